@@ -1,6 +1,6 @@
 """An OpenAI-compatible reverse proxy that runs tools transparently.
 
-What tools of your own need is here: `Tool`, `ToolOutput`, and the errors that a tool may raise.
+It exports the names that are needed to write a tool: `Tool`, `ToolOutput`, and the errors that a tool may raise.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""The command from its first moment: `toolproxy`, and `python -m proxy`.
+"""The entry point of the command: `toolproxy`, and `python -m proxy`.
 
-Nothing is imported here that takes time. As the first process of a container, a command that has not yet said what it
-does at SIGTERM would not notice it, and be killed when the grace is over.
+No slow imports are made before the signal handlers are set: the first process of a container ignores a SIGTERM for
+which it has no handler, and would be killed when the grace period is over.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command, which a signal ends at any moment."""
+    """Run the command, which can be ended by a signal at any moment."""
     if sys.argv[1:2] == ["serve"]:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end)
@@ -21,9 +21,9 @@ def main() -> None:
 
 
 def _end(*_: object) -> None:
-    """End at once, before there is anything to clean up; the server has a way of its own as soon as it starts.
+    """Exit at once, as long as there is nothing to clean up; the server installs its own handlers when it starts.
 
-    An exception would be lost where it strikes in the middle of somebody's import.
+    An exception would be lost if the signal came in the middle of an import that catches it.
     """
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""What to do about a service that fails: the waits before another attempt, and a circuit breaker. Both are pure.
+"""The handling of a service that fails: the waits between attempts, and a circuit breaker. Both do no I/O.
 
                  `threshold` failures in a row     `seconds` later, for one call
       CLOSED ------------------------> OPEN ------------------------------------> HALF_OPEN
@@ -6,13 +6,13 @@
         |                               +----------------- failed -----------------+    |
         +--------------------------------- succeeded -----------------------------------+
 
-A failure may be the fault of the client whose request it was. The breaker opens for everybody only where clients agree:
-no client's failures count for more than half of `threshold`. Failures that no request can have caused count in full. A
-request that something else can answer (a *spare*, such as a fallback model) need not wait for that agreement: any
-failures in a row open the breaker for it, and for it alone.
+A failure may be caused by the client's own request. So the breaker opens for all requests only if several clients have
+failures: no client's failures count for more than half of `threshold`. Failures that no request can have caused count
+in full. For a request that something else can answer (a *spare*, such as a fallback model), failures in a row open the
+breaker whichever clients they come from, and for such requests only.
 
-A call that its client gave up, or that the service refused, is neither a success nor a failure. A probe whose
-outcome is never reported is therefore followed by the next one after another `seconds`.
+A call that its client has cancelled, or that the service has refused, is neither a success nor a failure. Therefore a
+probe without a reported outcome is followed by another one after `seconds`.
 """
 
 import enum
@@ -27,9 +27,9 @@ _MOST_DOUBLINGS = 30  # 2.0 ** 1024 is an OverflowError
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits that double from `first` to `longest` seconds, each spread by half (AWS: "equal jitter").
+    """Waits that double from `first` to `longest` seconds, half of each random (AWS: "equal jitter").
 
-    `jitter` gives numbers from 0 to 1.
+    `jitter` returns numbers from 0 to 1.
     """
 
     first: float = 0.5
@@ -37,7 +37,7 @@ class Backoff:
     jitter: Callable[[], float] = random.random
 
     def wait(self, attempt: int) -> float:
-        """Seconds to wait after the failure of an attempt; 0 is the first one."""
+        """Seconds to wait after a failed attempt; the first attempt is number 0."""
         wait: float = min(self.longest, self.first * 2.0 ** min(attempt, _MOST_DOUBLINGS))
         return wait * (0.5 + self.jitter() / 2)
 
@@ -51,14 +51,14 @@ class BreakerState(enum.StrEnum):
 
 
 class Breaker(Struct, kw_only=True):
-    """Prevents calls of a service that has failed too often, and lets one through now and then as a probe.
+    """Prevents calls of a service that has failed too often, except for an occasional call as a probe.
 
         if not breaker.allows(now):
             ...  # fail at once; `breaker.wait(now)` is an honest Retry-After
         breaker.succeeded()  # or breaker.failed(now)
 
-    threshold   failures in a row that open it; 5 is Envoy's `consecutive_5xx`
-    seconds     from its opening to the first probe, and between two; 30 is Envoy's `base_ejection_time`
+    threshold   failures in a row that open the breaker; 5 is Envoy's `consecutive_5xx`
+    seconds     from the opening to the first probe, and between probes; 30 is Envoy's `base_ejection_time`
     state       an open breaker becomes half open only when `allows` permits a probe
     """
 
@@ -66,17 +66,17 @@ class Breaker(Struct, kw_only=True):
     seconds: float = 30.0
     state: BreakerState = BreakerState.CLOSED
     _failures: int = 0
-    _weight: int = 0  # of the failures, with no more than its share for any client
+    _weight: int = 0  # the number of failures, in which no client has more than its share
     _of_clients: dict[str, int] = {}
     _open_until: float = 0.0
     _is_tripped: bool = False
 
     def allows(self, now: float, *, spare: bool = False) -> bool:
-        """Whether a call may be made now. To be asked once for each call, since a True may be the one probe.
+        """Whether a call may be made now. To be called once per call, because the one that is allowed may be the probe.
 
         Args:
             now: in seconds, on a clock that never goes back.
-            spare: whether something else can answer in its place.
+            spare: whether something else can answer the request.
         """
         if self.state is BreakerState.CLOSED or not (spare or self._weight >= self.threshold):
             return True
@@ -88,13 +88,13 @@ class Breaker(Struct, kw_only=True):
         return True
 
     def wait(self, now: float) -> float:
-        """Seconds until a call may be allowed; 0 where one is now."""
+        """Seconds until a call may be allowed; 0 if one is allowed now."""
         return 0.0 if self.state is BreakerState.CLOSED else max(0.0, self._open_until - now)
 
     def trip(self, now: float, seconds: float) -> None:
         """Open the breaker for `seconds`, because the service has announced that calls will fail until then.
 
-        A call that began earlier and succeeds does not close it.
+        The success of a call that began earlier does not close it.
         """
         self._weight = self._failures = self.threshold
         self.state = BreakerState.OPEN
@@ -102,7 +102,7 @@ class Breaker(Struct, kw_only=True):
         self._is_tripped = True
 
     def succeeded(self) -> bool:
-        """Count a success, whenever its call began; whether this closed the breaker."""
+        """Count a success, whenever its call began; returns whether it closed the breaker."""
         if self._is_tripped:
             return False
         self._failures = self._weight = 0
@@ -112,11 +112,11 @@ class Breaker(Struct, kw_only=True):
         return not was_closed
 
     def failed(self, now: float, *, client: str | None = None, spare: bool = False) -> bool:
-        """Count a failure; whether this opened the breaker. An open one does not stay open longer for it.
+        """Count a failure; returns whether it opened the breaker. It does not prolong the time of an open breaker.
 
         Args:
             now: as in `allows`.
-            client: whose request it was; None: no request can have caused the failure.
+            client: the client of the request; None: no request can have caused the failure.
             spare: as in `allows`.
         """
         self._failures += 1

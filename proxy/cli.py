@@ -1,4 +1,4 @@
-"""The command `toolproxy`. Exit codes: 0 fine, 1 a fault of configuration or start-up, 2 wrong usage."""
+"""The command `toolproxy`. Exit codes: 0 success, 1 a fault of configuration or start-up, 2 wrong usage."""
 
 import argparse
 import asyncio
@@ -92,9 +92,9 @@ def _add_config(command: argparse.ArgumentParser) -> None:
 
 
 def _environment(name: str) -> str | None:
-    """The value of a variable of ours; None where it is unset, empty, or an address that Kubernetes has put there.
+    """The value of a `TOOLPROXY_` variable; None if it is unset, empty, or an address that Kubernetes has set.
 
-    A Service called `toolproxy` makes it set `TOOLPROXY_PORT=tcp://10.0.0.1:8080` in every container.
+    For a Service called `toolproxy`, Kubernetes sets `TOOLPROXY_PORT=tcp://10.0.0.1:8080` in every container.
     """
     value = os.environ.get(f"TOOLPROXY_{name}", "").strip()
     return None if not value or value.startswith("tcp://") else value
@@ -115,7 +115,7 @@ def _number(text: str, what: str, least: int, most: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    gc.disable()  # nothing that is made on the way to a running server is garbage; the server turns it on again
+    gc.disable()  # there is no garbage until the server runs; the server enables the collector again
     from proxy.server import process as server  # noqa: PLC0415 - `check` and `--help` need no web server
 
     _make_importable(arguments.app_dir)
@@ -124,7 +124,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _configuration(arguments: argparse.Namespace) -> Config:
-    """The configuration file, with what the command line and its variables put over it."""
+    """The configuration file, overridden by the command line and its environment variables."""
     config = config_file.load(arguments.config, os.environ)
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
@@ -150,7 +150,7 @@ def _check(arguments: argparse.Namespace) -> None:
     _make_importable(arguments.app_dir)
     config = _configuration(arguments)
     style = style_of(sys.stdout)
-    redact = redactor(secrets_of(config))  # a URL may hold a key, and an error quote the one that it refuses
+    redact = redactor(secrets_of(config))  # a URL may contain a key, and an error message may quote a key
     for line in overview.describe(config, app.origins_of(config)):
         print(overview.tinted(redact(line), style))
     for warning in config.warnings:
@@ -161,7 +161,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _probe(config: Config, redact: Redact) -> None:
-    """Print what every server answers. Raises `ConfigurationError` with those that cannot be used."""
+    """Print the finding on every server. Raises `ConfigurationError` with the faulty ones."""
     from proxy import app, probe  # noqa: PLC0415 - as above
 
     means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
@@ -176,7 +176,7 @@ def _probe(config: Config, redact: Redact) -> None:
 
 
 def _make_importable(directory: Path) -> None:
-    """Let modules be imported from the directory, as uvicorn does: Python itself looks beside the command."""
+    """Make modules in the directory importable, as uvicorn does. Python itself looks in the command's directory."""
     sys.path.insert(0, str(directory.resolve()))
 
 

@@ -1,8 +1,8 @@
-"""What config.yaml may say: frozen values with their defaults.
+"""The contents of config.yaml: frozen values with their defaults.
 
-Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What
-stands behind a field is its description: `docs/configuration.md` is made of it. The fields of `limits:` are in
-`loop.limits`, where the loop acts on them.
+Each class is a mapping of the file, and each field one of its keys; `config_file` reads the file into them. The comment
+after a field, or before it, is its description in `docs/configuration.md`. The fields of `limits:` are in
+`loop.limits`, because the loop acts on them.
 """
 
 from hashlib import sha256
@@ -18,24 +18,24 @@ from proxy.loop.limits import Count, CountOrZero, LimitOverrides, Limits, Second
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Workers: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-# Host and port; `address_fault` says whether they can be ones.
+# Host and port; `address_fault` checks whether they are valid.
 SERVER: Final = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
-# Scheme, host (no user: keys belong into api_key), port, path; no query.
+# Scheme, host (without a user: keys belong in api_key), port, path; no query.
 _URL = rf"^https?://{SERVER}(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
-# User and password are percent-encoded where they hold any of "@/?#[]" or a blank.
+# User and password must be percent-encoded if they contain any of "@/?#[]" or a blank.
 _REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?{SERVER}(/[0-9]{{0,4}})?"
 _SQLITE = r"sqlite:///[^?#\x00-\x1f]+"
 StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_SQLITE}|{_REDIS})\Z")]
-# What may stand in a header.
+# Printable ASCII, fit for a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
-# RFC 9110: a token, and printable ASCII without blanks at its ends.
+# RFC 9110: a name is a token, a value is printable ASCII without blanks at its ends.
 HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")]
 HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z")]
-# The rule of OpenAI and GLM for a function's name.
+# The rule of OpenAI and GLM for the name of a function.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
-# As browsers write it: RFC 6454, in lower case, without path.
+# An origin as browsers write it: RFC 6454, in lower case, without a path.
 Origin: TypeAlias = Annotated[str, Meta(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+)\Z")]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=10**9)]
@@ -140,7 +140,7 @@ class Timeouts(Value, frozen=True, kw_only=True):
 
 
 class BreakerConfig(Value, frozen=True, kw_only=True):
-    """`breaker:`: when calls of something that keeps failing are suspended, and for how long."""
+    """`breaker:`: when calls of an upstream that keeps failing are suspended, and for how long."""
 
     # Consecutive failures that open the breaker; one client's requests cause at most half of them.
     failures: Count = 10
@@ -256,9 +256,10 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: web_fetch`: one web page as text.
 
-    Every public host is open at ports 80 and 443. `allow_hosts` adds to that what it names, private addresses and other
-    ports too, and closes nothing; `deny_hosts` closes, and wins. `deny_hosts: ["*"]` closes all that `allow_hosts` does
-    not name. An entry is `host`, `*.host`, an address or a network such as 10.1.0.0/16; `host:port` is that port only.
+    Every public host is open at ports 80 and 443. `allow_hosts` opens further hosts, private addresses and other ports,
+    and closes nothing; `deny_hosts` closes hosts, and takes precedence. `deny_hosts: ["*"]` closes all hosts that
+    `allow_hosts` does not name. An entry is `host`, `*.host`, an address, or a network such as 10.1.0.0/16; `host:port`
+    is that port only.
     """
 
     # Calls at the same time, of all requests together; each may hold several times max_bytes.
@@ -290,7 +291,7 @@ class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
     idempotent: bool = False  # A repeated POST or PATCH does no harm, so `retries` may be set.
     # Bytes that are read of an answer; longer text is cut, longer JSON refused.
     max_response_bytes: Count = 4 * 1024 * 1024
-    secrets: tuple[str, ...] = ()  # not in the file: what the environment put into the entry, masked in results
+    secrets: tuple[str, ...] = ()  # not in the file: the values of variables in the entry, masked in results
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
@@ -306,7 +307,7 @@ class McpConfig(ToolConfig, frozen=True, kw_only=True):
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
     def prefix_of(self, name: str) -> str:
-        """The beginning of its tools' names, for an entry of that name."""
+        """The prefix of the server's tools, for an entry of that name."""
         return f"{name}_" if self.prefix is None else self.prefix
 
 
@@ -367,9 +368,9 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
 
 
 class Disabled(Value, frozen=True, kw_only=True):
-    """An upstream, tool or client that is configured but cannot be used: why, and for want of which variables.
+    """An upstream, tool or client that is configured but cannot be used: the reason, and the variables without a value.
 
-    `entry` is what could be read of it: a tool without a key may still have a fallback.
+    `entry` is its readable part: a tool without a key may still have a fallback.
     """
 
     why: str
@@ -378,7 +379,7 @@ class Disabled(Value, frozen=True, kw_only=True):
 
 
 class Config(Value, frozen=True, kw_only=True):
-    """The whole file. What is disabled for want of a key is in `disabled` and in no other place."""
+    """The whole file. Entries that are disabled because a key is missing are in `disabled` only."""
 
     server: ServerConfig = ServerConfig()  # Address, processes and bounds.
     clients: tuple[ClientConfig, ...] = ()  # Clients that may call; without any, everyone may, on loopback only.
@@ -390,9 +391,9 @@ class Config(Value, frozen=True, kw_only=True):
     state: StateConfig = StateConfig()  # What is kept between requests.
     telemetry: TelemetryConfig = TelemetryConfig()  # Logs, metrics and traces.
     disabled: dict[str, Disabled] = {}
-    secrets: frozenset[str] = frozenset()  # what variables with a secret's name have put into it
-    places: dict[str, str] = {}  # where each part of the file stands: path -> `config.yaml:LINE`
-    warnings: tuple[str, ...] = ()  # what is no fault, but hardly what was meant: `config.yaml:LINE: path: what`
+    secrets: frozenset[str] = frozenset()  # the values of variables with a secret's name
+    places: dict[str, str] = {}  # the place of each part of the file: path -> `config.yaml:LINE`
+    warnings: tuple[str, ...] = ()  # settings that are hardly what was meant: `config.yaml:LINE: path: message`
 
     @property
     def has_prices(self) -> bool:
@@ -402,17 +403,17 @@ class Config(Value, frozen=True, kw_only=True):
 
     @property
     def offers_on_request(self) -> bool:
-        """Whether any tool is offered on request, so that a prefix and a suffix of `offer:` mean something."""
+        """Whether any tool is offered on request, so that the prefix and suffix of `offer:` have an effect."""
         return "on_request" in {self.offer.mode, *(tool.offer for tool in self.tools.values())}
 
     @property
     def counts_use(self) -> bool:
-        """Whether it is counted what clients use: one of them has a budget, or something has a price."""
+        """Whether the use of clients is counted: a client has a budget, or a model or tool has a price."""
         return self.has_prices or any(client.budget for client in self.clients)
 
 
 def address_fault(url: str) -> str | None:
-    """The fault of the host or port of a URL, if it has one; a host's name is not looked up."""
+    """The fault of the host or port of a URL, if it has one. The name of a host is not looked up."""
     try:
         host = urlsplit(url).hostname or ""
         if ":" in host or (host.count(".") == 3 and host.replace(".", "").isdigit()):  # noqa: PLR2004 - IPv4
@@ -427,9 +428,9 @@ def address_fault(url: str) -> str | None:
 
 
 def place_of(path: str, config: Config) -> str:
-    """Where a part of the configuration stands, or else what it would stand in: `config.yaml:LINE: path`.
+    """The place of a part of the configuration, or of the part that would contain it: `config.yaml:LINE: path`.
 
-    A fault, `path: what is wrong`, may stand for the path.
+    The path may be followed by a message: `path: what is wrong`.
     """
     known = path.partition(": ")[0]
     while known and known not in config.places:
@@ -438,4 +439,4 @@ def place_of(path: str, config: Config) -> str:
 
 
 FROM_CLIENT: Final = "from_client"
-"""The `api_key` of an upstream that gets the client's own key."""
+"""The `api_key` of an upstream to which the client's own key is sent."""

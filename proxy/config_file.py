@@ -2,9 +2,9 @@
 
     node (it knows its line) --> `${NAME}` replaced --> typed by the classes of `config` --> references checked
 
-All faults of a file are found in one go: what could be read is checked for its references although other parts are
-faulty. `${NAME}` without a value disables the upstream, tool or client that it stands in, so that one configuration
-serves users who have only some of the keys; anywhere else it is a fault.
+All faults of a file are found at once: the references in readable parts are checked even if other parts are faulty.
+`${NAME}` without a value disables the upstream, tool or client that contains it, so that one configuration serves users
+who have only some of the keys. Anywhere else it is a fault.
 """
 
 import re
@@ -26,7 +26,7 @@ from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.redact import SECRET_NAME
 
-_FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
+_FAULTY: Final = object()  # in place of a value that could not be read; its fault is in `_Reader.faults`
 _NULL: Final = "tag:yaml.org,2002:null"
 _NULL_WORDS: Final = ("", "~", "null", "Null", "NULL")
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "calls_stop", "max_tool_timeout")
@@ -52,7 +52,7 @@ def load(path: Path, environ: Mapping[str, str]) -> c.Config:
 
 
 def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -> c.Config:
-    """Read and check the text of a file; `name` is the file's in messages. Raises `ConfigurationError`."""
+    """Read and check the text of a file, which messages call `name`. Raises `ConfigurationError`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as exc:
@@ -96,20 +96,26 @@ class _Path:
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns nodes into values, and collects what is wrong with them."""
+    """Turns nodes into values, and collects their faults."""
 
     environ: Mapping[str, str]
     faults: list[tuple[int, str]] = field(default_factory=list)
     disabled: dict[str, c.Disabled] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)  # the paths of the faults
     lines: dict[str, int] = field(default_factory=dict)
-    names: dict[str, list[str]] = field(default_factory=dict)  # the keys of each section of entries, faulty ones too
-    entries: dict[str, Any] = field(default_factory=dict)  # what could be read of each entry, disabled or faulty
-    unset: list[str] | None = None  # variables without a value in the entry that is being read
-    substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
-    from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
-    omitted: list[tuple[str, str]] = field(default_factory=list)  # keys of lists that have no value: path, message
-    secrets: set[str] = field(default_factory=set)  # values of variables whose names are those of secrets
+    names: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # the keys of each section with entries, including faulty ones
+    entries: dict[str, Any] = field(
+        default_factory=dict
+    )  # the readable part of each entry, even of a disabled or faulty one
+    unset: list[str] | None = None  # variables without a value in the current entry
+    substituted: dict[int, list[str]] = field(
+        default_factory=dict
+    )  # id of a node with variables -> the values of these
+    from_environment: list[str] = field(default_factory=list)  # the values of variables in the current entry
+    omitted: list[tuple[str, str]] = field(default_factory=list)  # keys without a value in lists of keys: path, message
+    secrets: set[str] = field(default_factory=set)  # the values of variables with a secret's name
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -139,7 +145,7 @@ class _Reader:
         return self.leaf(node, kind, path, nullable=nullable)
 
     def section(self, node: yaml.Node, kind: type[c.Value], path: _Path) -> Any:
-        """A mapping with a class of its own."""
+        """The value of a mapping that has a class of its own."""
         if kind is c.ToolConfig:
             return self.entry(node, path, self.tool)
         if kind in (c.UpstreamConfig, c.ClientConfig):
@@ -147,7 +153,7 @@ class _Reader:
         return self.struct(node, kind, path)
 
     def entry(self, node: yaml.Node, path: _Path, read: Callable[[yaml.Node, _Path], Any]) -> Any:
-        """An upstream, tool or client: disabled, not faulty, when a variable in it has no value."""
+        """An upstream, tool or client, which is disabled, not faulty, if a variable in it has no value."""
         self.unset, self.from_environment, before = [], [], len(self.faults)
         value = read(node, path)
         missing, self.unset = dict.fromkeys(self.unset), None
@@ -171,13 +177,13 @@ class _Reader:
         for key_node, value_node in node.value:
             key = str(key_node.value)
             at = path.key(key, key_node.start_mark.line + 1)
-            if VARIABLE.search(key):  # names are told in messages and metrics, so no secret may get into one
+            if VARIABLE.search(key):  # names appear in messages and metrics, so they must not contain secrets
                 self.fault(at, "a key cannot hold a variable")
             else:
                 yield key, value_node, at
 
     def flatten(self, node: yaml.Node, path: _Path) -> bool:
-        """Put what `<<` merges into a mapping in its place; whether the node is a mapping that can be read."""
+        """Resolve the `<<` of a mapping; returns whether the node is a mapping that can be read."""
         if not isinstance(node, yaml.MappingNode):
             self.fault(path, f"must be a mapping, not {kind_of(node)}")
             return False
@@ -194,7 +200,8 @@ class _Reader:
         except yaml.MarkedYAMLError as exc:
             self.fault(path, str(exc.problem))
             return False
-        # What is merged comes first. One of each stays: a node with an anchor is read wherever it is referred to.
+        # Merged keys come first, so the mapping's own keys replace them. Duplicates are removed, because a node with an
+        # anchor is read again at each alias.
         node.value = list({key_node.value: (key_node, value_node) for key_node, value_node in node.value}.values())
         return True
 
@@ -213,7 +220,7 @@ class _Reader:
         return kind(**read)
 
     def limits(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
-        """`limits:` as `Limits`, or those of a model or a client as `LimitOverrides`; null is as if absent."""
+        """The `limits:` as `Limits`, or those of a model or client as `LimitOverrides`; null is treated as absent."""
         before = len(self.faults)
         values = self.fields(node, {name: info.type | None for name, info in _fields_in_file(Limits).items()}, path)
         if any(value is _FAULTY for value in values.values()) and len(self.faults) == before:
@@ -222,7 +229,7 @@ class _Reader:
         return Limits(**own) if kind is Limits else own
 
     def fields(self, node: yaml.Node, kinds: Mapping[str, Any], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
-        """The values of a mapping whose keys are known, each as its kind or `_FAULTY`."""
+        """The values of a mapping with known keys, each of its kind or `_FAULTY`."""
         values: dict[str, Any] = {}
         for key, value_node, at in self.pairs(node, path):
             if key in skip:
@@ -234,7 +241,7 @@ class _Reader:
         return values
 
     def tool(self, node: yaml.Node, path: _Path) -> Any:
-        """An entry of `tools:`, whose `type` says which keys it may have."""
+        """An entry of `tools:`, whose `type` determines its keys."""
         if not self.flatten(node, path):
             return _FAULTY
         named = [(value, key.start_mark.line + 1) for key, value in node.value if key.value == "type"]
@@ -270,7 +277,7 @@ class _Reader:
         }
 
     def sequence(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
-        if kind is c.ClientConfig and node.tag == _NULL:  # all of them are commented out
+        if kind is c.ClientConfig and node.tag == _NULL:  # all clients are commented out
             return ()
         if not isinstance(node, yaml.SequenceNode):
             return self.fault(path, f"must be a list, not {kind_of(node)}")
@@ -278,7 +285,7 @@ class _Reader:
         items = [self.value(item, kind, path.item(at, item.start_mark.line + 1)) for at, item in enumerate(node.value)]
         if kind in (c.Key, c.Sha256) and self.unset and len(self.faults) == before:
             items = [item for item in items if item is not _FAULTY and item]
-            if items:  # the new key may not be set yet, or the old one no longer
+            if items:  # during a rotation, one of the keys may not be set
                 self.omitted += [(path.name, f"{name} is not set, and left out") for name in self.unset[unset:]]
                 del self.unset[unset:]
             return tuple(items)
@@ -294,7 +301,7 @@ class _Reader:
         substituted = self.substitute(node, path)
         if substituted is None:
             return _FAULTY
-        if len(self.unset or ()) > before:  # a key that is not set is read as none; nothing else can be read at all
+        if len(self.unset or ()) > before:  # an unset key is read as none; any other value cannot be read
             return "" if kind in (c.Key, c.HeaderValue) else _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
         if not strict and nullable and node.value in _NULL_WORDS and kind is not c.Key:  # an empty key disables
@@ -306,14 +313,14 @@ class _Reader:
         try:
             value = msgspec.convert(value, kind, strict=strict)
             fault = c.address_fault(value) if kind in (c.Url, c.StateUrl) else None
-        except UnicodeEncodeError:  # an escaped one, say
+        except UnicodeEncodeError:  # such as an escaped surrogate
             fault = "holds half of a character"
         except msgspec.ValidationError as exc:
             fault = in_plain_words(str(exc), kind)
         return self.fault(path, fault) if fault else value
 
     def note_lines(self, node: yaml.Node, path: _Path) -> None:
-        """Remember the lines of what is in a node: what is checked later has its own line in messages."""
+        """Record the lines of all parts of a node, for the messages of later checks."""
         self.lines[path.name] = path.line
         match node:
             case yaml.MappingNode(value=pairs):
@@ -324,9 +331,9 @@ class _Reader:
                     self.note_lines(item, path.item(at, item.start_mark.line + 1))
 
     def substitute(self, node: yaml.Node, path: _Path) -> bool | None:
-        """Replace the variables in a node and below; True where there were any, None after a fault."""
+        """Replace the variables in a node and below; True if there are any, None after a fault."""
         if isinstance(node, yaml.ScalarNode):
-            if id(node) in self.substituted:  # an anchor's
+            if id(node) in self.substituted:  # the node has an anchor and was read before
                 self.from_environment += self.substituted[id(node)]
                 return True
             if fault := variable_fault(node.value):
@@ -364,12 +371,12 @@ class _Reader:
 
 
 def _of_text(text: str, kind: Any) -> Any:
-    """The text of a variable, or the truth value that YAML would read in it: `no` is one, in any case of letters."""
+    """The text of a variable, or the truth value that it is in YAML, such as `no`, in upper or lower case."""
     return yaml.SafeLoader.bool_values.get(text.lower(), text) if kind is bool else text
 
 
 def _is_for(kind: Any, node: yaml.Node) -> bool:
-    """Whether a node is a mapping, a list or a single value as the kind is."""
+    """Whether a node is a mapping, a list or a single value, as the kind requires."""
     nodes = {dict: yaml.MappingNode, tuple: yaml.SequenceNode}
     return isinstance(node, nodes.get(typing.get_origin(kind), yaml.ScalarNode))
 

@@ -13,7 +13,7 @@ from proxy import config as c
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
-# Where keys are copied from examples: `<your key>`, `your-api-key`, `sk-...`, `changeme`.
+# Keys that are copied from examples: `<your key>`, `your-api-key`, `sk-...`, `changeme`.
 _PLACEHOLDER = re.compile(
     r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
 )
@@ -46,7 +46,7 @@ PATTERNS: Mapping[Any, str] = {
 
 
 def yaml_hint(text: str, exc: yaml.MarkedYAMLError) -> str:
-    """Advice about the commonest YAML error in this file: `{api_key: ${KEY}}`; empty where that is not the error."""
+    """Advice on the most common YAML error in this file, `{api_key: ${KEY}}`; empty if the error is another one."""
     mark = exc.problem_mark
     line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
     found = VARIABLE.search(line)
@@ -68,7 +68,7 @@ def variable_fault(text: str) -> str | None:
 
 
 def why_no_key(entry: Any) -> str | None:
-    """Why the key of an upstream, tool or client cannot be one; None where it can, or where it needs no key."""
+    """Why the key of an upstream, tool or client cannot be valid; None if it can, or if no key is needed."""
     for name in ("api_key", "key", "key_sha256"):
         key = getattr(entry, name, None)
         if key in ("", ()):
@@ -89,7 +89,7 @@ def kind_of(node: yaml.Node) -> str:
 
 
 def within_struct(message: str, kind: Any) -> tuple[str, str]:
-    """A message of msgspec about a whole structure: the path in it, such as `.errors[1].means`, and plain words."""
+    """A message of msgspec about a structure: the path within it, such as `.errors[1].means`, and plain words."""
     said, _, at = message.partition(" - at ")
     path = at.strip("`").removeprefix("$").replace("[...]", "")
     for name, _ in _STEPS.findall(path):
@@ -102,7 +102,7 @@ def within_struct(message: str, kind: Any) -> tuple[str, str]:
 
 
 def _inside(kind: Any, name: str = "") -> Any:
-    """The type of a field of a class, or of the items of a list; without optional None."""
+    """The type of a field of a class, or of the items of a list, without an optional None."""
     if name:
         kind = next(info.type for info in msgspec.structs.fields(kind) if info.name == name)
         kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind

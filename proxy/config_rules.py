@@ -1,6 +1,6 @@
-"""Checks across the parts of a configuration: names that refer to nothing, options that do not go together.
+"""Checks across the parts of a configuration: names without a target, options that cannot be combined.
 
-The file has been read and typed by `config_file`, as far as it could be: a fault in one part hides none in another.
+`config_file` has read all parts that could be read, so a fault in one part hides no faults in others.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,10 +20,10 @@ from proxy.tools.search.faults import config_faults as search_faults
 from proxy.tools.web.guard import UrlGuard
 
 SHORTEST_CLIENT_KEY = 8
-"""Characters of a client's key; the proxy serves nobody beyond loopback with a shorter one."""
+"""Characters of a client's key; with a shorter one, the proxy serves on loopback only."""
 
 _Faults: TypeAlias = Iterator[tuple[str, str]]
-"""The path of each fault, and what is wrong."""
+"""The path of each fault, and its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Parts:
     """The parts of a file that could be read.
 
     Attributes:
-        config: what is neither disabled nor faulty.
-        entries: every upstream, tool and client by its path, in the order of the file; disabled and partly faulty ones
-            among them.
-        names: the keys of each section; those of entries that could not be read at all among them.
+        config: the parts that are neither disabled nor faulty.
+        entries: every upstream, tool and client by its path, in the order of the file, including disabled and partly
+            faulty ones.
+        names: the keys of each section, including those of entries that could not be read at all.
         disabled: the paths of disabled entries.
         faulty: the paths of the faults that are known already.
     """
@@ -69,19 +69,19 @@ class Parts:
         return set(self.names.get(section, ()))
 
     def unknown_tools(self, names: Collection[str] | None) -> list[str]:
-        """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
+        """The names that no tool has, except names with the prefix of an MCP server, whose tools are not known yet."""
         defined, tools = self.names_in("tools"), self.tools
         servers = (tool.prefix_of(name) for name, tool in tools.items() if isinstance(tool, c.McpConfig))
         prefixes = (*servers, *(f"{name}_" for name in defined - set(tools)))
         return sorted(name for name in set(names or ()) - defined if not name.startswith(prefixes))
 
     def is_faulty(self, path: str) -> bool:
-        """Whether a value, or anything in it, is known to have a fault."""
+        """Whether a value, or a part of it, is known to have a fault."""
         return any(name == path or name.startswith((f"{path}.", f"{path}[")) for name in self.faulty)
 
 
 def faults_in(parts: Parts) -> list[tuple[str, str]]:
-    """The path of each fault, and what is wrong; not what may only follow from a fault that is known."""
+    """The path of each fault and its message, without faults in values that are known to be faulty."""
     found = (
         *_model_faults(parts),
         *_client_faults(parts),
@@ -108,7 +108,7 @@ def _model_faults(parts: Parts) -> _Faults:
             yield f"models.{name}.vision_model", "must be the name of one model"
         if "*" in (model.model or ""):
             yield f"models.{name}.model", "must be the name of one model"
-        # Not `*`, which would hide every misspelt name.
+        # Without `*`, which would match every misspelt name.
         patterns = parts.names_in("models") - {"*", name}
         for other in model.fallbacks:
             if other == name:
@@ -144,7 +144,7 @@ def _client_faults(parts: Parts) -> _Faults:
 
 
 def _address_faults(parts: Parts) -> _Faults:
-    """A base URL that already has what is appended to it."""
+    """Base URLs that already end with the path that is appended to them."""
     for name, upstream in parts.upstreams.items():
         if end := _ending(upstream.base_url, "/chat/completions", "/completions", "/responses"):
             yield f"upstreams.{name}.base_url", f"must end before {end}, which is appended to it"
@@ -164,12 +164,12 @@ def _ending(url: str, *ends: str) -> str | None:
     return next((end for end in ends if url.rstrip("/").endswith(end)), None)
 
 
-# Headers of one hop, of the message as it is written, and of the key that `api_key` is for.
+# Headers of one hop, headers about the encoding of the message, and the header for `api_key`.
 _WRITTEN_BY_US: Final = frozenset({
     "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "expect", "host",
     "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
-# What is between a client and this proxy alone.
+# Headers that concern only the client and the proxy.
 _OF_CLIENTS: Final = _WRITTEN_BY_US | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
 
 
@@ -233,7 +233,7 @@ def _mcp_faults(parts: Parts) -> _Faults:
 
 
 def _tool_faults(parts: Parts) -> _Faults:
-    """The faults within one tool that the types of its keys do not show."""
+    """Faults within one tool that are not faults of the type of a value."""
     for name, tool in parts.tools.items():
         where = f"tools.{name}"
         if parts.is_faulty(where):

@@ -9,8 +9,8 @@ from proxy import config as c
 from proxy.config_rules import Parts
 
 SHORT_CLIENT_KEY = 16
-"""Characters of a client's key; a shorter one is warned of. So many random letters and digits are 95 bits."""
-_SHORT_API_KEY = 8  # shorter than any provider's, and not masked in the log
+"""Characters of a client's key; a shorter key causes a warning. So many random letters and digits are 95 bits."""
+_SHORT_API_KEY = 8  # characters; a shorter key is shorter than any provider's, and is not masked in the log
 
 _Warnings: TypeAlias = Iterator[tuple[str, str]]
 
@@ -41,7 +41,7 @@ def warnings_in(parts: Parts) -> _Warnings:
 
 
 def _offers_without_effect(parts: Parts) -> _Warnings:
-    """A prefix or suffix of `offer:` although no tool is offered on request."""
+    """The prefix or suffix of `offer:` if no tool is offered on request."""
     offer = parts.config.offer
     if "on_request" in {offer.mode, *(tool.offer for tool in parts.tools.values())}:
         return
@@ -51,7 +51,7 @@ def _offers_without_effect(parts: Parts) -> _Warnings:
 
 
 def _keys_for_others(config: c.Config) -> _Warnings:
-    """Searches that send the key of a gateway of one's own to Z.AI."""
+    """Searches that would send the key of another server, such as a gateway, to Z.AI."""
     gateways = {one.api_key: (name, one.base_url) for name, one in config.upstreams.items()}
     for name, tool in config.tools.items():
         if isinstance(tool, c.ZaiSearchConfig) and tool.api_key in gateways:
@@ -65,12 +65,12 @@ def _keys_for_others(config: c.Config) -> _Warnings:
 
 
 def _matches_a_model(pattern: str, models: Iterable[str]) -> bool:
-    """Whether a client's pattern fits a model, or begins as names do that a model's own pattern fits."""
+    """Whether a client's pattern matches a model, or may match names that the pattern of a model matches."""
     example = pattern.replace("*", "")
     return any(fnmatchcase(name, pattern) or fnmatchcase(example, name) for name in models)
 
 
 def _is_public(url: str) -> bool:
-    """Whether a URL leads to a provider rather than to a server of one's own, for which any word may be a key."""
+    """Whether a URL is that of a provider, not of the operator's own server, for which any word may be the key."""
     host = urlsplit(url).hostname or ""
     return "." in host and not host.replace(".", "").isdigit() and not host.endswith((".local", ".internal", ".svc"))

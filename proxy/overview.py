@@ -1,4 +1,4 @@
-"""What `toolproxy check` prints of a configuration: what of it is usable, and why the rest is not."""
+"""The output of `toolproxy check`: the parts of a configuration that are usable, and why the others are not."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -31,7 +31,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
 
     Args:
         config: the configuration.
-        origins: where each tool comes from.
+        origins: the origin of each tool.
     """
     lines = ["upstreams:"]
     lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
@@ -68,12 +68,12 @@ def _budget(client: ClientConfig) -> str:
 
 
 def _own_name(name: str) -> str:
-    """The upstream's name for a model whose entry gives no other one."""
+    """The upstream's name for a model whose entry has no `model`."""
     return {"*": "any name"}.get(name, "any such name" if "*" in name else name)
 
 
 def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
-    """Whether a tool is usable, and where it comes from; of an MCP server no more than whom it would reach."""
+    """Whether a tool is usable, and its origin; for an MCP server only its address or command."""
     if isinstance(tool, McpConfig):
         where = urlsplit(tool.url).netloc if tool.url else (tool.command or ("",))[0]
         return f"{_type_name(tool)}, {where}, tools are listed at start"
@@ -87,7 +87,7 @@ def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
 
 
 def _provider_of(tool: ToolConfig) -> Provider | None:
-    """The provider of a search; None: the entry is another tool."""
+    """The provider of a search; None for any other tool."""
     match tool:
         case SearchConfig():
             return described.provider_of(tool)
@@ -100,7 +100,7 @@ def _provider_of(tool: ToolConfig) -> Provider | None:
 
 
 def _example(tool: SearchConfig) -> str:
-    """The request of a search that the file describes, so that its author can compare it with the service's terms."""
+    """An example request of a search that the file describes, to be compared with the service's documentation."""
     where = SearchFilters(("example.org",), ("example.com",), "ca", "British Columbia", "Nanaimo", "medium")
     query = SearchQuery("WORDS", 5, "week", "ca", "en", where)
     sent = described.provider_of(replace(tool, api_key=tool.api_key and "KEY")).request(query, date(2026, 1, 8))
@@ -114,7 +114,7 @@ def _type_name(tool: object) -> str:
 
 
 def _disabled(section: str, config: Config, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """The entries of a section that cannot be used; of those that have one, what answers `instead`."""
+    """The entries of a section that cannot be used, with the fallback that is used `instead`, if there is one."""
     return [
         f"  {where.removeprefix(f'{section}.')}: "
         + (
@@ -128,7 +128,7 @@ def _disabled(section: str, config: Config, instead: Mapping[str, str] = Mapping
 
 
 def tinted(line: str, style: Style) -> str:
-    """A line of `describe` in colours: headings, what is usable, and what is not."""
+    """A line of `describe` in colours: headings, usable parts and unusable ones differ."""
     name, colon, state = line.partition(": ")
     if line.startswith("    "):
         return line

@@ -1,4 +1,4 @@
-"""The interfaces between the API, the loop's driver and the rest, of one method each where possible."""
+"""The interfaces between the API, the loop's driver and the adapters, with one method each where possible."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
@@ -18,30 +18,31 @@ from proxy.loop.results import Cause, ToolOutput
 from proxy.loop.search import SearchFilters
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
-"""Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure.
+"""Called with each chunk that the client may see, as soon as it is received. Awaiting the call is the back-pressure.
 
-The callee may change the chunk but must not count on its contents later: the next one may be the same object, with
-another delta and with what the callee has changed in the rest.
+The callee may change the chunk but must not rely on its contents later: the next chunk may be the same object, with a
+new delta and with the changes that the callee has made to its other fields.
 
-A delta may have `citations.CITATIONS` beside its `content`, which is for the callee and not for the client.
+A delta may have `citations.CITATIONS` besides its `content`, which is for the callee and not for the client.
 """
 
 
 class EnoughShown(Exception):
-    """Raised by a `Show`: the client wants nothing that follows, so the upstream's answer ends here, as a success."""
+    """Raised by a `Show` if the client needs no more of the answer, which then ends here, as a success."""
 
 
 Tell: TypeAlias = Callable[[Json], Awaitable[bool]]
-"""Called with each progress event of a run, which it may change; returns whether the client is shown it at once.
+"""Called with each progress event of a run; returns whether the event is shown to the client at once.
 
-A `tool.started` may have `MODEL` beside its own fields, which is for the callee and not for the client.
+The callee may change the event. A `tool.started` may have `MODEL` besides its own fields, which is for the callee and
+not for the client.
 """
 
 MODEL = "toolproxy_model"
-"""The field of an event with the upstream's name for the model, which no chunk may have told yet."""
+"""The field of an event with the upstream's name for the model, which may not have been in a chunk yet."""
 
 Report: TypeAlias = Callable[[Sequence[AnsweredCall]], Awaitable[None]]
-"""Called with all calls of a turn that the server has answered, for surfaces that show results."""
+"""Called with the calls of a turn that the server has answered, for surfaces that show results."""
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -49,14 +50,14 @@ Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
 ExtraHeaders: TypeAlias = Callable[[], bytes]
-"""Called for each request that goes out; gives the lines of its head that it has beside its own, each with its end.
+"""Called for each outgoing request; returns further header lines for it, each with its line end.
 
-They are sent unchecked, so whoever gives them vouches that they are well-formed.
+The lines are sent unchecked, so the callee must ensure that they are well-formed.
 """
 
 
 class Clock(Protocol):
-    """The time; tests inject a clock of their own, so that none has to wait."""
+    """The time. Tests inject a clock of their own, so that no test has to wait."""
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
@@ -67,29 +68,29 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, before something is tried again."""
+        """Wait, for example before a retry."""
         ...
 
 
 def elapsed(clock: Clock, began: float) -> float:
     """Seconds since `began`, a monotonic time, to the microsecond."""
-    # `round` goes by way of decimal digits, and takes far longer.
+    # `round` converts to decimal digits and back, which takes far longer.
     return (clock.monotonic() - began) * 1e6 // 1.0 / 1e6
 
 
 class Observer(Protocol):
-    """Takes events; it watches the work and never changes it."""
+    """Takes events. It observes the work and never changes it."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
         """Take an event and its fields, for example `tool.completed` with `tool` and `seconds`.
 
-        Messages, arguments and results go into the field `content`, a mapping by name, and into no other field: they
-        are removed unless `telemetry.log_content` is set.
+        Messages, arguments and results must be in the field `content`, a mapping by name, and in no other field: only
+        this field is removed unless `telemetry.log_content` is set.
         """
         ...
 
     def handles(self, event: str) -> bool:
-        """Whether events of that name are used at all; callers may skip building the fields of others."""
+        """Whether events of that name are used at all. If not, callers need not build their fields."""
         ...
 
 
@@ -100,12 +101,12 @@ class NoObserver:
         """Ignore an event and its fields."""
 
     def handles(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
-        """Whether the event has an observer: none has."""
+        """Whether events of that name are used: none are."""
         return False
 
 
 def fault_of(error: ProxyError) -> Json:
-    """A fault as the fields of an event."""
+    """An error as the fields of an event."""
     return {"code": error.code, "status": error.status, "why": error.why}
 
 
@@ -123,11 +124,11 @@ class Toolset(Protocol):
         ...
 
     def arguments_of(self, call: ToolCall) -> Json | None:
-        """The arguments of a call, repaired as its tool takes them; None: the tool refuses them."""
+        """The arguments of a call, repaired in the way of its tool; None: the tool refuses them."""
         ...
 
     def mended(self, text: str) -> Json | None:
-        """The object that arguments mean which are no JSON, whatever tool they are for; None: they may mean several."""
+        """Arguments that are not JSON, repaired without knowing the tool; None: their meaning is not certain."""
         ...
 
     async def execute(
@@ -136,11 +137,11 @@ class Toolset(Protocol):
         """Run one call.
 
         Args:
-            call: under the tool's own name.
-            default_timeout: in seconds, for a tool without a timeout of its own.
-            max_timeout: in seconds, for any tool.
-            scope: the caller; results are cached for and shared with the same caller only.
-            filters: of the request; no page that they rule out is among the sources.
+            call: the call, under the tool's own name.
+            default_timeout: the timeout in seconds for a tool without one of its own.
+            max_timeout: the longest timeout in seconds for any tool.
+            scope: the scope of the caller; results are cached and shared only within it.
+            filters: the filters of the request; no page that they exclude is among the sources.
 
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
@@ -170,7 +171,7 @@ class RawRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """The head of an upstream's response, and its body, not yet read."""
+    """The head of an upstream's response, and its unread body."""
 
     status: int
     headers: Headers
@@ -178,7 +179,7 @@ class RawResponse:
 
 
 CountUsage: TypeAlias = Callable[[Json | None], None]
-"""Takes what an upstream call has used, in the words of Chat Completions; None: that is not known."""
+"""Takes the usage of an upstream call, in the form of Chat Completions; None: it is not known."""
 
 
 class EarlyCalls(Protocol):
@@ -186,24 +187,24 @@ class EarlyCalls(Protocol):
 
     @property
     def were_shown(self) -> bool:
-        """Whether the client was shown any of the turn's calls, so that the turn cannot be asked for again."""
+        """Whether the client was shown any of the turn's calls, so that the turn cannot be retried."""
         ...
 
     def start(self, call: ToolCall, model: str | None) -> None:
         """Start `call`, whose arguments are complete, if it may start early.
 
         Args:
-            call: as the model wrote it.
+            call: the call as the model wrote it.
             model: the upstream's name for the model, if it has given one.
         """
         ...
 
     def drop(self) -> None:
-        """Cancel and count the calls that were started and are not wanted."""
+        """Cancel and count the started calls, which are not needed."""
         ...
 
     def count_unfinished(self, used: Json | None) -> None:
-        """Count the tokens of an upstream call that ended without a turn; None: they are not known, or not counted."""
+        """Count the tokens of an upstream call that ended without a turn; None: they are not known or not counted."""
         ...
 
 
@@ -212,7 +213,7 @@ class UpstreamTraits(Protocol):
 
     @property
     def answer_steps(self) -> AnswerSteps:
-        """The steps by which its models are made to answer, one for each attempt."""
+        """The steps by which its models are forced to answer, one for each attempt."""
         ...
 
     @property
@@ -222,7 +223,7 @@ class UpstreamTraits(Protocol):
 
     @property
     def json_schema(self) -> bool:
-        """Whether it makes its answers fit `response_format: json_schema` by itself."""
+        """Whether it enforces `response_format: json_schema` itself."""
         ...
 
     @property
@@ -232,7 +233,7 @@ class UpstreamTraits(Protocol):
 
     @property
     def top_k(self) -> bool:
-        """Whether it takes the field `top_k`, which OpenAI does not have."""
+        """Whether it accepts the field `top_k`, which OpenAI does not have."""
         ...
 
 
@@ -251,14 +252,14 @@ class Upstream(Protocol):
 
     @property
     def traits(self) -> UpstreamTraits:
-        """The traits of the upstream that answers now."""
+        """The traits of the upstream that answers at present."""
         ...
 
     def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run; `show` takes the chunks for the client, `early` the complete calls.
 
         Raises:
-            UpstreamError: there is no whole turn.
+            UpstreamError: the call ended without a complete turn.
         """
         ...
 
@@ -272,9 +273,9 @@ class Upstream(Protocol):
         Args:
             body: the request.
             request: `body`, parsed.
-            write: takes its events.
-            finish: takes its last bytes, after `count` was called.
-            count: takes what it has used, also where it fails.
+            write: takes the events of the response.
+            finish: takes the last bytes of the response, after `count` was called.
+            count: takes the usage, even after a failure.
         """
         ...
 
@@ -283,9 +284,9 @@ class Upstream(Protocol):
         ...
 
     def with_cost(self, usage: Json) -> Json:
-        """A count of tokens from the response of `open`, with its cost if the model has a price.
+        """The usage in a response of `open`, with its cost if the model has a price.
 
-        All other usage has its cost already.
+        All other usage already has its cost.
         """
         ...
 
@@ -293,11 +294,11 @@ class Upstream(Protocol):
 class ClientStore(Protocol):
     """Stores values for a while, each for one owner, which is a `Caller.scope`.
 
-    Entries expire. When there is no more room, the oldest entry of the owner with the most entries is dropped.
+    Entries expire. When there is no room left, the oldest entry of the owner with the most entries is dropped.
     """
 
     async def get(self, owner: str, key: str) -> bytes | None:
-        """The value of `key`; None if there is none any more."""
+        """The value of `key`; None if there is none, or none any more."""
         ...
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
@@ -318,8 +319,8 @@ class Rate(Struct, frozen=True):
 
     Attributes:
         allowed: whether that request is within the limit, and is counted.
-        count: the requests, each from the beginning of the second in which it came.
-        reset: seconds until the oldest of them no longer counts, and one more is allowed.
+        count: the number of requests, each counted from the beginning of its second.
+        reset: seconds until the oldest of them no longer counts, so that one more is allowed.
     """
 
     allowed: bool
@@ -339,7 +340,7 @@ class Leases(Protocol):
     """Counts the requests that clients have open at the same time."""
 
     async def acquire(self, client: str, most: int) -> str | None:
-        """The lease of one more open request, or None where `client` has `most` of them."""
+        """The lease of one more open request; None if `client` has `most` of them."""
         ...
 
     async def release(self, client: str, lease: str) -> None:
@@ -348,7 +349,7 @@ class Leases(Protocol):
 
 
 class Use(Struct):
-    """The use of one request or many. `cached_tokens` are among the `input_tokens`."""
+    """The use of one or more requests. `input_tokens` include `cached_tokens`."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -363,20 +364,20 @@ class Use(Struct):
         return self.input_tokens + self.output_tokens
 
     def add(self, other: "Use") -> None:
-        """Add what another request has used."""
+        """Add another use."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 DAYS_KEPT = 31
-"""For how many days a client's use is kept by model."""
+"""The number of days for which a client's use is kept by model."""
 
 
 class Budgets(Protocol):
-    """Counts what clients use, by day and by month of the calendar.
+    """Counts the use of clients, by calendar day and month.
 
     A day is written "2026-11-23" and a month "2026-11". The names of clients and models come from the configuration, so
-    there is a bounded number of them.
+    their number is bounded.
     """
 
     async def book(self, client: str, model: str, day: str, use: Use) -> None:
@@ -388,20 +389,20 @@ class Budgets(Protocol):
         ...
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """The use of a client on each of the `days`, by model; empty where that is older than `DAYS_KEPT`."""
+        """The use of a client on each of the `days`, by model; empty for a day before the last `DAYS_KEPT` days."""
         ...
 
 
 class Results(Protocol):
-    """A cache of one tool's results. Equal calls are run once, also when they come at the same moment."""
+    """A cache of one tool's results. Equal calls are run once, even if they are made at the same time."""
 
     async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The cached result of `key`, or else that of `run`. Failures are not cached."""
+        """The cached result of `key`, or else the result of `run`. Failures are not cached."""
         ...
 
 
 Caches: TypeAlias = Callable[[str, float], Results]
-"""A cache for the tool of that name, in which results live for so many seconds."""
+"""Makes a cache for a tool, given its name and the lifetime of results in seconds."""
 
 
 class Model(Struct, frozen=True):
@@ -411,7 +412,7 @@ class Model(Struct, frozen=True):
         name: the client's name for it.
         upstream_name: the upstream's name for it.
         tools: the server tools that it may use; None: all.
-        limits: its own `limits:`, which override those of the configuration.
+        limits: the model's own `limits:`, which override those of the configuration.
     """
 
     name: str
@@ -431,9 +432,9 @@ class Router(Protocol):
 
         Args:
             name: as the client wrote it.
-            client_key: for upstreams with `api_key: from_client`.
-            messages: where the last one has an image, the model's `vision_model` answers.
-            headers: of the client's request, names in lower case; those that an upstream forwards are sent to it.
+            client_key: the client's key, for upstreams with `api_key: from_client`.
+            messages: the messages; if the last user message has an image, the model's `vision_model` answers.
+            headers: the headers of the client's request, with names in lower case, some of which are forwarded.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.
@@ -441,11 +442,11 @@ class Router(Protocol):
         ...
 
     def names(self) -> Sequence[str]:
-        """The models that are listed: usable, and not patterns."""
+        """The names of the listed models: those that are usable and not patterns."""
         ...
 
     def upstream_of(self, name: str) -> str | None:
-        """The usable upstream that serves a model, listed or taken by a pattern; None where there is none."""
+        """The usable upstream of a model, listed or matched by a pattern; None if there is none."""
         ...
 
 
@@ -453,7 +454,7 @@ class Router(Protocol):
 class Readiness:
     """The state of one upstream, one tool or the shared state, for `/readyz`.
 
-    `breaker` is the state of its breaker, if that is not closed; `cause` says why a tool's breaker is open.
+    `breaker` is the state of its breaker, unless that is closed. `cause` is why a tool's breaker is open.
     """
 
     name: str
@@ -465,37 +466,37 @@ class Readiness:
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Whether this process takes on new work. The server sets this, the API acts on it.
+    """Whether this process accepts new requests. The server sets it, the API acts on it.
 
-    draining           no new request is taken on; open ones may finish
-    refuses_forwarded  not even from another proxy: its health check has had the time to fail
+    draining           no new requests are accepted from clients directly; open ones may finish
+    refuses_forwarded  none from another proxy either, whose health check has had the time to fail
     """
 
     draining: bool = False
     refuses_forwarded: bool = False
 
     def refuses(self, *, forwarded: bool) -> bool:
-        """Whether a new request is refused, `forwarded` by another proxy or not."""
+        """Whether a new request is refused, which may have been `forwarded` by another proxy."""
         return self.draining and (self.refuses_forwarded or not forwarded)
 
 
 class RecentRequests(Protocol):
-    """A record of the last requests, for `/debug`."""
+    """The records of the last requests, for `/debug`."""
 
     def latest(self) -> Sequence[Json]:
-        """Open requests and the last ones that were answered, the newest first."""
+        """The open requests and the last finished ones, the newest first."""
         ...
 
     def find(self, request_id: str) -> Json | None:
-        """The newest request of that id, if there is still a record of it."""
+        """The newest request with that id, if there is still a record of it."""
         ...
 
 
 MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
-"""Makes the dialect of one run, from every name under which a tool may be called in it -> the tool."""
+"""Makes the dialect of one run, given the tool for each name that a call may have in it."""
 
 Scrape: TypeAlias = Callable[[Callable[[], Sized]], bytes]
-"""All metrics in Prometheus' text format; the argument gives the tasks of the event loop."""
+"""Returns all metrics in Prometheus' text format; the argument returns the tasks of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

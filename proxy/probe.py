@@ -1,8 +1,8 @@
-"""`toolproxy check --probe`: every server of the configuration is asked, with the key that it would be asked with.
+"""`toolproxy check --probe`: sends one request to every server of the configuration, with the configured key.
 
-An upstream is asked for a completion of one token, the cheapest request that tells the truth about a key: a list of
-models is public with some providers, and Z.AI speaks of a missing balance (code 1113) nowhere else. A search provider
-is asked one query, an MCP server for its tools, a shared state for a write.
+An upstream is sent a request for a completion of one token, the cheapest one that really tests a key: some providers
+list their models without a key, and Z.AI reports a missing balance (code 1113) only here. A search provider is sent one
+query; an MCP server lists its tools; a shared state makes one write.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.profile import PROFILES
 from proxy.upstreams.request_body import prepare
 
-_SECONDS: Final = 30.0  # for an answer: a model that thinks needs some seconds for its first token
+_SECONDS: Final = 30.0  # timeout of a response: a model that thinks needs some seconds for its first token
 _TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
 _LONGEST_MESSAGE: Final = 300
 _SEARCHED, _RESULTS = "news", 5
@@ -52,7 +52,7 @@ _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 402, 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding about one server: `path` is the part of the configuration that the message is about."""
+    """The finding about one server; `path` is its part of the configuration."""
 
     path: str
     message: str
@@ -61,7 +61,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The clients with which servers are asked: those that `serve` uses."""
+    """The HTTP clients and resources of a probe, which are those that `serve` uses."""
 
     http_client_for: Callable[[UpstreamConfig], HttpClient]
     tool_client: Callable[[], httpx.AsyncClient]
@@ -69,7 +69,7 @@ class Means:
 
 
 async def probe(config: Config, means: Means) -> list[Finding]:
-    """Ask every server of a configuration at the same time; the findings are in the order of the file."""
+    """Probe all servers of a configuration at the same time; the findings are in the order of the file."""
     async with means.tool_client() as client:
         return list(await asyncio.gather(*_questions(config, means, client)))
 
@@ -87,7 +87,7 @@ def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Itera
 
 
 def _model_of(upstream: str, config: Config) -> str | None:
-    """A model to ask an upstream for, by the name that it has there; None where all that is configured is a pattern."""
+    """The upstream's name of a model to request; None if only patterns are configured for the upstream."""
     for name, model in config.models.items():
         if model.upstream == upstream and (model.model or "*" not in name):
             return model.model or name
@@ -107,7 +107,7 @@ async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, 
 
 
 async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
-    """The finding on one endpoint."""
+    """The finding about one endpoint."""
     upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
     endpoint = Endpoint.of(name, means.http_client_for(upstream), headers=upstream.headers)
     path = f"upstreams.{name}"
@@ -144,7 +144,7 @@ def _request(model: str, upstream: UpstreamConfig) -> Json:
 
 
 async def _reach(endpoint: Endpoint, path: str) -> Finding:
-    """Whether anything answers where the clients' own keys go: without one, an upstream may refuse."""
+    """Whether an upstream that gets the clients' own keys responds at all; without a key, it may refuse."""
     try:
         await _get_models(endpoint, key="")
     except UpstreamRefused as exc:
@@ -165,7 +165,7 @@ async def _get_models(endpoint: Endpoint, *, key: str) -> None:
 
 
 def _refusal(path: str, exc: UpstreamRefused, model: str | None) -> Finding:
-    """An answer of 4xx. One that is about the question itself means that the key was accepted."""
+    """The finding about a 4xx response. One that is about the request itself means that the key was accepted."""
     said = f"(HTTP {exc.status}: {_plain(exc.message)})"
     if exc.status == _PAYMENT_REQUIRED or exc.code == "insufficient_quota":
         return Finding(f"{path}.api_key", f"no credit is left for this key {said}", is_fault=True)
@@ -205,7 +205,7 @@ async def _ask_search(name: str, entry: ToolConfig, resources: Resources) -> Fin
 
 
 async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
-    """The tools that an MCP server lists, asked as `serve` would ask: its key is sent, its command is started."""
+    """The tools that an MCP server lists; as with `serve`, its key is sent, and its command is started."""
     from proxy.tools.mcp import client as mcp  # noqa: PLC0415 - an extra, and more than a second to import
 
     try:
@@ -237,13 +237,13 @@ def _shared_state(config: StateConfig, clock: Clock) -> tuple[str, SharedState]:
 
 
 def _network_fault(exc: BaseException) -> str | None:
-    """The reason why a server cannot be reached, in words; None where it was reached."""
+    """Why a server cannot be reached, in plain words; None if it was reached."""
     faults = (_tls_fault(link) or _connection_fault(link) for link in causes(exc))
     return next(filter(None, faults), None)
 
 
 def _where(exc: BaseException) -> str:
-    """The host that could not be reached; empty where it is not known."""
+    """The host that could not be reached; empty if it is not known."""
     cause = exc.__cause__
     return f" ({cause.request.url.host})" if isinstance(cause, httpx.RequestError) else ""
 
@@ -279,6 +279,6 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A server's text on one line, without control characters that a terminal would obey."""
+    """A server's text on one line, without control characters, which a terminal would interpret."""
     words = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return words if len(words) <= _LONGEST_MESSAGE else f"{words[:_LONGEST_MESSAGE]}..."

@@ -1,4 +1,4 @@
-"""The secrets of a configuration, and how they are masked in what leaves the process: logs, traces, pages, results."""
+"""The secrets of a configuration, and their masking in all output: logs, traces, pages, results."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ from proxy.config import FROM_CLIENT, Config, HttpToolConfig, Key
 
 Redact: TypeAlias = Callable[[str], str]
 
-# A shorter one is a placeholder; masking it would only garble the text.
+# A shorter secret is a placeholder, and masking it would only garble the text.
 _SHORTEST_SECRET = 8
 _ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: repr(text)[1:-1],
@@ -23,14 +23,14 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
 )
 
 SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
-"""Found in the names of variables and headers whose values are secrets."""
+"""Matches the names of variables and headers whose values are secrets."""
 
 
 class Redactor:
-    """A callable that masks secrets in a text; the secrets can be replaced.
+    """A callable that masks secrets in a text, and whose secrets can be replaced.
 
     Args:
-        secrets: as for `redactor`.
+        secrets: the secrets, as for `redactor`.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -41,12 +41,12 @@ class Redactor:
         return self._redact(text)
 
     def replace(self, secrets: Iterable[str]) -> None:
-        """Mask these secrets, and no others, from now on."""
+        """Mask only these secrets from now on."""
         self._redact = redactor(secrets)
 
 
 def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHORTEST_SECRET) -> Redact:
-    """A function that masks every secret of at least `shortest` characters in a text, however it is escaped there."""
+    """A function that masks every secret of at least `shortest` characters in a text, in any escaped form."""
     written = {secret for secret in secrets if len(secret) >= shortest}
     for _ in range(2):  # twice, because a log line may quote a text that is itself escaped
         written |= {escaped(form) for form in written for escaped in _ESCAPES}
@@ -62,7 +62,7 @@ def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHOR
 
 
 def secrets_of(config: Config) -> frozenset[str]:
-    """Every value of a configuration that nobody may see: keys, passwords in URLs, headers that carry either."""
+    """All secret values of a configuration: keys, passwords in URLs, and headers that contain either."""
     password = urlsplit(config.state.url).password
     return (
         config.secrets | {*_keys_in(msgspec.structs.replace(config, places={})), *([password] if password else [])}
@@ -76,7 +76,7 @@ def _keys_in(value: Any) -> Iterator[str]:
                 yield from value.secrets
             for info in msgspec.structs.fields(value):
                 held = getattr(value, info.name)
-                if Key in (info.type, *get_args(info.type)):  # one, a list of them, or none
+                if Key in (info.type, *get_args(info.type)):  # the field holds a key, a list of keys, or None
                     yield from (held,) if isinstance(held, str) else held or ()
                 else:
                     yield from _keys_in(held)

@@ -1,7 +1,7 @@
-"""What is known of the request that is being answered: id, client, model, tokens and whatever else its log lines have.
+"""The fields of the current request: id, client, model, tokens and everything else in its log lines.
 
-Fields are added where they become known, and read by the log, the metrics and the record of the request. They belong to
-the context of the request, so tasks that it starts add to and read the same ones.
+Fields are added where they become known, and are read by the log, the metrics and the record of the request. They
+belong to the request's context, so tasks that it starts add to the same fields and read them.
 """
 
 import re
@@ -10,18 +10,18 @@ from contextvars import ContextVar
 from secrets import token_hex
 from typing import Final
 
-# A client's own id goes into headers and logs: no character that could break out of either.
+# A client's id is written to headers and logs, so it must not have characters with a meaning there.
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 fields: Final[ContextVar[dict[str, object]]] = ContextVar("toolproxy_fields")
-"""The fields, beginning with `request_id`; `fields.get({})` has none where no request is being answered."""
+"""The fields, the first of which is `request_id`. Outside of a request, `fields.get({})` is empty."""
 
 
 def add(more: Mapping[str, object]) -> None:
-    """Add fields, or replace their values; nothing happens where no request is being answered."""
+    """Add fields, or replace their values. Outside of a request, this does nothing."""
     fields.get({}).update(more)
 
 
 def request_id_of(given: str | None) -> str:
-    """The id of a request: the client's own, `given` in `x-request-id`, if it is a sane one, and else a new one."""
+    """The id of a request: the client's, `given` in `x-request-id`, if it is a sane one, or else a new one."""
     return given if given and _SANE_ID.fullmatch(given) else token_hex(16)

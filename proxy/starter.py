@@ -1,4 +1,4 @@
-"""`toolproxy init`: the shipped configuration as a file of one's own."""
+"""`toolproxy init`: writes a copy of the shipped configuration."""
 
 from pathlib import Path
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from proxy.loop.errors import ConfigurationError
 
 _PACKAGE: Final = Path(__file__).parent
-# A wheel has a copy of the shipped file in the package; a checkout has the file itself beside it.
+# A wheel has a copy of the shipped file in the package; a checkout has the file itself next to the package.
 _PLACES: Final = (_PACKAGE / "config.yaml", _PACKAGE.parent / "config.yaml")
 
 
 def shipped_configuration() -> str:
-    """The text of the shipped configuration. It works for whoever has the key of one upstream."""
+    """The text of the shipped configuration, which works with the key of just one upstream."""
     return next(place for place in _PLACES if place.exists()).read_text(encoding="utf-8")
 
 

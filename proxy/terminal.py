@@ -1,4 +1,4 @@
-"""Text for a terminal: colours where they are wanted, and columns that line up."""
+"""Text for a terminal: optional colours, and aligned columns."""
 
 import os
 import textwrap
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-# SGR parameters (ECMA-48, section 8.3.117), those that every terminal has.
+# SGR parameters (ECMA-48, section 8.3.117) that every terminal supports.
 _CODES: Final = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Colours text, or leaves it as it is."""
+    """Colours text, or returns it unchanged."""
 
     colors: bool
 
@@ -24,9 +24,9 @@ class Style:
 
 
 def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Style:
-    """Whether text on a stream is coloured: on a terminal, unless NO_COLOR is set (https://no-color.org/).
+    """The style for a stream: coloured on a terminal, unless NO_COLOR is set (https://no-color.org/).
 
-    FORCE_COLOR colours it anywhere, such as in the log of a CI run; a terminal of the kind `dumb` knows no colours.
+    FORCE_COLOR colours any stream, such as the log of a CI run. A terminal of the type `dumb` has no colours.
     """
     if environ.get("NO_COLOR"):
         return Style(colors=False)
@@ -36,15 +36,15 @@ def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Style:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text in at most so many columns, with an ellipsis where something is missing."""
+    """The text in at most `width` columns, with an ellipsis if it was cut."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def wrapped(text: str, width: int, lines: int) -> list[str]:
-    """The text in lines of at most so many columns, broken between words; what needs more lines is cut off."""
+    """The text in at most `lines` lines of at most `width` columns, broken between words; the rest is cut off."""
     return textwrap.wrap(text, width, max_lines=lines, placeholder=" …") or [""]
 
 
 def printable(text: object) -> str:
-    """Somebody else's text on one line, without what a terminal would obey."""
+    """Foreign text on one line, without characters that a terminal would interpret."""
     return " ".join("".join(character if character.isprintable() else " " for character in str(text)).split())

@@ -1,7 +1,7 @@
-"""The end of a request's time, and timeouts for coroutines that mostly finish without waiting.
+"""Deadlines, and timeouts for coroutines that mostly finish without waiting.
 
-Only those that wait get a timer, or a task. That saves 3.7 % of a loop's instructions, in the two nested timeouts of a
-tool call, where the tool does not wait.
+Only a coroutine that waits gets a timer or a task. With the two nested timeouts of a tool call, this saves 3.7 % of a
+loop's instructions if the tool does not wait.
 """
 
 import asyncio
@@ -19,27 +19,27 @@ class Deadline(Struct):
     """The end of a run's time.
 
     Attributes:
-        timer: seconds that never go back.
-        at: the moment, by the timer.
+        timer: returns seconds that never go back.
+        at: the time of the deadline, by the timer.
     """
 
     timer: Callable[[], float]
     at: float
 
     def seconds_left(self) -> float:
-        """Seconds until then; 0 once it has passed."""
+        """Seconds until the deadline; 0 once it has passed."""
         return max(0.0, self.at - self.timer())
 
     def end(self) -> None:
-        """Set it to the past: a timer has fired, up to 1.5 ms before the clock gets there with uvloop."""
+        """Mark the deadline as passed: its timer has fired, with uvloop up to 1.5 ms before the clock gets there."""
         self.at = -math.inf
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which may take `seconds` from the moment in which it first waits.
+    """The result of `work`, which may take `seconds` from the moment when it first waits.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the work took longer.
     """
     try:
         waiting = work.send(None)
@@ -52,7 +52,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 @awaitable_generator
 def resumed(work: Coroutine[Any, Any, T], waiting: Any) -> Generator[Any, Any, T]:
-    """The rest of a coroutine that was started by hand, and is now `waiting` for something."""
+    """The rest of a coroutine that was started manually, and now waits for `waiting`."""
     try:
         while True:
             try:
@@ -60,7 +60,7 @@ def resumed(work: Coroutine[Any, Any, T], waiting: Any) -> Generator[Any, Any, T
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException as exc:  # noqa: BLE001 - it is the coroutine's
+            except BaseException as exc:  # noqa: BLE001 - it is passed on to the coroutine
                 waiting = work.throw(exc)
             else:
                 waiting = work.send(sent)
