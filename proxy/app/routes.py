@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.api.chat_completions import ChatCompletions
 from proxy.api.chat_page import ChatPage
 from proxy.api.debug.endpoint import Debug
-from proxy.api.debug.usage import Usage
+from proxy.api.debug.usage import UsageEndpoint
 from proxy.api.endpoints import Healthz, MetricsEndpoint, Models, NotServed, Readyz, Root, WrongMethod
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.passthrough import Passthrough
@@ -81,7 +81,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *(_own("/metrics", MetricsEndpoint(ports.scrape), "GET") if ports.scrape else ()),
         *(_own("/debug", debug, "GET") if debug else ()),
         *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
-        *(_own("/debug/usage", Usage(ports), "GET") if debug else ()),
+        *(_own("/debug/usage", UsageEndpoint(ports), "GET") if debug else ()),
         Route("/v1/{path:path}", Passthrough(ports)),
     ]
 

@@ -21,7 +21,7 @@ _AMOUNTS = ("requests", "input", "cached", "output", "tool calls", "cost")
 _OFF = "Use is counted once a client has a budget, or a model or tool has a price, in the configuration."
 
 
-class Usage:
+class UsageEndpoint:
     """The page as HTML, or as JSON if the client asks for it."""
 
     def __init__(self, ports: Ports) -> None:
