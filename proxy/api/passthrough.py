@@ -52,7 +52,7 @@ _PARAMETER = re.compile(rb'; *(?:name=(?:"([^"\\\r\n]*)"|(' + _TOKEN + rb"))|" +
 _DISPOSITION = re.compile(rb"content-disposition: *form-data((?:" + _PARAMETER.pattern + rb")*) *", re.IGNORECASE)
 _TYPE_PARAMETER = re.compile(r"""[ \t]*+;[ \t]*+(?:([!#-'*+.0-9A-Z^-z|~-]+)=(?:"([^"\\]*+)"|([^\s;"]++)))?""")
 _FORM_TYPE = re.compile(r"multipart/form-data(?:" + _TYPE_PARAMETER.pattern + r")*+[ \t]*", re.IGNORECASE)
-# RFC 2046, section 5.1.1, and `*`, which many Android apps use. A blank at the end is not allowed: parsers differ there.
+# RFC 2046, section 5.1.1, and `*`, which many Android apps use. No blank may end it: parsers differ there.
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()*+_,./:=? -]{0,69}[0-9A-Za-z'()*+_,./:=?-]")
 # Segments that a URL library would resolve, and escapes that decode to such segments: with them, a request could leave
 # the base URL.

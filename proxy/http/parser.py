@@ -18,7 +18,8 @@ from msgspec import Struct
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
-# Twice Node's limit for all headers, and eight times nginx's `proxy_buffer_size`; interim responses count as well.
+# Four times Node's limit for all headers (`--max-http-header-size`), eight times nginx's `proxy_buffer_size`. The
+# heads of interim responses count as well.
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
 # The bytes between two pieces of a body: sizes of chunks, extensions (no provider has been seen to send any), trailers.
