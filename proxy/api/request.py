@@ -16,14 +16,12 @@ from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import Continuation, put_back, runs_in
-from proxy.loop.errors import ModelNotFound
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, ToolSelection
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
 
-_LONGEST_LOGGED = 100  # characters of the name of an unknown model
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 # The values of the header `x-tool-events`. Any other value is ignored, and the configuration applies.
 _TOOL_EVENTS: Mapping[str, ToolEvents] = {"true": "calls", "results": "results", "false": "none", "none": "none"}
@@ -106,13 +104,9 @@ class RequestResolver:
         name, on_request = chat["model"], False
         if self._marks is not None:
             chat, name, on_request = self._without_marks(chat, self._marks)
-        try:
-            model = self._ports.router.resolve(
-                name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
-            )
-        except ModelNotFound:
-            request_context.add({"unknown_model": name[:_LONGEST_LOGGED]})
-            raise
+        model = self._ports.router.resolve(
+            name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
+        )
         policy = self._policies.of(caller, model, list_header(scope, b"x-server-tools"), on_request=on_request)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         if policy.ignored:

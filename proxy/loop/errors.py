@@ -128,6 +128,7 @@ class ModelNotFound(NotFound, code="model_not_found"):
 
     def __init__(self, model: str, *, why: str = "does not exist") -> None:
         super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
+        self.model = model
 
 
 class ItemNotFound(NotFound, code=None):

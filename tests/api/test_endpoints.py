@@ -790,6 +790,16 @@ async def test_a_refusal_of_the_operators_key_is_no_fault_of_the_clients(upstrea
     assert failed
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
+async def test_the_log_has_the_name_of_a_model_that_does_not_exist(upstream, logged, path):
+    async with proxy_of(upstream) as url:
+        ask = {"messages": ASK["messages"], "input": "x", "max_tokens": 9, "model": "glm-" + "9" * 200}
+        response = await post(url, ask, path=path)
+    assert response.status_code == 404
+    (line,) = [line for line in logged() if line["event"] == "request.completed"]
+    assert (line["error"], line["unknown_model"]) == ("model_not_found", "glm-" + "9" * 96)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize(("status", "body", "code"), REFUSALS)
 async def test_a_fallback_answers_where_the_operators_key_is_refused(upstream, path, status, body, code):

@@ -15,10 +15,11 @@ from proxy.api.exchange import ClientLeft, send_error
 from proxy.api.messages import errors as messages_errors
 from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.loop import sse
-from proxy.loop.errors import CLIENT_CLOSED_REQUEST, InternalError, ProxyError, Stopping
+from proxy.loop.errors import CLIENT_CLOSED_REQUEST, InternalError, ModelNotFound, ProxyError, Stopping
 from proxy.ports import Clock, Observer, elapsed
 
 _ERROR_SECONDS = 2.0
+_LONGEST_LOGGED = 100  # characters of the name of an unknown model
 
 
 class RequestId:
@@ -64,6 +65,8 @@ class RequestId:
         except ProxyError as exc:
             if exc.code:
                 request_context.add({"error": exc.code})
+            if isinstance(exc, ModelNotFound):
+                request_context.add({"unknown_model": exc.model[:_LONGEST_LOGGED]})
             if exc.is_limit:
                 self._observe("limit.reached", kind=exc.code)
             await _send_failure(scope, response, exc)
