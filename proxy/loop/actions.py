@@ -35,7 +35,8 @@ class Buffering(StrEnum):
 
     NONE = "none"
     START = "start"  # until the turn is long enough to be the answer
-    ALL = "all"  # until the turn has ended: only the final JSON may be shown
+    TEXT = "text"  # the text, until the turn has ended: only the final JSON may be shown
+    ALL = "all"  # everything, until the turn has ended
 
 
 @final

@@ -1,8 +1,9 @@
 """The beginning of a turn that is held back until it shows whether the turn is the answer.
 
 A turn that was *made* to answer is shown as soon as it is long enough to be an answer. Where the answer has to be JSON,
-only the text of a turn waits, because only the answer's text may be shown: words beside calls, even beside the client's
-own, are not JSON, and SDKs that parse the text would fail.
+the text of every turn waits, because only the answer's text may be shown: words beside calls, even beside the client's
+own, are not JSON, and SDKs that parse the text would fail. Of a turn that was made to answer in JSON, the thoughts wait
+too: only its end shows whether it is the answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,11 +54,14 @@ class TurnBuffer(Struct):
             has_calls: whether the turn has any calls so far.
             calls_client: whether it has calls of the client's tools, which are never held back.
         """
-        if self.mode is Buffering.ALL:
+        if self.mode is Buffering.TEXT:
             return [rest for chunk in visible if (rest := self._hold_text(chunk))]
         self.chunks += visible
         if not (calls_client or (self._is_proven and not has_calls)):
             return []
+        if self.mode is Buffering.ALL:
+            self.mode, visible, self.chunks = Buffering.TEXT, self.chunks, []
+            return self.release(visible, has_calls=has_calls, calls_client=calls_client)
         self.mode = Buffering.NONE
         released, self.chunks = self.chunks, []
         return released

@@ -85,7 +85,7 @@ class Run:
         self._decisions: list[CallDecision] = []  # about that turn's server calls
         self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
-        self._buffering = Buffering.ALL if offer.in_play and demands_json(request) else Buffering.NONE
+        self._buffering = Buffering.TEXT if offer.in_play and demands_json(request) else Buffering.NONE
         self._shown_text = ""  # of the latest turn with text that the client was shown
         self._detail_count = 0  # how many indices `reasoning_details` have used in the client's stream
         self._stop: Stop | None = None
@@ -112,6 +112,9 @@ class Run:
         if (left := self.limits.output_left(self.tally)) is not None:
             body["max_tokens"] = max(1, left)
         text = without_marks(self._shown_text, self._cite)[0] if self._shown_text else ""
+        buffering = self._buffering
+        if self._forcing:
+            buffering = Buffering.START if buffering is Buffering.NONE else Buffering.ALL
         return CallUpstream(
             body,
             number=self.tally.turns + 1,
@@ -121,7 +124,7 @@ class Run:
             separator=separator_after(text) if text else None,
             first_detail=self._detail_count,
             forcing=self._forcing,
-            buffering=Buffering.START if self._forcing and self._buffering is Buffering.NONE else self._buffering,
+            buffering=buffering,
             tools=self._offer.schemas,
             cite=self._cite,
         )
@@ -226,7 +229,7 @@ class Run:
         return Continuation.of_turn(turn, answers, self._transcript.added, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:
-        if self._buffering is Buffering.ALL and any(turn.client_ids):
+        if self._buffering is Buffering.TEXT and any(turn.client_ids):
             turn = replace(turn, buffered=())
             message, finish_reason = visible_message(turn, with_text=False)
         else:

@@ -742,6 +742,26 @@ async def test_a_stream_of_json_holds_nothing_but_the_final_json(upstream, sdk):
     assert text == '{"a":1}'
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_thoughts_of_a_forced_turn_that_is_no_answer_are_not_shown_where_json_is_asked_for(
+    upstream, sdk, streaming
+):
+    def turn(thoughts, text):
+        if not streaming:
+            return whole(text, reasoning_content=thoughts)
+        return stream(chunk({"reasoning_content": thoughts}), chunk({"content": text}), chunk({}, "stop"))
+
+    search = streamed(calls=[SEARCH]) if streaming else whole(calls=[SEARCH])
+    upstream.replies = [search, turn("I look again.", ""), turn("I have it.", '{"a":1}')]
+    form = {"response_format": {"type": "json_object"}}
+    async with proxy_of(upstream, more="limits: {{max_tool_calls: 1}}".format()) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, **form, stream=streaming)
+        deltas = [one.choices[0].delta async for one in completion] if streaming else [completion.choices[0].message]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "I have it."
+    assert "".join(delta.content or "" for delta in deltas) == '{"a":1}'
+    assert len(upstream.requests) == 3
+
+
 # -- tools that fail --
 
 

@@ -469,9 +469,28 @@ def test_the_clients_own_calls_in_a_whole_answer_get_ids_of_the_run():
 
 
 def test_a_turn_that_is_held_whole_shows_nothing_until_somebody_decides():
-    assembler = Assembler(buffering=Buffering.ALL)
+    assembler = Assembler(buffering=Buffering.TEXT)
     assert feed(assembler, chunk({"content": "." * 1000}), chunk({}, "stop")) == []
     assert len(finish(assembler).buffered) == 1
+
+
+def test_thoughts_wait_too_where_only_the_end_of_a_turn_shows_whether_it_is_the_answer():
+    assembler = Assembler(buffering=Buffering.ALL)
+    shown = feed(assembler, chunk({"reasoning_content": "I think."}), chunk({"content": "{}"}), chunk({}, "stop"))
+    assert shown == []
+    assert [delta for held in finish(assembler).buffered if (delta := held["choices"][0]["delta"])] == [
+        {"reasoning_content": "I think."},
+        {"content": "{}"},
+    ]
+
+
+def test_a_clients_call_ends_the_wait_of_thoughts_but_not_that_of_text():
+    assembler = Assembler(client_tools={"open_door"}, buffering=Buffering.ALL)
+    words = [chunk({"reasoning_content": "I think."}), chunk({"content": "Opening."})]
+    call = chunk(tool_delta(id="a", name="open_door", arguments="{}"), "tool_calls")
+    shown = [key for delta in deltas(feed(assembler, *words, call)) for key in delta]
+    assert shown == ["reasoning_content", "tool_calls"]
+    assert [held["choices"][0]["delta"] for held in finish(assembler).buffered] == [{"content": "Opening."}]
 
 
 def test_what_a_provider_adds_to_a_call_goes_back_with_it():

@@ -688,7 +688,7 @@ def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
     assert play.run.may_start(call("current_time", "{}"), []) is None
 
 
-@pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.ALL), ((), Buffering.NONE)])
+@pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.TEXT), ((), Buffering.NONE)])
 def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold):
     run = run_of({"response_format": {"type": "json_object"}}, tools=tools)
     assert run.start_turn().buffering is hold
