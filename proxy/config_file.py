@@ -103,16 +103,13 @@ class _Reader:
     disabled: dict[str, c.Disabled] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)  # the paths of the faults
     lines: dict[str, int] = field(default_factory=dict)
-    names: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # the keys of each section with entries, including faulty ones
-    entries: dict[str, Any] = field(
-        default_factory=dict
-    )  # the readable part of each entry, even of a disabled or faulty one
+    # The keys of each section with entries, including faulty ones.
+    names: dict[str, list[str]] = field(default_factory=dict)
+    # The readable part of each entry, even of a disabled or faulty one.
+    entries: dict[str, Any] = field(default_factory=dict)
     unset: list[str] | None = None  # variables without a value in the current entry
-    substituted: dict[int, list[str]] = field(
-        default_factory=dict
-    )  # id of a node with variables -> the values of these
+    # The id of a node with variables -> their values.
+    substituted: dict[int, list[str]] = field(default_factory=dict)
     from_environment: list[str] = field(default_factory=list)  # the values of variables in the current entry
     omitted: list[tuple[str, str]] = field(default_factory=list)  # keys without a value in lists of keys: path, message
     secrets: set[str] = field(default_factory=set)  # the values of variables with a secret's name

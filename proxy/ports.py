@@ -364,7 +364,7 @@ class Use(Struct):
         return self.input_tokens + self.output_tokens
 
     def add(self, other: "Use") -> None:
-        """Add another use."""
+        """Add the tokens, calls and cost of another use to these."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -87,9 +87,8 @@ class Passthrough:
         await while_wanted(
             scope, receive, partial(_relay, model, request, send, counts_use=self._counts_use), seconds=most
         )
-        await send(
-            {"type": "http.response.body", "body": b""}
-        )  # outside, because a client that has read everything may have left
+        # Not within `while_wanted`, because a client that has read everything may have left.
+        await send({"type": "http.response.body", "body": b""})
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
         """The model that the request names, and the body with the upstream's name for the model."""
@@ -114,9 +113,8 @@ async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: b
             if name.lower() not in dropped and not _CONTROL.search(value)
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send(
-            {"type": "http.response.body", "body": b"", "more_body": True}
-        )  # the head must not wait for the body
+        # The head must not wait for the body.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
         counted = UsageFinder()
         try:
             async for data in response.body:

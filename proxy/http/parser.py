@@ -142,9 +142,8 @@ class ResponseParser:
         reason: list[bytes] = []
         self._message = _Message(reason, on_status=reason.append, on_body=self.pieces.append)
         self._llhttp = HttpResponseParser(self._message)
-        self._llhttp.set_dangerous_leniencies(
-            lenient_spaces_after_chunk_size=True
-        )  # old servers pad the sizes of chunks
+        # Old servers pad the sizes of chunks.
+        self._llhttp.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
         self._head_bytes = 0  # including the heads of interim responses
         self._is_chunked = False
         self._left: int | None = None  # the missing bytes of a body with a Content-Length

@@ -49,7 +49,7 @@ class SharedState(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections to the shared state."""
 
     def require(self) -> None:
         """Raise `StateUnavailable` while the state is known to be unavailable."""

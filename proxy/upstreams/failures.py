@@ -53,9 +53,8 @@ _BACKEND = ErrorMeaning(502, "upstream_error")
 ZAI_CODES: Mapping[str, ErrorMeaning] = {
     **dict.fromkeys(("1000", "1001", "1002", "1003", "1004"), _AUTH),
     **dict.fromkeys(("1110", "1111", "1112"), _ACCOUNT),
-    "1113": ErrorMeaning(
-        429, "insufficient_quota", final=True, operator_code=_NO_CREDIT
-    ),  # no balance; sent with status 429
+    # No balance; sent with status 429.
+    "1113": ErrorMeaning(429, "insufficient_quota", final=True, operator_code=_NO_CREDIT),
     "1211": ErrorMeaning(404, "model_not_found"),
     **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
     **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
@@ -63,9 +62,8 @@ ZAI_CODES: Mapping[str, ErrorMeaning] = {
     "1301": ErrorMeaning(400, "content_filter"),
     "1302": ErrorMeaning(429, "rate_limit_exceeded"),
     "1305": ErrorMeaning(429, "rate_limit_exceeded"),  # the service is overloaded; the account is within its limits
-    "1308": ErrorMeaning(
-        429, "insufficient_quota", final=True
-    ),  # the quota of a period is used up; the message has the end of the period
+    # The quota of a period is used up; the message has the end of the period.
+    "1308": ErrorMeaning(429, "insufficient_quota", final=True),
     "1313": ErrorMeaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
 }
 _TOO_LONG = re.compile(r"maximum context length|context window|prompt is too long|reduce the length", re.IGNORECASE)

@@ -462,32 +462,23 @@ async def test_a_form_with_two_models_goes_nowhere_however_the_second_is_written
 
 
 @pytest.mark.parametrize(
-    "parameters",
+    "content_types",
     [
-        "boundary=c; boundary=b",
-        'x="boundary=c"; boundary=b; boundary="b"',
-        'x="boundary=c',
-        "boundary=c b",
-        'boundary="c "',
-        "charset=utf-8",
-        "boundary=" + "c" * 71,
-        " ; " * 9_000 + "x",
+        ["boundary=c; boundary=b"],
+        ['x="boundary=c"; boundary=b; boundary="b"'],
+        ['x="boundary=c'],
+        ["boundary=c b"],
+        ['boundary="c "'],
+        ["charset=utf-8"],
+        ["boundary=" + "c" * 71],
+        [" ; " * 9_000 + "x"],
+        ["boundary=c", "boundary=b"],
     ],
 )
-async def test_a_form_whose_boundary_may_be_read_differently_goes_nowhere(upstream, parameters):
+async def test_a_form_that_may_be_read_in_two_ways_goes_nowhere(upstream, content_types):
     part = 'Content-Disposition: form-data; name="model"\r\n\r\n{}\r\n'
     body = f"--c\r\n{part.format('m')}--c--\r\n--b\r\n{part.format('alias')}--b--\r\n"
-    headers = {"content-type": f"multipart/form-data; {parameters}", "api-key": "key-one"}
-    async with proxy_of(upstream, more=CLIENTS.format()) as url:
-        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
-    assert upstream.bodies == []
-
-
-async def test_a_form_with_two_content_types_goes_nowhere(upstream):
-    part = 'Content-Disposition: form-data; name="model"\r\n\r\n{}\r\n'
-    body = f"--c\r\n{part.format('m')}--c--\r\n--b\r\n{part.format('alias')}--b--\r\n"
-    headers = [("content-type", f"multipart/form-data; boundary={boundary}") for boundary in "cb"]
+    headers = [("content-type", f"multipart/form-data; {parameters}") for parameters in content_types]
     async with proxy_of(upstream, more=CLIENTS.format()) as url:
         response = await post(
             url, body.encode(), path="/v1/audio/transcriptions", headers=[*headers, ("api-key", "key-one")]

@@ -33,14 +33,13 @@ class CitedPages:
         self._marks.clear()
 
     def citations(self, text: str) -> list[Json]:
-        """One citation for each page that a complete text names. The marks of the text are forgotten."""
+        """One citation for each page that a complete text names; forgets the marks of the text."""
         marks, self._marks = self._marks, []
         if not self._pages:
             return []
         titles = {url: page.title for url, page in self._pages.items()}
-        known = [
-            (at, url) for at, url in marks if url in self._pages and at <= len(text)
-        ]  # the text may have been cut since
+        # The text may have been cut since.
+        known = [(at, url) for at, url in marks if url in self._pages and at <= len(text)]
         cited = annotations(text, titles, known)
         urls = dict.fromkeys(one["url_citation"]["url"] for one in cited)
         return [

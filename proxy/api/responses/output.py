@@ -249,9 +249,8 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
         for event in before:
             output.tool(event)
     earlier = {turn.number for turn in answer.earlier_turns}
-    last = [
-        event for event in ran if event["turn"] not in earlier
-    ]  # the turns of a corrected answer are numbered from 1 again
+    # The turns of a corrected answer are numbered from 1 again.
+    last = [event for event in ran if event["turn"] not in earlier]
     message, choice = answer.message, answer.turn.choice
     shown = {"delta": delta_of(message, answer.cite, is_last=True), "logprobs": choice.get("logprobs")}
     output.begin_turn()

@@ -222,9 +222,8 @@ class _File:
         if self._connection is not None and self._inode != _inode_of(self._path):
             self.close()
         if self._connection is None:
-            os.close(
-                os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE)
-            )  # SQLite's other files get the same mode
+            # SQLite's other files get the same mode.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE))
             self._inode = _inode_of(self._path)
             self._connection = sqlite3.connect(self._path, timeout=_LOCKED_SECONDS, isolation_level=None)
             self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # effective for a new file only

@@ -148,7 +148,7 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._mend = mend
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
+        """The next message of the server; an exception stands for one that could not be read."""
         received = await self._messages.receive()
         if isinstance(received, SessionMessage) and isinstance(received.message, JSONRPCResponse):
             result = received.message.result
@@ -158,7 +158,7 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         return received
 
     async def aclose(self) -> None:
-        """Stop receiving."""
+        """Receive no more, and close the stream of the server's messages."""
         await self._messages.aclose()
 
 

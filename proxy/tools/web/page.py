@@ -104,9 +104,8 @@ def repair(arguments: Json) -> Json:
     repaired = {key: value for key, value in arguments.items() if key not in _URL_NAMES and value is not None}
     url = next((arguments[name] for name in _URL_NAMES if arguments.get(name) is not None), None)
     if url is not None:
-        repaired["url"] = (
-            canonical(url) or url
-        )  # as in search results, so that the page is cached and cited under one URL
+        # As in search results, so that the page is cached and cited under one URL.
+        repaired["url"] = canonical(url) or url
     offset = repaired.get("offset")
     if isinstance(offset, str) and _DIGITS.fullmatch(offset.strip()):
         repaired["offset"] = int(offset)
