@@ -7,7 +7,7 @@ ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v 
 IMAGE ?= toolproxy
 BASE ?= python:3.11-slim
 
-.PHONY: demo run test check fuzz docs format lock image image-test bench bench-instructions soak bench-peers clean
+.PHONY: demo run test check fuzz docs format lock image image-test bench bench-instructions soak stalls bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -72,6 +72,9 @@ soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything gr
 	$(BIN)/python -m bench.bodies
 	$(BIN)/python -m bench.durable
 	$(BIN)/python -m bench.state
+
+stalls: .venv/.dev  ## the worst inputs within the limits: how long does each keep the proxy from everybody else?
+	$(BIN)/python -m bench.stalls $(STALLS)
 
 bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
 	$(BIN)/python -m bench --peers $(BENCH)
