@@ -16,6 +16,7 @@ from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.chat import ToolCall, ToolSpec, Turn, calls_of, name_of
 from proxy.loop.continuation import client_call_id
 from proxy.loop.decisions import ToolDialect
+from proxy.loop.errors import ContextFull
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
 from proxy.loop.limits import Limits
 from proxy.loop.offer import make_offer
@@ -69,8 +70,11 @@ class Playbook:
         assert isinstance(self.pending, CallUpstream), self.pending
         return self.pending.for_upstream(self.steps)
 
-    def __rshift__(self, event: Turn | list[ToolResult]) -> "Playbook":
-        if isinstance(event, Turn):
+    def __rshift__(self, event: Turn | list[ToolResult] | ContextFull) -> "Playbook":
+        if isinstance(event, ContextFull):
+            assert isinstance(self.pending, CallUpstream), f"a refusal came, but the run wants {self.pending}"
+            self.pending = self.run.receive_refusal(event)
+        elif isinstance(event, Turn):
             assert isinstance(self.pending, CallUpstream), f"a turn came, but the run wants {self.pending}"
             event = replace(with_client_ids(event, self.pending), step=self.pending.for_upstream(self.steps).step)
             self.pending = self.run.receive_turn(event)

@@ -51,11 +51,12 @@ class CallRunner:
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
 
     async def begin_turn(self, number: int) -> None:
-        """Begin a turn, to which all calls belong that start from now on, and tell the client."""
+        """Begin a turn, to which all calls belong that start from now on, and tell the client unless it is repeated."""
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
+        is_repeated = number == self._turn
         self._turn, self.were_shown, self._earlier_calls = number, False, []
-        if self._tell is not None:
+        if self._tell is not None and not is_repeated:
             await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall, model: str | None) -> None:

@@ -28,6 +28,9 @@ _TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 NATIVE_REASON = "native_finish_reason"
 """The field of a choice for the upstream's own finish reason, if its profile translates that. OpenRouter's name."""
 
+WINDOW_EXCEEDED = "model_context_window_exceeded"
+"""The finish reason of a turn that has filled the model's context; a word that GLM and Anthropic share."""
+
 
 class ToolCall(Struct, frozen=True):
     """A function call that a model asked for.
@@ -134,6 +137,11 @@ class Turn(Struct, frozen=True):
     def text(self) -> str:
         """The text for the user; empty if there is none."""
         return text_of(self.message)
+
+    @property
+    def fills_context(self) -> bool:
+        """Whether the turn ended because the model's context was full."""
+        return self.choice.get(NATIVE_REASON) == WINDOW_EXCEEDED
 
     @property
     def server_calls(self) -> tuple[ToolCall, ...]:

@@ -11,7 +11,7 @@ from functools import partial
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_runner import CallRunner
 from proxy.loop.chat import Turn
-from proxy.loop.errors import ProxyError
+from proxy.loop.errors import ContextFull, ProxyError
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock, EnoughShown, ExecuteTool, Observer, Report, Show, Tell, Upstream, elapsed, fault_of
@@ -65,7 +65,14 @@ class Driver:
             while not isinstance(action, Respond):
                 match action:
                     case CallUpstream():
-                        turn = await self._complete(action, upstream, show, runner)
+                        try:
+                            turn = await self._complete(action, upstream, show, runner)
+                        except ContextFull as full:
+                            if full.was_shown:
+                                raise
+                            action = run.receive_refusal(full)
+                            self._observe("results.cut", turn=action.number)
+                            continue
                         if not deadline.seconds_left():
                             run.expire()
                         action = run.receive_turn(turn, runner.has_ended)

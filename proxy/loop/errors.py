@@ -41,6 +41,7 @@ class ProxyError(Exception):
         why: the cause, for the log alone, because it may hold addresses.
         details: details for programs, on surfaces whose errors have room for them.
         is_limit: whether the request has reached a limit of the proxy.
+        was_shown: whether the client has seen a part of the upstream call that failed, so that it cannot be made again.
     """
 
     status: int = 500
@@ -50,6 +51,7 @@ class ProxyError(Exception):
     why: str | None = None
     details: Mapping[str, object] | None = None
     is_limit: bool = False
+    was_shown: bool = False
 
     def __init_subclass__(cls, **fields: Unpack[_Fields]) -> None:
         super().__init_subclass__()
@@ -226,6 +228,20 @@ class UpstreamRefused(UpstreamError):
         self.message = f"{refusal} {advice}".rstrip()
         self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.operator_code, None
         self.headers = {"x-should-retry": "false"}
+
+
+class ContextFull(UpstreamRefused, status=400, type="invalid_request_error", code="context_length_exceeded"):
+    """The conversation is longer than the model's context.
+
+    Args:
+        message: the upstream's message.
+        asked: the tokens of the request; None: the upstream does not say.
+        limit: the tokens of the context; None: likewise.
+    """
+
+    def __init__(self, message: str, *, asked: int | None = None, limit: int | None = None) -> None:
+        super().__init__(message)
+        self.asked, self.limit = asked, limit
 
 
 class NoFinalAnswer(ProxyError, status=502, type="upstream_error", code="no_final_answer"):

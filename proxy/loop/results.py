@@ -11,9 +11,10 @@ from typing import ClassVar, Literal, TypeAlias
 import orjson
 from msgspec import Struct
 
-from proxy.loop.prompts import RESULT_CUT, RESULT_IS_DATA
+from proxy.loop.prompts import RESULT_CUT, RESULT_HALVED, RESULT_IS_DATA, RESULT_LEFT_OUT
 from proxy.loop.search import SearchHit
 
+_OPENING = "<tool_result "
 _CLOSE = "\n</tool_result>"
 _CLOSING = re.compile(r"<\s*/\s*tool_result", re.IGNORECASE)
 INVISIBLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
@@ -22,6 +23,7 @@ text; and tag characters, which hide text from people but not from models."""
 _CANNOT_STAND_IN_A_TAG = re.compile(r"[^!#-;=?-~]+")
 _LONGEST_SOURCE = 500
 _LONGEST_FAILURE = 2048  # bytes of UTF-8
+_SHORTEST_HALVED = 512  # characters; to cut shorter texts makes no room, and takes away what they say
 
 BEYOND_LIMIT = "budget"
 """The outcome of a call that was not run because of a limit."""
@@ -178,7 +180,7 @@ def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({
 def unfenced(content: str) -> str:
     """The tool's own text in a successful result or a part of one, without the fence and the text outside it."""
     text = content.partition(_CLOSE)[0]
-    return text.partition(">\n")[2] if text.startswith("<tool_result ") else text
+    return text.partition(">\n")[2] if text.startswith(_OPENING) else text
 
 
 def failure(message: str, *, outcome: str = "error") -> ToolResult:
@@ -200,6 +202,32 @@ def without_note(content: str, note: str) -> str:
     if content.endswith(f"\n\n{note}"):
         return content.removesuffix(f"\n\n{note}")
     return content.replace(f',"note":{orjson.dumps(note).decode()}', "")
+
+
+def halved(content: str) -> str:
+    """A result of which the first half is left, with a note that says so; a short one as it is.
+
+    The fence, and what stands after it, stay.
+    """
+    text, rest = _text_and_rest(content)
+    if len(text) < _SHORTEST_HALVED:
+        return content
+    return text[: len(text) // 2] + RESULT_HALVED + rest
+
+
+def left_out(content: str) -> str:
+    """A result whose text is left out, which a note says; a short one as it is."""
+    text, rest = _text_and_rest(content)
+    if len(text) < _SHORTEST_HALVED:
+        return content
+    head, mark, _ = text.partition(">\n")
+    return (head + mark if text.startswith(_OPENING) else "") + RESULT_LEFT_OUT + rest
+
+
+def _text_and_rest(content: str) -> tuple[str, str]:
+    """A result up to the end of the tool's text, and what stands after that; the note of an earlier cut is left out."""
+    text, mark, rest = content.partition(_CLOSE)
+    return text.removesuffix(RESULT_HALVED), mark + rest
 
 
 def _cut(text: str, max_bytes: int) -> str:

@@ -6,6 +6,7 @@
                               | Respond        the turn is the answer, or calls the client's tools
     receive_results(results) -> CallUpstream   the next turn
                               | Respond        the turn called the client's tools as well
+    receive_refusal(full)    -> CallUpstream   the same turn, with less of the tools' results
 
 `receive_turn` asks for another turn at once if none of the turn's calls may run, or if the turn has to be the answer
 and is not. As soon as a limit permits no further round of tools, every turn has to be the answer. The run makes three
@@ -24,6 +25,7 @@ from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, HasEnded, ToolDialect, decide
+from proxy.loop.errors import ContextFull
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
@@ -39,6 +41,9 @@ from proxy.loop.results import ToolResult, failure
 from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
 from proxy.loop.transcript import Transcript
+
+# After each cut the results have half their length; what is left after three cuts of them is not worth another call.
+_MOST_CUTS = 3
 
 
 class Run:
@@ -91,6 +96,7 @@ class Run:
         self._stop: Stop | None = None
         self._forcing: Forcing | None = None
         self._expired = False
+        self._cuts = 0  # how often results were cut for the turn that is asked for
 
     def expire(self) -> None:
         """End the run at its deadline: no tool and no round is started any more, and the model is made to answer."""
@@ -148,8 +154,7 @@ class Run:
         if out_of_tokens and not (self._forcing or calls_client or self._is_answer(turn)):
             turn = replace(turn, finish_reason="length")  # another turn would have to follow, but no token is left
         if turn.finish_reason in BROKEN_OFF and (calls_client or not is_worth_another_attempt(turn, self._forcing)):
-            not_run = [failure(BROKEN_OFF_BEFORE)] * len(turn.server_calls)
-            return self._respond(turn, continuation=self._hidden_part(turn, not_run) if calls_client else None)
+            return self._receive_broken_off(turn)
         if not turn.buffered and (text := turn.text).strip():
             self._shown_text = text
         if calls_client or (turn.calls and not self._forcing):
@@ -164,6 +169,35 @@ class Run:
             return self._receive_blank(turn)
         return self._respond(turn)
 
+    def receive_refusal(self, full: ContextFull) -> CallUpstream:
+        """Take the upstream's refusal of the last `CallUpstream`: the conversation is longer than the model's context.
+
+        Raises:
+            ContextFull: `full` itself, if there is nothing of the run's own that could be cut.
+        """
+        again = self._make_room()
+        if again is None:
+            raise full
+        return again
+
+    def _make_room(self) -> CallUpstream | None:
+        """Ask for the turn again with results that are cut, and at last without them; None: there are none to cut."""
+        if self._cuts < _MOST_CUTS and self._transcript.halve_results():
+            self._cuts += 1
+            return self.start_turn()
+        if not self._transcript.leave_out_results():
+            return None
+        return self.start_turn() if self._forcing else self._force()
+
+    def _receive_broken_off(self, turn: Turn) -> CallUpstream | Respond:
+        """End the run with a turn that was broken off, unless it is blank for want of room in the model's context."""
+        if turn.fills_context and is_blank(turn) and (again := self._make_room()):
+            if not turn.buffered:  # its thoughts were shown
+                self._earlier_turns.append(turn)
+            return again
+        not_run = [failure(BROKEN_OFF_BEFORE)] * len(turn.server_calls)
+        return self._respond(turn, continuation=self._hidden_part(turn, not_run) if any(turn.client_ids) else None)
+
     def _receive_blank(self, turn: Turn) -> CallUpstream:
         """Ask once more after a blank first turn; force an answer after a later or garbled turn, or at a limit."""
         if not turn.buffered:  # its thoughts were shown
@@ -175,6 +209,7 @@ class Run:
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
         """Take the results of the last `CallTools`, in the order of its calls."""
         turn, self._answers = self._turn, self._calls.finish(self._decisions, results)
+        self._cuts = 0
         if any(turn.client_ids):
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._hidden_part(turn, self._answers))
         self._earlier_turns.append(turn)

@@ -7,11 +7,13 @@ from msgspec import Struct
 from proxy.loop.chat import Json, Turn
 from proxy.loop.continuation import storable
 from proxy.loop.prompts import ANSWER_NOW
-from proxy.loop.results import ToolResult, with_note
+from proxy.loop.results import ToolResult, halved, left_out, with_note
 
 
 class Transcript(Struct):
     """The messages of a run: the client's, followed by those that the run adds. No message is ever removed.
+
+    Where the model's context is full, the results that the run has added are cut; the client's messages never are.
 
     A turn's assistant message is added as received, followed by one tool message per call, in the order of the calls.
     Without the assistant message, GLM gives a blank answer.
@@ -44,3 +46,30 @@ class Transcript(Struct):
         latest = (self.added or self.given)[-1]
         if ANSWER_NOW not in str(latest.get("content")):
             self.added.append({"role": "user", "content": ANSWER_NOW})
+
+    def halve_results(self) -> bool:
+        """Cut results to half, the longest first, until all have half their length; whether any could be cut."""
+        results = self._results()
+        to_cut = sum(map(len, results.values())) // 2
+        cut: dict[int, str] = {}
+        for at, content in sorted(results.items(), key=lambda result: -len(result[1])):
+            if to_cut <= 0:
+                break
+            cut[at] = halved(content)
+            to_cut -= len(content) // 2
+        return self._replace(cut)
+
+    def leave_out_results(self) -> bool:
+        """Replace the text of each result by a note; whether any could be replaced."""
+        return self._replace({at: left_out(content) for at, content in self._results().items()})
+
+    def _results(self) -> dict[int, str]:
+        """The results that the run has added: position -> content."""
+        return {at: message["content"] for at, message in enumerate(self.added) if message["role"] == "tool"}
+
+    def _replace(self, contents: dict[int, str]) -> bool:
+        """Replace the contents of results; whether any is another one. Messages are shared, so they are not changed."""
+        changed = {at: content for at, content in contents.items() if content != self.added[at]["content"]}
+        for at, content in changed.items():
+            self.added[at] = {**self.added[at], "content": content}
+        return bool(changed)

@@ -78,6 +78,10 @@ EVENTS: Final[Mapping[str, Event]] = {
         _INFO,
         "An upstream call of the tool loop was cancelled: the client disconnected, or the time of the request is up.",
     ),
+    "results.cut": Event(
+        _INFO,
+        "The conversation has outgrown the model's context; the tools' results are cut and the turn is asked again.",
+    ),
     "relay.started": Event(_DEBUG, "A request that needs no tool loop was passed to its upstream."),
     "relay.completed": Event(_DEBUG, "The upstream's response was passed to the client."),
     "relay.failed": Event(_WARNING, "A relayed request got no complete response, after all retries and fallbacks."),

@@ -9,7 +9,7 @@ import orjson
 
 from proxy.loop import rawjson, sse
 from proxy.loop.call_assembler import as_text
-from proxy.loop.chat import NATIVE_REASON, Json
+from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json
 from proxy.loop.errors import UpstreamError
 from proxy.loop.finish_reason import inferred_reason
 from proxy.upstreams import failures
@@ -18,9 +18,17 @@ from proxy.upstreams.profile import Profile
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
-# Reasons that servers of any profile may send, such as DeepSeek at Azure, and GLM behind any server.
-_OTHER_REASONS = {"tool_call": "tool_calls", "sensitive": "content_filter"}
-_FAILED = "error"
+# Reasons that servers of any profile may send, such as DeepSeek at Azure, Mistral, and GLM behind any server.
+_OTHER_REASONS = {
+    "tool_call": "tool_calls",
+    "sensitive": "content_filter",
+    "max_tokens": "length",
+    "model_length": "length",
+    WINDOW_EXCEEDED: "length",
+}
+# Reasons of an answer that its server has broken off: vLLM and SGLang, DeepSeek, OpenRouter, and Z.AI, whose
+# `network_error` was seen in answers with empty content and an orderly [DONE].
+_FAILURES = frozenset({"abort", "engine_error", "error", "network_error", "insufficient_system_resource"})
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
 _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."
@@ -170,7 +178,7 @@ def _mend_choice(choice: Any, profile: Profile, calling: Collection[int]) -> boo
         part = choice.get("message") or choice.get("delta")
         has_calls = (choice.get("index") or 0) in calling or bool(isinstance(part, dict) and part.get("tool_calls"))
         choice["finish_reason"] = _finish_reason(reason, profile, has_calls=has_calls)
-        if isinstance(reason, str) and reason in profile.finish_reasons:
+        if isinstance(reason, str) and (reason in profile.finish_reasons or reason == WINDOW_EXCEEDED):
             choice[NATIVE_REASON] = reason
         changed = True
     for key in ("message", "delta"):
@@ -188,11 +196,13 @@ def _mend_choice(choice: Any, profile: Profile, calling: Collection[int]) -> boo
 
 def _finish_reason(reason: Any, profile: Profile, *, has_calls: bool) -> str | None:
     """OpenAI's finish reason for an upstream's own. Raises `UpstreamError` if that stands for a failure."""
-    known = reason if isinstance(reason, str) else ""
-    if known in profile.failures or known == _FAILED:
+    known = reason.lower() if isinstance(reason, str) else ""
+    if known in _FAILURES:
         raise UpstreamError(f"The upstream broke off its answer: {known}.")
     if not reason:
         return None
+    if known in FINISH_REASONS:  # in other letters, such as Gemini's STOP
+        return known
     return profile.finish_reasons.get(known) or _OTHER_REASONS.get(known, "tool_calls" if has_calls else "stop")
 
 

@@ -24,6 +24,7 @@ import orjson
 
 from proxy.loop.chat import Json
 from proxy.loop.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
+from proxy.upstreams.full_context import full_context
 from proxy.upstreams.profile import Profile
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -58,7 +59,7 @@ ZAI_CODES: Mapping[str, ErrorMeaning] = {
     "1211": ErrorMeaning(404, "model_not_found"),
     **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
     **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
-    "1261": ErrorMeaning(400, "context_length_exceeded"),
+    "1261": ErrorMeaning(400, "context_length_exceeded"),  # see `full_context`
     "1301": ErrorMeaning(400, "content_filter"),
     "1302": ErrorMeaning(429, "rate_limit_exceeded"),
     "1305": ErrorMeaning(429, "rate_limit_exceeded"),  # the service is overloaded; the account is within its limits
@@ -66,7 +67,6 @@ ZAI_CODES: Mapping[str, ErrorMeaning] = {
     "1308": ErrorMeaning(429, "insufficient_quota", final=True),
     "1313": ErrorMeaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
 }
-_TOO_LONG = re.compile(r"maximum context length|context window|prompt is too long|reduce the length", re.IGNORECASE)
 _AUTH_STATUSES = (401, 403)
 _PAYMENT_REQUIRED = 402
 # The codes of OpenAI, DeepSeek and similar servers for an account without credit; some have the status 429.
@@ -81,19 +81,21 @@ _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
 # Refusals for reasons other than the request: key, balance, permission, an unknown model, time, too many requests.
 _OUR_ACCOUNT = frozenset({401, 402, 403, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 _LONGEST_MESSAGE = 2000
+_MOST_WRAPPERS = 8  # real errors have up to three, and deeper ones would need a deep recursion
 _UNNAMED = "The upstream reported an error without saying which."
 
 
 def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProxyError:
     """The error for an HTTP response with an error status.
 
-    4xx keeps its status, message and code; any other status becomes our 502.
+    4xx keeps its status, message and code; any other status becomes our 502, unless the conversation is too long.
     """
     found = _find(_first(_json(body)))
-    message = found.get("message") or _plain_text(body) or f"HTTP {status}"
-    if not FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        return UpstreamError(f"The upstream failed (HTTP {status}): {_words(message)}", headers=_advice(headers))
-    return _refused(status, _words(message), found, headers)
+    message = _words(found.get("message") or _plain_text(body) or f"HTTP {status}")
+    if FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
+        return _refused(status, message, found, headers)
+    failure = UpstreamError(f"The upstream failed (HTTP {status}): {message}", headers=_advice(headers))
+    return full_context(status, message, found) or failure
 
 
 def raise_if_failed(body: Any) -> None:
@@ -107,29 +109,29 @@ def raise_if_failed(body: Any) -> None:
     if not body.get("error") and body.get("success") is not False and not is_flat_error:
         return
     found = _find(body)
-    message = found.get("message") or _UNNAMED
+    message = _words(found.get("message") or _UNNAMED)
     status = _status_of(found)
-    if status is None or not FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        raise UpstreamError(f"The upstream failed: {_words(message)}")
-    raise _refused(status, _words(message), found, {})
+    if status is not None and FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
+        raise _refused(status, message, found, {})
+    raise full_context(status, message, found) or UpstreamError(f"The upstream failed: {message}")
 
 
 def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
     given = None if found.get("code") is None else _words(found["code"])
     meaning = ZAI_CODES.get(given or "")
     if meaning is _BACKEND:
-        return UpstreamError(f"The upstream failed: {_words(message)}")
+        return UpstreamError(f"The upstream failed: {message}")
     code = given
     if meaning is not None:
         code, message = meaning.code, f"{message} (upstream code {given})"
-    elif _TOO_LONG.search(message):
-        code = "context_length_exceeded"
+    if (full := full_context(status, message, found)) is not None:
+        return full
     advice = _advice(headers)
     operator_code = meaning.operator_code if meaning is not None else _account_code(status, given)
     if operator_code or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
         advice["x-should-retry"] = "false"
     return UpstreamRefused(
-        _words(message),
+        message,
         status=status,
         type=_text(found.get("type")) or _TYPES.get(status, _OTHER_TYPE),
         code=code,
@@ -151,22 +153,22 @@ def _advice(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in ("retry-after", "retry-after-ms", "x-should-retry") if name in headers}
 
 
-def _find(body: Any) -> Json:
-    """The object that holds message, code, type and param, at any depth."""
-    if not isinstance(body, dict):
+def _find(body: Any, wrappers: int = _MOST_WRAPPERS) -> Json:
+    """The object that holds message, code, type and param, inside of at most so many `wrappers`."""
+    if not isinstance(body, dict) or not wrappers:
         return {}
     error = body.get("error")
     if isinstance(error, str):
         return {"message": error, "code": None, "status": body.get("status")}
     if isinstance(error, dict):
-        inner = _find(_json(_text(error.get("details")) or ""))
+        inner = _find(_json(_text(error.get("details")) or ""), wrappers - 1)
         return inner if inner.get("message") else error
     message = body.get("message") or body.get("msg")
     if not message and (errors := body.get("errors")):
         fault = _first(errors)
         return {**body, **(fault if isinstance(fault, dict) else {"message": fault})}
     detail = message.get("detail") if isinstance(message, dict) else body.get("detail")
-    return {**body, **_detailed(detail)} if detail else {**body, "message": message}
+    return {**body, **_detailed(detail, wrappers - 1)} if detail else {**body, "message": message}
 
 
 def _first(errors: Any) -> Any:
@@ -174,10 +176,10 @@ def _first(errors: Any) -> Any:
     return (errors[0] if errors else None) if isinstance(errors, list) else errors
 
 
-def _detailed(detail: Any) -> Json:
+def _detailed(detail: Any, wrappers: int) -> Json:
     """Message and param from `detail`, which is a text, a list of faults in the request, or an error object."""
     if isinstance(detail, dict):
-        return _find(detail)
+        return _find(detail, wrappers)
     faults = [fault for fault in detail if isinstance(fault, dict)] if isinstance(detail, list) else []
     if not faults:
         return {"message": detail}

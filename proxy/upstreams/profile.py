@@ -41,7 +41,6 @@ class Profile:
         top_k: whether the upstream accepts `top_k`, which a Messages request may have and OpenAI refuses.
         retelling: fields that the step RETELL adds to the request.
         finish_reasons: the upstream's own finish reasons -> OpenAI's; `answers` translates any other unknown one.
-        failures: finish reasons that stand for a failure.
         answer_steps: the steps by which the models are made to answer, one for each attempt.
         key_plans: the paths of the upstream's base URLs -> the kind of keys for each, if the kinds differ.
     """
@@ -65,7 +64,6 @@ class Profile:
     top_k: bool = False
     retelling: Json = field(default_factory=dict)
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
-    failures: frozenset[str] = frozenset()
     answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
     key_plans: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,8 +111,6 @@ GLM = Profile(
     # A blank answer after a tool result has been seen to become a real one without thinking.
     retelling={"thinking": {"type": "disabled"}},
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},
-    # Seen in answers with empty content and an orderly [DONE].
-    failures=frozenset({"network_error"}),
     # The wrong endpoint only reports that the key is wrong, or that it has no credit.
     key_plans={"/api/coding/paas/v4": "coding-plan keys", "/api/paas/v4": "pay-as-you-go keys"},
 )

@@ -150,6 +150,7 @@ class Resilient:
                     failure = exc
                     self._count_failure(guard, exc, spare=has_fallback)
                     if attempt.was_shown:  # another attempt would repeat it
+                        exc.was_shown = True
                         raise
                     # Another choice of this request may have failed likewise, and switched already.
                     if candidate is self.current and not await self._recover(exc, elapsed(clock, began)):

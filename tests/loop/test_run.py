@@ -6,11 +6,12 @@ from msgspec.structs import replace
 
 from proxy.loop.actions import Buffering
 from proxy.loop.asked_json import AskedJson
+from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED
 from proxy.loop.continuation import put_back
-from proxy.loop.errors import NoFinalAnswer
+from proxy.loop.errors import ContextFull, NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
-from proxy.loop.results import ToolResult, failure
+from proxy.loop.results import ToolOutput, ToolResult, failure, success
 from proxy.loop.tally import sum_of
 from tests.playbook import (
     SEARCH,
@@ -787,3 +788,56 @@ def test_calls_that_were_started_in_vain_are_counted_with_what_their_turn_has_us
     tally = run.tally
     assert (tally.total_tool_calls, tally.web_searches, tally.tool_cost, tally.total_tokens) == (2, 2, 0.25, 6)
     assert tally.tool_calls == {"web_search": 2}
+
+
+# -- a context that is full --
+
+FULL = ContextFull("too long")
+LONG = success("web_search", ToolOutput("long " * 1000), max_bytes=65536)
+
+
+def after_results(*results, **limits):
+    searches = [call(id=f"call_{number}", arguments=f'{{"query":"{number}"}}') for number in range(len(results))]
+    play = Playbook(run_of(**limits)) << asks() >> calls(*searches) << runs(*["web_search"] * len(results))
+    return play >> [*results]
+
+
+def contents(play):
+    return [message["content"] for message in play.pending.body["messages"] if message["role"] == "tool"]
+
+
+def test_a_full_context_has_the_longest_results_cut_to_half_and_the_turn_asked_again():
+    short = success("web_search", ToolOutput("short"), max_bytes=65536)
+    play = after_results(LONG, short) << asks(number=2) >> FULL << asks(number=2) << told("[cut: ", "short")
+    cut, kept = contents(play)
+    assert len(LONG.content) / 2 < len(cut) < len(LONG.content) / 2 + 200
+    assert (cut.count("</tool_result>"), kept) == (1, short.content)
+    play >> says("Done") << responds("Done", stop="answer")
+
+
+def test_after_three_cuts_the_model_is_made_to_answer_without_the_results():
+    play = after_results(LONG, LONG) >> FULL >> FULL >> FULL << asks(step=None)
+    assert all("long long" in content and content.count("[cut: ") == 1 for content in contents(play))
+    play >> FULL << asks(step=AnswerStep.NOTICE) << told("[left out: ", "[left out: ")
+    assert sum(map(len, contents(play))) < 1000
+    play >> says("Done") << responds("Done")
+
+
+def test_a_context_that_is_full_without_any_result_of_the_runs_own_is_the_clients_error():
+    play = Playbook(run_of({"messages": [{"role": "tool", "tool_call_id": "c", "content": "long " * 1000}]}))
+    with pytest.raises(ContextFull):
+        play >> FULL
+    play = after_results(LONG) >> FULL >> FULL >> FULL >> FULL
+    with pytest.raises(ContextFull):
+        play >> FULL
+
+
+def test_an_answer_that_has_to_be_one_goes_on_being_asked_for_after_a_cut():
+    play = after_results(LONG, max_turns=2) << asks(step=AnswerStep.NOTICE) << told(ANSWER_NOW) >> FULL
+    play << asks(step=AnswerStep.NOTICE) << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_turns")
+
+
+def test_a_blank_turn_that_ended_for_want_of_room_is_asked_again_with_less():
+    no_room = replace(says("", finish_reason="length"), choice={NATIVE_REASON: WINDOW_EXCEEDED})
+    after_results(LONG) >> no_room << asks(number=3) << told("[cut: ") >> says("Done") << responds("Done")
+    Playbook(run_of()) << asks() >> no_room << responds("", finish_reason="length")

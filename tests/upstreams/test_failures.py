@@ -166,6 +166,13 @@ def test_lists_of_errors_are_errors_inside_a_success_too(read, body, told):
     assert (raised.value.status, raised.value.message) == told
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"detail":' * 900 + b"{}" + b"}" * 900, b'{"message":{"detail":' * 450 + b"{}" + b"}}" * 450]
+)
+def test_an_error_in_hundreds_of_wrappers_keeps_its_status(body):
+    assert from_response(400, {}, body).status == 400
+
+
 def test_details_that_are_no_error_hide_none():
     body = {"error": {"message": "the real one", "code": "c", "details": '{"foo": 1}'}}
     assert from_response(400, {}, orjson.dumps(body)).message == "the real one"

@@ -202,15 +202,20 @@ def test_a_choice_that_is_an_object_is_no_auto():
         ("sensitive", "content_filter"),
         ("model_context_window_exceeded", "length"),
         ("eos", "stop"),
+        ("end_turn", "stop"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("STOP", "stop"),
         ("tool_call", "tool_calls"),
         ("stop", "stop"),
         (None, None),
         ("", None),
     ],
 )
-def test_finish_reasons_are_openais(reason, mended):
+@pytest.mark.parametrize("profile", [GLM, OPENAI])
+def test_finish_reasons_are_openais(reason, mended, profile):
     answer = {"choices": [{"finish_reason": reason}], "object": "chat.completion"}
-    assert mend(answer, GLM, kind="chat.completion") is (reason != mended)
+    assert mend(answer, profile, kind="chat.completion") is (reason != mended)
     assert answer["choices"][0]["finish_reason"] == mended
 
 
@@ -258,9 +263,11 @@ def test_an_answer_without_a_message_is_none(answer):
         fill_in(answer, {})
 
 
-def test_a_finish_reason_that_is_a_failure_is_one():
-    with pytest.raises(UpstreamError, match="network_error"):
-        mend({"choices": [{"finish_reason": "network_error"}]}, GLM, kind="chat.completion")
+@pytest.mark.parametrize("profile", [GLM, OPENAI])
+@pytest.mark.parametrize("reason", ["abort", "ABORT", "engine_error", "network_error", "insufficient_system_resource"])
+def test_a_finish_reason_that_says_the_answer_was_broken_off_is_a_failure(reason, profile):
+    with pytest.raises(UpstreamError, match=reason.lower()):
+        mend({"choices": [{"finish_reason": reason}]}, profile, kind="chat.completion")
 
 
 def test_what_an_sdk_needs_is_filled_in():

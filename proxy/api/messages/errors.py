@@ -5,7 +5,7 @@ from starlette.types import Send
 from proxy.api.exchange import send_json
 from proxy.loop import sse
 from proxy.loop.chat import Json
-from proxy.loop.errors import Overloaded, ProxyError, RequestError
+from proxy.loop.errors import ContextFull, Overloaded, ProxyError, RequestError
 
 ROOT = "/v1/messages"
 REQUEST_ID = b"request-id"  # sent beside x-request-id
@@ -60,8 +60,9 @@ def encode_error(error: ProxyError, request_id: str) -> bytes:
 def _message(error: ProxyError) -> str:
     """The message, which begins with the faulty field, or with the words that clients recognise."""
     where, message = error.param, error.message
-    if error.code == "context_length_exceeded" and _TOO_LONG not in message.lower():
-        return f"{_TOO_LONG}: {message}"
+    if isinstance(error, ContextFull) and not message.lower().startswith(_TOO_LONG):
+        counts = f"{error.asked} tokens > {error.limit} maximum. " if error.limit is not None else ""
+        return f"{_TOO_LONG}: {counts}{message}"
     if not isinstance(error, RequestError) or not where or message.startswith(where):
         return message
     return f"{where}: " + message.removeprefix(f"'{where}' ")

@@ -21,13 +21,12 @@ from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, MessageTools
 from proxy.loop import rawjson
 from proxy.loop.actions import AnsweredCall, Respond
-from proxy.loop.chat import NATIVE_REASON, Json, ToolCall
+from proxy.loop.chat import WINDOW_EXCEEDED, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
-_WINDOW_EXCEEDED = "model_context_window_exceeded"  # a word that GLM and Anthropic share
 
 
 class MessageOptions(Struct, frozen=True):
@@ -177,8 +176,8 @@ class MessageBuilder:
         cut = self._stop.found if self._stop is not None else None
         stop = cut or _stop_of_upstream(answer, self._options.stops)
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
-        if answer.turn.choice.get(NATIVE_REASON) == _WINDOW_EXCEEDED:
-            reason = _WINDOW_EXCEEDED
+        if answer.turn.fills_context:
+            reason = WINDOW_EXCEEDED
         if cut is not None:  # the client does not see the end of the upstream's answer
             reason = "end_turn"
         if any(block["type"] == "tool_use" for block in self.blocks.content) and reason == "end_turn":

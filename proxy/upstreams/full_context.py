@@ -1,0 +1,103 @@
+"""Recognises, in the words of every server, that a conversation is longer than the model's context.
+
+Only a few servers have a code of their own for it, and the others say it with 400, 422 or 500 and in words:
+
+    This model's maximum context length is 8192 tokens. However, you requested 9000 tokens ...   OpenAI, vLLM, DeepSeek
+    Request 204801 input tokens exceeds the model's maximum context length 202752                Z.AI (1210)
+    Prompt exceeds max length                                                                    Z.AI (1261)
+    The input (70000 tokens) is longer than the model's context length (65536 tokens).           SGLang
+    request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it    llama.cpp
+    ... the model is loaded with context length of only 4096 tokens, which is not enough.        LM Studio
+    Please reduce the length of the messages or completion. Current length is 42328 while ...    Groq, Cerebras
+    `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens ...          Together, TGI
+    The input token count (1048577) exceeds the maximum number of tokens allowed (1048576).      Gemini
+    prompt is too long: 210000 tokens > 200000 maximum                                           Anthropic
+    Your request exceeded model token limit: 262144                                              Moonshot
+"""
+
+import re
+
+from proxy.loop.chat import Json
+from proxy.loop.errors import ContextFull
+
+_CODES = frozenset({
+    "context_length_exceeded", "context_window_exceeded", "model_context_window_exceeded",
+    "exceed_context_size_error",  # llama.cpp's type
+    "1261",  # Z.AI's
+})  # fmt: skip
+# Refusals with these statuses are about the account, the address, or too many tokens in a minute.
+_OTHER_STATUSES = frozenset({401, 402, 403, 404, 408, 429})
+_CONTEXT = re.compile(r"\bcontext[ _-]?(?:length|window|size|limit)|\bcontext\b.{0,20}overflow", re.IGNORECASE)
+_EXCEEDED = re.compile(
+    r"exceed|longer|larger|too (?:long|large|many)|maximum|overflow|not enough|reduce|beyond", re.IGNORECASE
+)
+_TOO_LONG = re.compile(
+    r"\b(?:prompt|input|conversation) (?:is )?too long\b"
+    r"|\bprompt exceeds (?:the )?max"
+    r"|\breduce the length of (?:the |your )?(?:input |chat )?(?:messages|prompt|input|conversation)\b"
+    r"|\b(?:prompt|input) (?:length|tokens?(?: count)?)\b.{0,40} exceeds? the\b"
+    r"|\bmaximum prompt length\b"
+    r"|\bexceeded model token limit\b"
+    r"|\brange of input length\b"
+    r"|`?inputs`? (?:tokens? .{0,40})?must (?:be <=|have less than)"
+    r"|\btoo many tokens\b",
+    re.IGNORECASE,
+)
+_LONGEST = 4000  # characters of an error; no server has been seen to say it later
+_COUNT = re.compile(r"[0-9][0-9,_]*")
+_LIMITS = (
+    re.compile(r"> ?([0-9][0-9,_]{0,15})"),
+    re.compile(
+        r"(?:context (?:length|window|size|limit)|max[a-z_]{0,20}|limit|<=|less than)[^0-9]{0,40}([0-9][0-9,_]{0,15})",
+        re.IGNORECASE,
+    ),
+    re.compile(r"([0-9][0-9,_]{0,15})(?: tokens?)? max", re.IGNORECASE),
+)
+
+
+def full_context(status: int | None, message: str, found: Json) -> ContextFull | None:
+    """The error of a conversation that is too long; None: this error is another one.
+
+    Args:
+        status: the HTTP status; None: the error came inside a successful response and names none.
+        message: the upstream's message.
+        found: the object that holds the message, with the other fields of the error.
+    """
+    codes = [code for name in ("code", "type") if isinstance(code := found.get(name), (str, int))]
+    by_code = not _CODES.isdisjoint(map(str, codes))
+    said = "\n".join(filter(None, (message[:_LONGEST], _of_provider(found))))
+    in_words = status not in _OTHER_STATUSES and (
+        _TOO_LONG.search(said) or (_CONTEXT.search(said) and _EXCEEDED.search(said))
+    )
+    if not (by_code or in_words):
+        return None
+    asked, limit = _counts(said, found)
+    if asked is not None and str(asked) not in said:
+        message = f"{message} ({asked} tokens > {limit} maximum)"
+    return ContextFull(message, asked=asked, limit=limit)
+
+
+def _of_provider(found: Json) -> str | None:
+    """The error of the provider behind OpenRouter, which its own message does not repeat."""
+    metadata = found.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return raw[:_LONGEST] if isinstance(raw, str) else None
+
+
+def _counts(said: str, found: Json) -> tuple[int, int] | tuple[None, None]:
+    """The tokens of the request and those of the context; None: the upstream does not say both."""
+    asked, limit = found.get("n_prompt_tokens"), found.get("n_ctx")  # llama.cpp's
+    if isinstance(asked, int) and isinstance(limit, int):
+        return asked, limit
+    for pattern in _LIMITS:
+        if match := pattern.search(said):
+            limit = _number(match[1])
+            # A request may be counted in parts, but only the whole of it is larger than the limit.
+            asked = next((count for count in map(_number, _COUNT.findall(said)) if count > limit), None)
+            return (asked, limit) if asked is not None else (None, None)
+    return None, None
+
+
+def _number(text: str) -> int:
+    digits = text.replace(",", "").replace("_", "")
+    return int(digits) if len(digits) <= 9 else 0  # noqa: PLR2004 - no context is longer than a billion tokens
