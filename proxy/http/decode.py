@@ -1,5 +1,6 @@
 """Compressed bodies, decompressed in pieces: 48 KB can become 50 MB, which must never be in memory at once."""
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterable, Iterator
 
@@ -8,6 +9,8 @@ import httpx
 from proxy.http.response import Response
 
 PIECE = 64 * 1024
+# Pieces after which other tasks get their turn: a megabyte takes about three milliseconds.
+_GIVE_WAY = 16
 
 # zlib recognises both formats by their headers; "deflate" in HTTP is the zlib format (RFC 9110, section 8.4.1.2).
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
@@ -73,23 +76,26 @@ async def inflated(chunks: AsyncIterable[bytes], coding: str, *, most: int) -> b
     """
     inflater, body = Inflater(coding), bytearray()
     async for data in chunks:
-        for piece in inflater.feed(data):
+        for number, piece in enumerate(inflater.feed(data), 1):
             body += piece
             if len(body) > most:
                 return bytes(body)
+            if number % _GIVE_WAY == 0:
+                await asyncio.sleep(0)
     return bytes(body)
 
 
 class DecodedResponse(Response):
     """A response that the server may have compressed unasked; the body is decompressed piece by piece."""
 
-    __slots__ = ("_inflater", "_pieces", "_response")
+    __slots__ = ("_inflater", "_pieces", "_response", "_taken")
 
     def __init__(self, response: Response) -> None:
         self.status, self.headers = response.status, response.headers
         self._response = response
         self._inflater: Inflater | None = None
         self._pieces: Iterator[bytes] = iter(())
+        self._taken = 0
 
     async def read(self) -> bytes:
         """The next piece of the body. Raises `httpx.DecodingError` if it cannot be decompressed."""
@@ -102,6 +108,9 @@ class DecodedResponse(Response):
                     self._inflater.close()
                     return b""
                 self._pieces = self._inflater.feed(data)
+            self._taken += 1
+            if self._taken % _GIVE_WAY == 0:
+                await asyncio.sleep(0)
         except ValueError as exc:
             raise httpx.DecodingError(str(exc)) from exc
         return piece

@@ -6,7 +6,7 @@ The operator sets the address, so it may be a private one; the template keeps ar
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,17 +15,18 @@ import orjson
 from proxy import __version__
 from proxy.config import HttpToolConfig
 from proxy.http.connect import reason
-from proxy.http.decode import inflated
 from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.redact import redactor
 from proxy.tools import json_pointer
+from proxy.tools.exchange import Answer, Request, send
 from proxy.tools.http.faults import pointer_in
-from proxy.tools.http.template import Request, host_of, parameters_of, strings_in, template_of
+from proxy.tools.http.template import host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
 
-_MOST_ERROR_BYTES = 64 * 1024  # how much of an error's body is read
+_MOST_ERROR_BYTES = 64 * 1024  # how much of an error's body is looked at
 _MOST_ERROR_CHARACTERS = 500  # how much of it the model sees: a message, not a page
+_SUCCESS, _REDIRECTS = range(200, 300), range(300, 400)
 _BUSY = frozenset((429, 502, 503, 504))  # a retry may succeed
 _TEXT_TYPE = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 _PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
@@ -40,14 +41,14 @@ def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> T
     """The tool with this name for the API of an entry without faults."""
     template = template_of(config)
     pointer = pointer_in(config.result)
-    headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*", "accept-encoding": "identity"})
+    headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*"})
     headers.update(config.headers)
     mask = redactor(secrets_in(config), mask=_MASK, shortest=_SHORTEST_SECRET)
 
     async def run(arguments: Json) -> str:
-        request = template.fill(arguments)
+        request = replace(template.fill(arguments), headers=headers)
         try:
-            answer = await _exchange(client, request, headers, most=config.max_response_bytes)
+            answer = await _answer(client, request, most=config.max_response_bytes)
             return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
         except _Refusal as exc:
             kind = ToolUnavailable if exc.status in _BUSY else ToolError
@@ -63,17 +64,6 @@ def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> T
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The API's answer; `whole`: the body was read to its end."""
-
-    status: int
-    content_type: str
-    charset: str
-    body: bytes
-    whole: bool
-
-
 class _Refusal(Exception):
     """The API did not answer with success. The message may still hold secrets."""
 
@@ -82,53 +72,34 @@ class _Refusal(Exception):
         self.status = status
 
 
-async def _exchange(client: httpx.AsyncClient, request: Request, headers: httpx.Headers, *, most: int) -> _Answer:
-    """Send a request and read no more than `most` bytes of the answer."""
-    headers = headers.copy()
-    if request.body is not None:
-        headers.setdefault("content-type", "application/json")
+async def _answer(client: httpx.AsyncClient, request: Request, *, most: int) -> Answer:
+    """The answer of an API that has carried out the request."""
     try:
-        async with client.stream(request.method, request.url, content=request.body, headers=headers) as response:
-            if not response.is_success:
-                raise _Refusal(response.status_code, await _refusal(response))
-            return await _read(response, most)
+        answer = await send(client, request, most=most)
     except httpx.InvalidURL as exc:
         raise InvalidArguments("The arguments are too long for an address.") from exc
+    except httpx.DecodingError as exc:
+        raise ToolError(f"The API's answer cannot be decompressed: {exc}.") from exc
     except httpx.HTTPError as exc:
         raise ToolUnavailable("The API could not be reached, or broke off.", why=reason(exc)) from exc
+    if answer.status not in _SUCCESS:
+        raise _Refusal(answer.status, _refusal(answer))
+    return answer
 
 
-async def _refusal(response: httpx.Response) -> str:
-    status = response.status_code
-    if response.is_redirect:
-        return f"The API answered HTTP {status}, a redirect to {response.headers['location']}; it is not followed."
+def _refusal(answer: Answer) -> str:
+    if answer.status in _REDIRECTS and "location" in answer.headers:
+        where = answer.headers["location"]
+        return f"The API answered HTTP {answer.status}, a redirect to {where}; it is not followed."
     try:
-        message = _text_of(await _read(response, _MOST_ERROR_BYTES))
-    except ToolError:  # a compressed or binary body: the status is enough
+        message = _text_of(replace(answer, body=answer.body[:_MOST_ERROR_BYTES]))
+    except ToolError:  # a binary body: the status is enough
         message = ""
-    return f"The API answered HTTP {status}: {message}" if message.strip() else f"The API answered HTTP {status}."
+    told = f"The API answered HTTP {answer.status}"
+    return f"{told}: {message}" if message.strip() else f"{told}."
 
 
-async def _read(response: httpx.Response, most: int) -> _Answer:
-    body = await _body(response, most)
-    return _Answer(
-        status=response.status_code,
-        content_type=response.headers.get("content-type", "").partition(";")[0].strip().lower(),
-        charset=response.charset_encoding or "utf-8",
-        body=body[:most],
-        whole=len(body) <= most,
-    )
-
-
-async def _body(response: httpx.Response, most: int) -> bytes:
-    """The body, decompressed as it arrives, up to the first piece beyond `most` bytes."""
-    try:
-        return await inflated(response.aiter_raw(), response.headers.get("content-encoding", ""), most=most)
-    except ValueError as exc:
-        raise ToolError(f"The API's answer cannot be decompressed: {exc}.") from exc
-
-
-def _as_text(answer: _Answer) -> str:
+def _as_text(answer: Answer) -> str:
     """The text of an answer for the model."""
     text = _text_of(answer)
     if not answer.whole:
@@ -136,10 +107,11 @@ def _as_text(answer: _Answer) -> str:
     return text if text.strip() else f"The API answered HTTP {answer.status} without content."
 
 
-def _text_of(answer: _Answer) -> str:
+def _text_of(answer: Answer) -> str:
     """The body as text. Raises `ToolError` if it is not text."""
-    is_text = bool(_TEXT_TYPE.fullmatch(answer.content_type))
-    if not is_text and answer.content_type.startswith(_PICTURE_OR_SOUND):
+    content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_text = bool(_TEXT_TYPE.fullmatch(content_type))
+    if not is_text and content_type.startswith(_PICTURE_OR_SOUND):
         raise ToolError("The API's answer is a picture, a sound or the like, not text.")
     text = _decoded(answer)
     if not is_text and ("\0" in text or (answer.whole and "\ufffd" in text)):
@@ -147,14 +119,15 @@ def _text_of(answer: _Answer) -> str:
     return text
 
 
-def _decoded(answer: _Answer) -> str:
+def _decoded(answer: Answer) -> str:
+    charset = httpx.Response(answer.status, headers=answer.headers).charset_encoding or "utf-8"
     try:
-        return answer.body.decode(answer.charset, "replace")
+        return answer.body.decode(charset, "replace")
     except (LookupError, UnicodeError):  # a charset that does not exist, or is not a text encoding
         return answer.body.decode("utf-8", "replace")
 
 
-def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
+def _part(answer: Answer, pointer: tuple[str, ...]) -> str:
     """The value at the pointer: a string as it is, any other value as JSON."""
     if not answer.whole:
         raise ToolError(f"The API's answer is longer than {len(answer.body)} bytes.")

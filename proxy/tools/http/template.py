@@ -16,6 +16,7 @@ import orjson
 from proxy.config import HttpToolConfig
 from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments
+from proxy.tools.exchange import Request
 
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w-]*)\}\}|\{([A-Za-z_][\w-]*)\}")
 URL = re.compile(
@@ -29,15 +30,6 @@ _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 _LONGEST_IN_PATH = 1024
 CHANGING = ("POST", "PUT", "PATCH")
 _ABSENT: Final = object()  # stands for a value that is left out of a query or a body
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The request of one call; `body`: JSON, or None."""
-
-    method: str
-    url: str
-    body: bytes | None
 
 
 @dataclass(frozen=True, slots=True)

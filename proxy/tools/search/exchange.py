@@ -1,19 +1,18 @@
 """Sends a request to a search service, and describes its failures for the model and the log."""
 
-from collections.abc import Mapping
-
 import httpx
 
 from proxy.http.connect import reason
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
-from proxy.tools.search.provider import SearchRequest
+from proxy.tools.exchange import Answer, Request, send
 from proxy.tools.search.refusals import Refused
 
 UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
 BUSY = "The search service is busy. One more try may succeed; otherwise answer without it."
 
 # Ten times the size of ten pages of text with ten thousand characters each.
-_MAX_ANSWER_BYTES = 4 * 1024 * 1024
+_MOST_ANSWER_BYTES = 4 * 1024 * 1024
+_FIRST_ERROR = 400  # the lowest HTTP status of an error
 _WORDS = {
     "key": "its key was refused",
     "quota": "its credit is used up",
@@ -23,26 +22,22 @@ _WORDS = {
 }
 
 
-async def send(client: httpx.AsyncClient, request: SearchRequest) -> tuple[int, Mapping[str, str], bytes]:
-    """Status, headers (case-insensitive) and body of a provider's answer.
+async def ask(client: httpx.AsyncClient, request: Request) -> Answer:
+    """The answer of a search service, whole unless it is an error.
 
     Raises:
-        ToolUnavailable: the provider could not be reached, broke off, or sent more than any search returns.
+        ToolUnavailable: the service could not be reached, broke off, or sent more than any search returns.
     """
-    headers = {"accept-encoding": "identity", **request.headers}
-    if request.body is not None:
-        headers["content-type"] = "application/json"
-    body = bytearray()
     try:
-        async with client.stream(request.method, request.url, content=request.body, headers=headers) as response:
-            async for data in response.aiter_bytes():
-                body += data
-                if len(body) > _MAX_ANSWER_BYTES:
-                    raise ToolUnavailable(UNAVAILABLE.format(why="its answer was too large"), why="answer too large")
+        answer = await send(client, request, most=_MOST_ANSWER_BYTES)
+    except httpx.DecodingError as exc:
+        raise ToolUnavailable(UNAVAILABLE.format(why="its answer could not be read"), why=str(exc)) from exc
     except httpx.HTTPError as exc:
         told = UNAVAILABLE.format(why="the search service could not be reached")
         raise ToolUnavailable(told, why=reason(exc)) from exc
-    return response.status_code, response.headers, bytes(body)
+    if not answer.whole and answer.status < _FIRST_ERROR:
+        raise ToolUnavailable(UNAVAILABLE.format(why="its answer was too large"), why="answer too large")
+    return answer
 
 
 def refusal(refused: Refused) -> ToolError:

@@ -20,13 +20,21 @@ from proxy.tools.search.urls import canonical, host_of, is_address_of, page_key
 # `List<String>`.
 _MARKUP = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|br|cite|code|div|em|font|h[1-6]|i|img|li|mark|ol|p|pre|q|s|small|span|strong|sub|sup|"
-    r"table|tbody|td|th|thead|tr|u|ul|wbr)(?:\s[^<>]{0,500})?/?>|<!--.*?-->|<(script|style)\b.*?</\1\s*>",
-    re.IGNORECASE | re.DOTALL,
+    r"table|tbody|td|th|thead|tr|u|ul|wbr)(?:\s[^<>]{0,500})?/?>",
+    re.IGNORECASE,
 )
+# What is left out with its content: the opening of each kind, and its end.
+_HIDDEN = re.compile(r"<!--|<(?:script|style)\b", re.IGNORECASE)
+_ENDS = {
+    "<!--": re.compile("-->"),
+    "<script": re.compile(r"</script\s*>", re.IGNORECASE),
+    "<style": re.compile(r"</style\s*>", re.IGNORECASE),
+}
 _BLANKS = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
 _NOTHING: tuple[Any, ...] = (MISSING, None, "", [], {})
 _LONGEST_TITLE = 300  # characters
+_LONGEST_TEXT = 200_000  # characters of one field that are looked at; a long article has 50,000
 
 
 def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = None) -> SearchHit | None:
@@ -117,9 +125,12 @@ def plain_text(value: object, *, keep_lines: bool = False) -> str:
     """
     if value is None:  # most results lack some fields
         return ""
-    if isinstance(value, str):  # entities may encode markup
-        text = html.unescape(_MARKUP.sub(" ", value)) if "&" in value else value
-        text = _MARKUP.sub(" ", text) if "<" in text else text
+    if isinstance(value, str):
+        text = value[:_LONGEST_TEXT]
+        if "&" in text:  # entities may encode markup
+            text = html.unescape(_without_markup(text))
+        if "<" in text:
+            text = _without_markup(text)
         if keep_lines:
             return _BLANK_LINES.sub("\n\n", _BLANKS.sub(" ", text)).strip()
         return " ".join(text.split())
@@ -127,6 +138,30 @@ def plain_text(value: object, *, keep_lines: bool = False) -> str:
         return " … ".join([text for item in value if (text := plain_text(item, keep_lines=keep_lines))])
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return str(value) if is_number else ""
+
+
+def _without_markup(text: str) -> str:
+    return _MARKUP.sub(" ", _without_hidden(text))
+
+
+def _without_hidden(text: str) -> str:
+    """The text without comments, scripts and style sheets.
+
+    Not one expression for opening and end, which would look for the end of each opening anew where there is none.
+    """
+    kept: list[str] = []
+    at = look = 0
+    endless: set[str] = set()
+    while begun := _HIDDEN.search(text, look):
+        kind = begun[0].lower()
+        ended = None if kind in endless else _ENDS[kind].search(text, begun.end())
+        if ended is None:
+            endless.add(kind)
+            look = begun.end()
+            continue
+        kept += (text[at : begun.start()], " ")
+        at = look = ended.end()
+    return "".join((*kept, text[at:])) if kept else text
 
 
 def _cut(text: str, most: int) -> str:

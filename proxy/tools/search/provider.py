@@ -1,6 +1,6 @@
 """A search provider as described: turns a query into a request, and an answer into hits or a refusal. Pure.
 
-    SearchQuery --request--> SearchRequest ~~> status, headers, body --read--> Found | Refused
+    SearchQuery --request--> Request ~~> status, headers, body --read--> Found | Refused
 
 All filters are applied to the hits afterwards, even those that the provider has applied, because providers leak.
 """
@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.loop.search import NO_FILTERS, SearchFilters, SearchHit
+from proxy.tools.exchange import Request
 from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
@@ -29,19 +30,11 @@ KEYLESS = "none"
 """The `api_key` of a provider that is called without a key."""
 
 _MOST_PLACES = 20
+_MOST_ROWS = 1000  # of one list; no provider sends more than a hundred
 
 PLACEHOLDERS = frozenset(
     ("query", "count", "recency", "since", "country", "language", "allow", "block", "city", "region", "place", "size")
 )
-
-
-class SearchRequest(Struct, frozen=True):
-    """The request of a search; `body`: JSON, or None."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    body: bytes | None
 
 
 class Found(Struct, frozen=True):
@@ -103,7 +96,7 @@ class Provider:
         # A URL without placeholders is the same for all searches.
         self._fixed_url = self._url_with(self._constants) if self._names_in_url.isdisjoint(PLACEHOLDERS) else None
 
-    def request(self, query: SearchQuery, today: date) -> SearchRequest:
+    def request(self, query: SearchQuery, today: date) -> Request:
         """The request to send for a query."""
         values = self._values(query, today)
         parts = urlsplit(self._fixed_url or self._url_with(values))
@@ -116,7 +109,7 @@ class Provider:
                 added.append((name, as_text(value)))
         in_query = "&".join(filter(None, (parts.query, urlencode(added, quote_via=quote))))
         body = filled(self._body, values)
-        return SearchRequest(
+        return Request(
             method=self.description.method,
             url=urlunsplit(parts._replace(query=in_query)),
             headers=self._headers,
@@ -248,7 +241,7 @@ def _rows_in(answer: Any, lists: tuple[str, ...]) -> list[Any] | None:
         for steps in steps_of(pointers):
             found = resolve(answer, steps)
             if isinstance(found, list):
-                rows = [*(rows or ()), *found]
+                rows = [*(rows or ()), *found[:_MOST_ROWS]]
                 if found:  # if the list is empty, the next pointer may have results
                     break
     return rows

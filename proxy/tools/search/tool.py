@@ -16,11 +16,12 @@ from proxy.loop.search import NO_FILTERS, SearchFilters, domain_rule
 from proxy.ports import Clock
 from proxy.tools import browser
 from proxy.tools.search.description import description_of
-from proxy.tools.search.exchange import refusal, send
+from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.hits import output_of
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.query import PARAMETERS, query_of, repair
 from proxy.tools.search.refusals import Refused
+from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.web.pages import PageCache
 
@@ -30,6 +31,8 @@ DESCRIPTION = (
 )
 # The limits for the text of a hit: ten snippets are a few kilobytes, and ten pages fit `limits.max_result_bytes`.
 MOST_CHARACTERS = 1500
+# Bytes of an answer that take some ten milliseconds to read; ten snippets are 10 KB.
+_LARGE = 128 * 1024
 _MOST_CHARACTERS = {"snippets": MOST_CHARACTERS, "page": 6000}
 
 
@@ -65,18 +68,20 @@ def search_tool_of(
         block: domains, or paths below a domain, whose pages are never returned.
         pages: keeps the pages that were found, for the tools that read pages.
     """
+    threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
     async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
         query = query_of(arguments, replace(filters, block=tuple(dict.fromkeys((*filters.block, *block)))))
         today = datetime.fromtimestamp(clock.time(), UTC).date()
-        status, headers, body = await send(client, provider.request(query, today))
-        found = provider.read(query, status, headers, body, today)
+        answer = await ask(client, provider.request(query, today))
+        read = partial(provider.read, query, answer.status, answer.headers, answer.body, today)
+        found = read() if len(answer.body) < _LARGE else await threads.run(read)
         if isinstance(found, Refused):
             raise refusal(found)
         if pages is not None:
             await pages.keep(found.hits)
-        answer = {"answer": found.answer, "answer_url": found.answer_url}
-        output = output_of(query.text, found.hits, **answer, most_characters=most_characters)
+        direct = {"answer": found.answer, "answer_url": found.answer_url}
+        output = output_of(query.text, found.hits, **direct, most_characters=most_characters)
         return replace(output, note=found.note) if found.note else output
 
     return Tool(

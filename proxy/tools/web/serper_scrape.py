@@ -12,8 +12,8 @@ import orjson
 from proxy.config import SerperScrapeConfig
 from proxy.loop.results import ToolError
 from proxy.loop.search import SearchFilters
-from proxy.tools.search.exchange import refusal, send
-from proxy.tools.search.provider import SearchRequest
+from proxy.tools.exchange import Request
+from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.serper import SERPER
 from proxy.tools.tool import Tool
@@ -33,10 +33,11 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
 
     async def scraped(url: str) -> Page:
         body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
-        answer = answer_of(SERPER, *await send(client, SearchRequest("POST", config.base_url, headers, body)))
-        if isinstance(answer, Refused):
-            raise refusal(answer)
-        return page_in(answer, url)
+        answer = await ask(client, Request("POST", config.base_url, body, headers))
+        found = answer_of(SERPER, answer.status, answer.headers, answer.body)
+        if isinstance(found, Refused):
+            raise refusal(found)
+        return page_in(found, url)
 
     return page_tool(name, page_at, most=MOST_CHARACTERS)
 
