@@ -16,6 +16,7 @@ from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
 from proxy.loop.results import Cause, ToolOutput
 from proxy.loop.search import SearchFilters
+from proxy.loop.tally import MOST_TOKENS
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as soon as it is received. Awaiting the call is the back-pressure.
@@ -364,9 +365,9 @@ class Use(Struct):
         return self.input_tokens + self.output_tokens
 
     def add(self, other: "Use") -> None:
-        """Add the tokens, calls and cost of another use to these."""
+        """Add the tokens, calls and cost of another use to these; no sum exceeds 2^53, which every store can hold."""
         for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            setattr(self, name, min(getattr(self, name) + getattr(other, name), MOST_TOKENS))
 
 
 DAYS_KEPT = 31

@@ -13,11 +13,10 @@ from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
-from proxy.loop.chat import Json
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
-from proxy.loop.tally import Tally
-from proxy.loop.tokens import tokens_in_text
+from proxy.loop.tally import Tally, credible
+from proxy.loop.tokens import tokens_in_text, with_estimates
 from proxy.ports import Model, Ports, RawRequest
 
 _HOP_BY_HOP = frozenset(
@@ -122,25 +121,22 @@ async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: b
                     counted.feed(data)
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         finally:
-            is_answer = response.status < _FIRST_ERROR
-            usage = (counted.usage() or _estimate(request.body, counted.events)) if counts_use and is_answer else None
-            if usage is not None:
+            if counts_use and response.status < _FIRST_ERROR:
+                # What a response that was not read to its end lacks is estimated: each event of a stream is one token.
+                read, written = partial(_tokens_in, request.body), lambda: counted.events
+                usage = with_estimates(credible(counted.usage()), read, written)
                 note_use(Tally(usage=model.upstream.with_cost(usage)))
 
 
-def _estimate(body: bytes, events: int) -> Json | None:
-    """An estimate for a response without a count of tokens, or one that was not read to its end.
-
-    The request's text is counted as input, and each event of a stream as one token of output.
-    """
+def _tokens_in(body: bytes) -> float:
+    """The estimated tokens of the text in a request; 0 for a form."""
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return None
+        return 0
     asked = fields.get("prompt") or fields.get("input")
     texts = asked if isinstance(asked, list) else [asked]
-    read = round(sum(tokens_in_text(text) for text in texts if isinstance(text, str)))
-    return {"prompt_tokens": read, "completion_tokens": events, "total_tokens": read + events}
+    return sum(tokens_in_text(text) for text in texts if isinstance(text, str))
 
 
 def _model_in_json(scope: Scope, body: bytes) -> str:

@@ -54,6 +54,5 @@ def _as_chat(counts: Json) -> Json:
     read: Any = counts.get("prompt_tokens", counts.get("input_tokens"))
     wrote: Any = counts.get("completion_tokens", counts.get("output_tokens"))
     if read is None and wrote is None:
-        read = counts.get("total_tokens")
-    named = {"prompt_tokens": read, "completion_tokens": wrote}
-    return {**counts, **{name: count for name, count in named.items() if isinstance(count, int)}}
+        read, wrote = counts.get("total_tokens"), 0
+    return {**counts, "prompt_tokens": read, "completion_tokens": wrote}

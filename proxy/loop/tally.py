@@ -1,7 +1,7 @@
 """The calls, tokens and cost of runs."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -9,6 +9,9 @@ from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.results import ToolResult
 
 _NUMBER = (int, float)
+MOST_TOKENS: Final = 2**53
+"""The largest count of tokens that is believed, which is also the largest integer that every JSON parser reads."""
+
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -46,8 +49,7 @@ class Tally(Struct):
     @property
     def total_cost(self) -> float | None:
         """The cost of tools and models; None: no cost is known. Some upstreams, such as OpenRouter, send a cost."""
-        models = (self.usage or {}).get("cost")
-        models = models if isinstance(models, _NUMBER) else None
+        models = _amount((self.usage or {}).get("cost"))
         if self.tool_cost is None and models is None:
             return None
         return round((self.tool_cost or 0) + (models or 0), 9)
@@ -73,7 +75,7 @@ class Tally(Struct):
 
 
 def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
-    """A count of tokens in an upstream's `usage`, never negative; None: there is no such number.
+    """A count of tokens in an upstream's `usage`; None: there is none that a model can have written.
 
     Args:
         usage: the upstream's counts.
@@ -83,9 +85,44 @@ def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
     count = usage.get(name) if isinstance(usage, dict) else None
     if detail is not None:
         count = count.get(detail) if isinstance(count, dict) else None
-    if not isinstance(count, _NUMBER):
+    return _whole(count)
+
+
+def credible(usage: Json | None) -> Json | None:
+    """An upstream's usage without the numbers that cannot be true; None: nothing is left of it.
+
+    A count of tokens is a whole number from 0 to 2^53, any other number from 0 to 2^53: sums of these stay numbers that
+    every store and every client can read.
+    """
+    if not usage:
         return None
-    return int(count) if count > 0 else 0
+    kept = _credible_fields(usage)
+    details = {name: _credible_fields(value) for name, value in kept.items() if isinstance(value, dict)}
+    return {**kept, **details} or None
+
+
+def _credible_fields(fields: Json) -> Json:
+    """The fields of a usage, or of one of its details, without the numbers that cannot be true."""
+    kept: Json = {}
+    for name, value in fields.items():
+        if name.endswith("tokens"):
+            if (count := _whole(value)) is not None:
+                kept[name] = count
+        elif not isinstance(value, _NUMBER) or isinstance(value, bool) or _amount(value) is not None:
+            kept[name] = value
+    return kept
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number that may be a count of tokens."""
+    amount = _amount(value)
+    return int(amount) if amount is not None and amount == int(amount) else None
+
+
+def _amount(value: Any) -> float | None:
+    """A number from 0 to 2^53, neither NaN nor true nor false."""
+    is_number = isinstance(value, _NUMBER) and not isinstance(value, bool)
+    return value if is_number and 0 <= value <= MOST_TOKENS else None
 
 
 def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:
@@ -97,6 +134,8 @@ def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = Tr
         known = total.get(name)
         if known is None:
             added[name] = count
+        elif isinstance(known, bool) or isinstance(count, bool):
+            continue
         elif isinstance(known, _NUMBER) and isinstance(count, _NUMBER):
             added[name] = known + count
         elif with_details and isinstance(known, dict) and isinstance(count, dict):

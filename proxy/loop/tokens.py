@@ -6,7 +6,7 @@ do; messages, calls and tools cost as much as GLM's own templates for them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -14,6 +14,7 @@ from cachetools import LRUCache
 
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
+from proxy.loop.tally import token_count
 
 _PIECES = re.compile(r"[A-Za-z]+|[0-9]|\s*\n\s*|[^\S\n]{2,}|[^\sA-Za-z0-9]+")
 _WHOLE_WORD, _LETTERS_PER_TOKEN = 7, 4.5  # a word of up to 7 letters is a token, each further 4.5 letters another
@@ -46,10 +47,21 @@ def count_tokens(chat: Json) -> int:
     return max(1, round(total))
 
 
-def estimated_usage(request: Json, written: float) -> Json:
-    """The usage of an upstream call that ended before the upstream counted the tokens that it had `written`."""
-    asked, wrote = count_tokens(request), round(written)
-    return {"prompt_tokens": asked, "completion_tokens": wrote, "total_tokens": asked + wrote}
+def with_estimates(usage: Json | None, read: Callable[[], float], written: Callable[[], float]) -> Json:
+    """The usage of an upstream call with both counts of tokens; a count that is missing is estimated.
+
+    Args:
+        usage: the upstream's own counts, as far as they are credible (`tally.credible`).
+        read: estimates the tokens of the request.
+        written: estimates the tokens of what the model has written.
+    """
+    usage = usage or {}
+    asked, wrote = token_count(usage, "prompt_tokens"), token_count(usage, "completion_tokens")
+    if asked is not None and wrote is not None:
+        return usage if "total_tokens" in usage else {**usage, "total_tokens": asked + wrote}
+    asked = round(read()) if asked is None else asked
+    wrote = round(written()) if wrote is None else wrote
+    return {**usage, "prompt_tokens": asked, "completion_tokens": wrote, "total_tokens": asked + wrote}
 
 
 def tokens_in_text(text: str) -> float:

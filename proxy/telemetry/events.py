@@ -58,6 +58,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "request.refused": Event(_INFO, "The server refused a connection's data: not valid HTTP, too large or too slow."),
     "probe.completed": Event(_DEBUG, "A health check or a scrape was answered."),
     "limit.reached": Event(_DEBUG, "A request reached a limit of the proxy, `kind`, and gets an error."),
+    "use.not_counted": Event(_ERROR, "A bug: what a request has used could not be counted; its answer is complete."),
     "request.started": Event(_DEBUG, "A request arrived."),
     "response.started": Event(_DEBUG, "The first byte of a response was sent."),
     "budget.checked": Event(_DEBUG, "A client with a budget sent a request; `kinds` has each limit and what is used."),

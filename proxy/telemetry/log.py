@@ -37,6 +37,7 @@ Line: TypeAlias = Mapping[str, Any]
 _JSON: Final = orjson.OPT_UTC_Z
 # A pipe, which several workers may share, keeps this many bytes of one write together (pipe(7), PIPE_BUF).
 _PIPE_BYTES: Final = 4096
+_INTEGER_BITS: Final = 63  # of a number that orjson writes, whatever its sign
 _now = partial(datetime.now, UTC)
 
 
@@ -243,6 +244,8 @@ def _json(line: Line) -> str:
 def _readable(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
+        return str(value)
     return value if isinstance(value, (float, int, datetime)) else "(unreadable)"
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -16,8 +17,9 @@ from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
+from proxy.loop.tally import credible
 from proxy.loop.texts import without_blank_lines_after
-from proxy.loop.tokens import estimated_usage, tokens_of
+from proxy.loop.tokens import count_tokens, tokens_of, with_estimates
 from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
@@ -75,7 +77,8 @@ class OpenAICompatible:
     async def complete(self, call: CallUpstream, show: Show, early: EarlyCalls, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run; `latest`: the requests that this one may extend.
 
-        The usage of the turn includes its cost. If use is counted and the upstream sends no usage, it is an estimate.
+        The usage of the turn includes its cost. Counts that the upstream has not sent, or that no model can have
+        written, are estimated.
         """
         call = call.for_upstream(self.profile.answer_steps)
         content, names = serialize(call, self.profile, self.model, latest)
@@ -96,19 +99,15 @@ class OpenAICompatible:
                     await show(_text_chunk(assembler.finish(), call))
             turn = assembler.finish()
         except EnoughShown:  # the connection is closed by now, so the upstream stops writing
-            turn = _ended_early(assembler.finish(), call.body)
+            turn = _ended_early(assembler.finish())
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
-            written = tokens_of(turn.message) if turn.envelope else 0
             early.drop()
-            early.count_unfinished(self._used(call.body, written, turn.usage, failed=isinstance(exc, ProxyError)))
+            if self.counts_use and (turn.envelope or not isinstance(exc, ProxyError)):
+                early.count_unfinished(self._used(turn.usage, call.body, partial(_written, turn)))
             self._redact(exc)
             raise
-        if self.counts_use and not turn.usage:
-            return replace(turn, usage=self._used(call.body, tokens_of(turn.message)))
-        if turn.usage and self.price is not None:
-            return replace(turn, usage=with_cost(turn.usage, self.price))
-        return turn
+        return replace(turn, usage=self._used(turn.usage, call.body, partial(_written, turn)))
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
@@ -117,14 +116,15 @@ class OpenAICompatible:
             raw = await self.endpoint.complete_whole(content, key=self.api_key)
             answer, changed = parse_completion(raw, self.profile, names, request)
         except (ProxyError, asyncio.CancelledError) as exc:
-            count(self._used(request, failed=isinstance(exc, ProxyError)))
+            if not isinstance(exc, ProxyError):
+                count(self._used_by_relay(None, request, float))
             self._redact(exc)
             raise
         usage = answer.get("usage")
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
-        count(usage or self._used(request, sum(tokens_of(choice["message"]) for choice in answer["choices"])))
+        count(self._used_by_relay(usage, request, partial(_written_in, answer)))
         return rawjson.dumps_answer(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
@@ -141,7 +141,7 @@ class OpenAICompatible:
         async def end() -> None:
             nonlocal is_counted
             reader.require_finished()
-            count(reader.usage or self._used(request, reader.written))
+            count(self._used_by_relay(reader.usage, request, lambda: reader.written))
             is_counted = True
             await finish(reader.ending)
 
@@ -150,7 +150,7 @@ class OpenAICompatible:
         except (ProxyError, asyncio.CancelledError) as exc:
             if not is_counted:
                 failed = isinstance(exc, ProxyError)
-                count(self._used(request, reader.written, reader.usage, failed=failed))
+                count(self._used_by_relay(reader.usage, request, lambda: reader.written, failed=failed))
             self._redact(exc)
             raise
 
@@ -169,22 +169,23 @@ class OpenAICompatible:
         """A usage with its cost, if the model has a price."""
         return with_cost(usage, self.price)
 
-    def _used(
-        self, request: Json, written: float = 0, usage: Json | None = None, *, failed: bool = False
-    ) -> Json | None:
-        """The usage of a call: the upstream's count or an estimate.
-
-        None if use is not counted, or if the call failed before any token of the answer.
+    def _used(self, usage: Json | None, request: Json, written: Callable[[], float]) -> Json:
+        """The usage of a call, with its cost: the upstream's credible counts, and estimates of those that are missing.
 
         Args:
+            usage: what the upstream has sent; None: nothing, or nothing yet.
             request: the upstream's request.
-            written: the number of tokens of the answer so far.
-            usage: the upstream's own count, if it has arrived.
-            failed: whether the upstream failed. False if the call was cancelled because its client left.
+            written: estimates the tokens of the answer, as far as it has come.
         """
-        if not self.counts_use or (failed and not written):
-            return None
-        return self.with_cost(usage or estimated_usage(request, written))
+        return self.with_cost(with_estimates(credible(usage), partial(count_tokens, request), written))
+
+    def _used_by_relay(
+        self, usage: Json | None, request: Json, written: Callable[[], float], *, failed: bool = False
+    ) -> Json | None:
+        """The usage of a relayed call; None: nothing was written before it `failed`, or nobody needs an estimate."""
+        if not self.counts_use:
+            return credible(usage)
+        return None if failed and not written() else self._used(usage, request, written)
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.endpoint.read(response):
@@ -244,8 +245,17 @@ def _text_chunk(turn: Turn, call: CallUpstream) -> Json:
     return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
 
 
-def _ended_early(turn: Turn, request: Json) -> Turn:
+def _ended_early(turn: Turn) -> Turn:
     """A turn that ends in the middle of its text, because the client needs no more; its calls are dropped."""
     message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
-    usage = turn.usage or estimated_usage(request, tokens_of(message))
-    return replace(turn, message=message, finish_reason="stop", calls=(), client_ids=(), usage=usage)
+    return replace(turn, message=message, finish_reason="stop", calls=(), client_ids=())
+
+
+def _written(turn: Turn) -> float:
+    """The estimated tokens that a model has written in a turn, as far as it has come."""
+    return tokens_of(turn.message) if turn.envelope else 0
+
+
+def _written_in(answer: Json) -> float:
+    """The estimated tokens of all choices of a whole answer."""
+    return sum(tokens_of(choice["message"]) for choice in answer["choices"])

@@ -450,3 +450,85 @@ async def test_the_choices_of_a_request_share_what_is_left_of_a_budget_of_calls(
         answer = (await post(url, n=2)).json()
         assert answer["usage"]["server_tool_use"]["tool_calls"] == 2
         assert (await post(url, n=2)).status_code == 429
+
+
+IMPOSSIBLE = [b"1e300", b"10000000000000000000", b"-7", b"2.5", b'"12"', b"true", b"null", b"1e400"]
+SURFACES = {
+    "chat, relayed": ("/v1/chat/completions", {"x-server-tools": "none"}, {}),
+    "chat, a loop": ("/v1/chat/completions", {}, {}),
+    "Responses": ("/v1/responses", {}, {"input": "x"}),
+    "Messages": ("/v1/messages", {}, {"max_tokens": 9}),
+    "legacy completions": ("/v1/completions", {}, {"prompt": "x"}),
+}
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_counts_that_no_model_can_have_written_are_estimated_and_cost_nobody_an_answer(
+    upstream, tmp_path, surface, streaming
+):
+    def counted_as(number):
+        usage = b'{"prompt_tokens":%b,"completion_tokens":%b,"total_tokens":%b,"cost":%b}' % ((number,) * 4)
+        if streaming:
+            last = chunk({}, "stop", usage=0).replace(b'"usage":0', b'"usage":' + usage)
+            return stream(chunk({"content": "Hello there"}), last)
+        answer = orjson.dumps({**completion("Hello there"), "usage": 0})
+        return Reply([answer.replace(b'"usage":0', b'"usage":' + usage)])
+
+    upstream.replies = [counted_as(number) for number in IMPOSSIBLE]
+    path, headers, fields = SURFACES[surface]
+    more = clients("per: day, tokens: 1") + f"\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}"
+    more = more.replace("clients: [", "clients: [{name: other, key: other-key, budget: {per: day, tokens: 100000}}, ")
+    async with proxy_of(upstream, config=PRICED, more=more) as url, httpx.AsyncClient(timeout=20) as client:
+
+        async def ask(key):
+            body = {**ASK, "stream": streaming, **fields}
+            return await client.post(url + path, json=body, headers={**headers, "authorization": f"Bearer {key}"})
+
+        for _ in IMPOSSIBLE:
+            answer = await ask("other-key")
+            assert answer.status_code == 200
+            assert "Hello there" in answer.text
+            assert "internal_error" not in answer.text
+        assert (await ask(KEY)).status_code == 200
+        assert (await ask(KEY)).status_code == 429  # the estimate has used the budget up
+        admin = {"x-api-key": ADMIN}
+        assert (await client.get(f"{url}/debug?format=json", headers=admin)).status_code == 200
+        page = (await client.get(f"{url}/debug/usage?format=json", headers=admin)).json()
+        (other,) = (one for one in page["clients"] if one["client"] == "other")
+        use = other["days"][0]["models"]["m"]
+        assert use["requests"] == len(IMPOSSIBLE)
+        assert len(IMPOSSIBLE) <= use["input_tokens"] + use["output_tokens"] < 10_000
+        assert "Inf" not in (await client.get(f"{url}/metrics")).text.replace('le="+Inf"', "")
+
+
+async def test_a_turn_that_the_upstream_has_not_counted_is_estimated_beside_those_that_it_has(upstream):
+    uncounted = {name: value for name, value in completion("Hello there").items() if name != "usage"}
+    upstream.replies = [counted("", calls=SEARCH), Reply([orjson.dumps(uncounted)])]
+    async with proxy_of(upstream) as url:
+        usage = (await post(url)).json()["usage"]
+    assert usage["prompt_tokens"] > COUNTS["prompt_tokens"] + 20
+    assert COUNTS["completion_tokens"] < usage["completion_tokens"] < COUNTS["completion_tokens"] + 20
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+async def test_max_output_tokens_bounds_all_turns_of_an_upstream_that_counts_nothing(upstream):
+    def uncounted(*args, **kwargs):
+        return Reply([orjson.dumps({**completion(*args, **kwargs), "usage": None})])
+
+    upstream.replies = [uncounted("one two three four five six", calls=SEARCH), uncounted("Hello there")]
+    async with proxy_of(upstream) as url:
+        await post(url, path="/v1/responses", input="x", max_output_tokens=100)
+    first, second = (body["max_tokens"] for body in upstream.requests)
+    assert first == 100
+    assert 60 < second < 95
+
+
+async def test_a_booking_that_fails_costs_nobody_an_answer(upstream, monkeypatch):
+    async def fails(*_):
+        raise OverflowError("the count is too large")
+
+    monkeypatch.setattr("proxy.stores.budgets.LocalBudgets.book", fails)
+    upstream.replies = [counted("Hi")]
+    async with proxy_of(upstream, more=clients("per: day, tokens: 5")) as url:
+        assert (await post(url)).json()["choices"][0]["message"]["content"] == "Hi"

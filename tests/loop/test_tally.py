@@ -1,7 +1,9 @@
+import math
+
 import orjson
 import pytest
 
-from proxy.loop.tally import Tally, add_usage, sum_of, token_count
+from proxy.loop.tally import Tally, add_usage, credible, sum_of, token_count
 
 
 def test_the_sum_of_usage_holds_details_and_fields_of_one_side_only():
@@ -65,12 +67,40 @@ def test_what_several_runs_have_used_is_summed():
     ("usage", "path", "count"),
     [
         ({"prompt_tokens": 3}, ("prompt_tokens",), 3),
-        ({"prompt_tokens": -3}, ("prompt_tokens",), 0),
+        ({"prompt_tokens": 0}, ("prompt_tokens",), 0),
+        ({"prompt_tokens": 3.0}, ("prompt_tokens",), 3),
+        ({"prompt_tokens": -3}, ("prompt_tokens",), None),
+        ({"prompt_tokens": 2.5}, ("prompt_tokens",), None),
+        ({"prompt_tokens": 1e300}, ("prompt_tokens",), None),
+        ({"prompt_tokens": 10**19}, ("prompt_tokens",), None),
+        ({"prompt_tokens": math.nan}, ("prompt_tokens",), None),
+        ({"prompt_tokens": True}, ("prompt_tokens",), None),
         ({"prompt_tokens": "3"}, ("prompt_tokens",), None),
         ({"prompt_tokens_details": {"cached_tokens": 2}}, ("prompt_tokens_details", "cached_tokens"), 2),
         ({"prompt_tokens_details": 7}, ("prompt_tokens_details", "cached_tokens"), None),
         (None, ("prompt_tokens",), None),
     ],
 )
-def test_a_count_of_tokens_is_a_number_or_none(usage, path, count):
+def test_a_count_of_tokens_is_a_whole_number_or_none(usage, path, count):
     assert token_count(usage, *path) == count
+
+
+def test_numbers_that_cannot_be_true_are_left_out_of_a_usage():
+    usage = {
+        "prompt_tokens": 1e300,
+        "completion_tokens": 12.0,
+        "total_tokens": -1,
+        "prompt_tokens_details": {"cached_tokens": 10**19, "audio_tokens": 0, "odd": {"tokens": -1}},
+        "cost": 1e308,
+        "queue_time": 0.25,
+        "is_byok": False,
+        "note": "a",
+    }
+    assert credible(usage) == {
+        "completion_tokens": 12,
+        "prompt_tokens_details": {"audio_tokens": 0, "odd": {"tokens": -1}},
+        "queue_time": 0.25,
+        "is_byok": False,
+        "note": "a",
+    }
+    assert credible({"total_tokens": -1}) is None

@@ -105,3 +105,24 @@ async def test_while_redis_is_away_each_process_goes_by_its_own_count_and_redis_
         await shared.probe()
         await mine.book("app", "m", "2026-11-23", used())
         assert (await mine.used("app", "2026-11-23")).requests == 2  # it has started empty
+
+
+async def test_use_that_waits_for_the_file_is_not_lost_when_a_write_fails_in_another_way(database, monkeypatch):
+    async def fails(_):
+        raise OverflowError("a number is too large")
+
+    async with database() as shared:
+        mine = SqliteBudgets(shared, local=LocalBudgets())
+        with monkeypatch.context() as patched:
+            patched.setattr(shared, "write", fails)
+            with pytest.raises(OverflowError):
+                await mine.book("app", "m", "2026-11-23", used())
+        await mine.book("other", "m", "2026-11-23", used())
+        assert (await mine.used("app", "2026-11-23")).requests == 1
+
+
+def test_sums_of_use_stay_numbers_that_every_store_can_hold():
+    use = Use(input_tokens=2**53)
+    for _ in range(2000):
+        use.add(Use(input_tokens=2**53))
+    assert use.input_tokens == 2**53

@@ -8,6 +8,7 @@ proxy may have forwarded the request. With `allow_anonymous` nobody can read the
 from hashlib import sha256
 from ipaddress import ip_address
 
+import msgspec
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
@@ -16,8 +17,9 @@ from proxy.api.body import header, is_forwarded
 from proxy.api.debug.html import HEADERS, Html
 from proxy.api.debug.request import request_page
 from proxy.api.debug.requests import FILTERS, list_page, matches
-from proxy.api.exchange import send_bytes, send_json
+from proxy.api.exchange import send_bytes
 from proxy.api.middleware.cors import LOCAL_HOST
+from proxy.loop.chat import Json
 from proxy.loop.errors import AdminOnly, NotFound
 from proxy.ports import Ports, RecentRequests
 
@@ -39,7 +41,7 @@ class Debug:
             chosen = {name: query.get(name, "") for name in FILTERS}
             records = self._recent_requests.latest()
             if as_json:
-                await send_json(send, {"requests": [record for record in records if matches(record, chosen)]})
+                await _send_json(send, {"requests": [record for record in records if matches(record, chosen)]})
             else:
                 await send_page(scope, send, list_page(records, chosen))
             return
@@ -47,9 +49,14 @@ class Debug:
         if record is None:
             raise NotFound(f"There is no record of request {request_id!r}.")
         if as_json:
-            await send_json(send, record)
+            await _send_json(send, record)
         else:
             await send_page(scope, send, request_page(record))
+
+
+async def _send_json(send: Send, payload: Json) -> None:
+    """Send a page as JSON, written by msgspec: a record may hold a number of any size, which orjson refuses."""
+    await send_bytes(send, 200, ((b"content-type", b"application/json"),), msgspec.json.encode(payload))
 
 
 def wants_json(scope: Scope) -> bool:

@@ -106,7 +106,7 @@ class CreateMessage(_MessagesSurface):
             options = replace(options, mended=self.ports.toolset.mended)
         message = MessageBuilder(prepared.run_id, options)
         _replay(message, answer, reports, prepared)
-        usage = usage_of(answer, message.server_tool_use(), prepared.input_tokens)
+        usage = usage_of(answer, message.server_tool_use())
         whole = prepared.head.message(message.blocks.content, message.ending(answer), usage)
         return rawjson.dumps_answer(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 

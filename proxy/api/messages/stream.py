@@ -127,7 +127,7 @@ class MessageStream:
             self._held.clear()
         events = [event for delta in self._held for event in self._message.show(delta)]
         events += self._message.finish()
-        usage = usage_of(answer, self._message.server_tool_use(), self._head.input_tokens)
+        usage = usage_of(answer, self._message.server_tool_use())
         events.append({"type": "message_delta", "delta": self._message.ending(answer), "usage": usage})
         events.append({"type": "message_stop"})
         self._outbox.pending += self._opening.take() + b"".join(map(_encode, events))

@@ -72,15 +72,21 @@ class UseMeter:
         return used
 
     async def _book(self, client: str) -> None:
-        """Count what the request of this context has used; one that has not found its model has used nothing."""
+        """Count what the request of this context has used; one that has not found its model has used nothing.
+
+        A fault of the count is logged and fails no answer.
+        """
         fields: Mapping[str, Any] = request_context.fields.get({})
         if (model := fields.get("model")) is None:
             return
         names = ("prompt_tokens", "cached_tokens", "completion_tokens", "tool_calls", "cost")
-        read, cached, wrote, calls, cost = (max(0, fields.get(name) or 0) for name in names)
-        use = Use(1, read, min(read, cached), wrote, calls, float(cost))
-        name = model if model in self._models else OTHER
-        await self._ports.budgets.book(client, name, day_of(self._ports.clock.time()), use)
+        try:
+            read, cached, wrote, calls, cost = (max(0, fields.get(name) or 0) for name in names)
+            use = Use(1, read, min(read, cached), wrote, calls, float(cost))
+            name = model if model in self._models else OTHER
+            await self._ports.budgets.book(client, name, day_of(self._ports.clock.time()), use)
+        except Exception:  # noqa: BLE001 - the answer is complete, and whatever could not be counted costs it nothing
+            self._ports.observe("use.not_counted", exc_info=True)
 
 
 _WORDS: Mapping[str, str] = {"tokens": "{} tokens", "tool_calls": "{} tool calls", "cost": "{:g} (cost)"}

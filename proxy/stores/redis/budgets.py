@@ -55,6 +55,8 @@ class RedisBudgets:
                 await self._add(*whose, waiting[whose])
                 del waiting[whose]
         except StateUnavailable:
+            pass
+        finally:
             for whose, missed in waiting.items():
                 self._waiting.setdefault(whose, Use()).add(missed)
 

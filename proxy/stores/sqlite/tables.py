@@ -241,7 +241,10 @@ class SqliteBudgets:
 
         try:
             await self._shared.write(write)
+            waiting.clear()
         except StateUnavailable:
+            pass
+        finally:
             for whose, missed in waiting.items():
                 self._waiting.setdefault(whose, Use()).add(missed)
 

@@ -332,10 +332,7 @@ async def test_a_count_that_is_none_is_no_fault(upstream, streaming, usage):
     ]
     async with proxy_of(upstream) as url:
         counted = (await ask(url, streaming=streaming))["usage"]
-    if usage is None:  # an estimate
-        assert (counted["input_tokens"] > 5, counted["output_tokens"] > 1) == (True, True)
-    else:
-        assert (counted["input_tokens"], counted["output_tokens"]) == (0, 0)
+    assert (counted["input_tokens"] > 5, counted["output_tokens"] > 1) == (True, True)  # an estimate
 
 
 @pytest.mark.parametrize(("most", "searches"), [(0, 0), (1, 1)])
