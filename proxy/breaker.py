@@ -11,6 +11,9 @@ failures: no client's failures count for more than half of `threshold`. Failures
 in full. For a request that something else can answer (a *spare*, such as a fallback model), failures in a row open the
 breaker whichever clients they come from, and for such requests only.
 
+A service may also say itself that calls are useless for a while, or refuse its key: then the breaker is tripped for
+all calls at once.
+
 A call that its client has cancelled, or that the service has refused, is neither a success nor a failure. Therefore a
 probe without a reported outcome is followed by another one after `seconds`.
 """
@@ -71,14 +74,17 @@ class Breaker(Struct, kw_only=True):
     _open_until: float = 0.0
     _is_tripped: bool = False
 
-    def allows(self, now: float, *, spare: bool = False) -> bool:
+    def allows(self, now: float, *, client: str | None = None, spare: bool = False) -> bool:
         """Whether a call may be made now. To be called once per call, because the one that is allowed may be the probe.
 
         Args:
             now: in seconds, on a clock that never goes back.
+            client: the client of the request, which the failures of one other client do not keep out; None: any.
             spare: whether something else can answer the request.
         """
-        if self.state is BreakerState.CLOSED or not (spare or self._weight >= self.threshold):
+        own = self._failures if client is None else self._of_clients.get(client, 0)
+        is_shut = self._weight >= self.threshold or (spare and own >= self.threshold)
+        if self.state is BreakerState.CLOSED or not is_shut:
             return True
         if now < self._open_until:
             return False
@@ -91,15 +97,19 @@ class Breaker(Struct, kw_only=True):
         """Seconds until a call may be allowed; 0 if one is allowed now."""
         return 0.0 if self.state is BreakerState.CLOSED else max(0.0, self._open_until - now)
 
-    def trip(self, now: float, seconds: float) -> None:
+    def trip(self, now: float, seconds: float) -> bool:
         """Open the breaker for `seconds`, because the service has announced that calls will fail until then.
 
-        The success of a call that began earlier does not close it.
+        The success of a call that began earlier does not close it. Returns False if it was tripped already, whose time
+        the failure of such a call does not prolong.
         """
+        if self._is_tripped:
+            return False
         self._weight = self._failures = self.threshold
         self.state = BreakerState.OPEN
         self._open_until = now + seconds
         self._is_tripped = True
+        return True
 
     def succeeded(self) -> bool:
         """Count a success, whenever its call began; returns whether it closed the breaker."""
@@ -130,12 +140,11 @@ class Breaker(Struct, kw_only=True):
 
     def _weigh(self, client: str | None) -> None:
         """Add a failure to the weight, unless its client's share is used up."""
-        if self._weight >= self.threshold:
-            return
+        counted, share = 0, 1
         if client is not None:
             share = min((self.threshold + 1) // 2, self.threshold - 1)
             counted = self._of_clients.get(client, 0)
-            if counted >= share:
-                return
-            self._of_clients[client] = counted + 1
-        self._weight += 1
+            if counted or self._weight < self.threshold:  # so that there are never more clients than `threshold`
+                self._of_clients[client] = counted + 1
+        if counted < share and self._weight < self.threshold:
+            self._weight += 1

@@ -135,6 +135,19 @@ def test_calls_that_have_a_spare_are_kept_out_after_any_failures_in_a_row_and_no
     assert breaker.wait(1) == 9
 
 
+def test_a_client_that_is_named_is_kept_out_by_its_own_failures_alone():
+    breaker = Breaker(threshold=3, seconds=10)
+    told(breaker, "one", "one", "one", spare=True)
+    assert (breaker.allows(1, client="one", spare=True), breaker.allows(1, client="two", spare=True)) == (False, True)
+
+
+def test_one_that_is_tripped_is_not_tripped_again_before_a_probe():
+    breaker = Breaker(threshold=3, seconds=10)
+    assert (breaker.trip(0, 60), breaker.trip(1, 600), breaker.wait(1)) == (True, False, 59)
+    assert breaker.allows(60)
+    assert breaker.trip(61, 600)
+
+
 def test_a_call_without_a_spare_that_succeeds_lets_the_others_in_again():
     breaker = Breaker(threshold=3, seconds=10)
     told(breaker, "one", "one", "one", spare=True)

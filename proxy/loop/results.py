@@ -100,6 +100,10 @@ class ToolTimeout(ToolError):
 Cause: TypeAlias = Literal["key", "quota", "busy", "down"]
 """Why a service is unavailable: it refuses the key, credit is used up, requests are too many, or it is down."""
 
+Blame: TypeAlias = Literal["service", "request", "nobody"]
+"""What a failure says about other calls of the tool: they will fail too, whoever makes them; they may fail, unless this
+request has caused it; nothing."""
+
 
 class ToolUnavailable(ToolError):
     """The service that a tool depends on is unavailable.
@@ -107,19 +111,26 @@ class ToolUnavailable(ToolError):
     Args:
         message: the message for the model.
         why: the reason, for the log.
-        cause: a retry may help against `down` and `busy`, time against `quota`, and only another configuration
-            against `key`.
+        cause: a retry may help against `down` and `busy`, time against `quota`, and a person against `key`.
         wait: the seconds until the service may be called again, if it gives them.
+        blame: what the failure says about other calls.
     """
 
     outcome = "unavailable"
 
     def __init__(
-        self, message: str, *, why: str | None = None, cause: Cause = "down", wait: float | None = None
+        self,
+        message: str,
+        *,
+        why: str | None = None,
+        cause: Cause = "down",
+        wait: float | None = None,
+        blame: Blame = "request",
     ) -> None:
         super().__init__(message, why=why)
         self.cause = cause
         self.wait = wait
+        self.blame = blame
 
 
 class NotUnderstood(ToolError):

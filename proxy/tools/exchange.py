@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from proxy.http.decode import inflated
+from proxy.loop.results import Blame
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,8 @@ async def send(client: httpx.AsyncClient, request: Request, *, most: int) -> Ans
                 raise httpx.DecodingError(str(exc)) from exc
             body = b""
         return Answer(response.status_code, response.headers, body[:most], whole=len(body) <= most)
+
+
+def blame_of(failure: httpx.HTTPError) -> Blame:
+    """What a failure says about other calls of the service: without a connection, they will fail as well."""
+    return "service" if isinstance(failure, (httpx.ConnectError, httpx.ConnectTimeout)) else "request"

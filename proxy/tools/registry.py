@@ -15,7 +15,6 @@ import orjson
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from proxy.breaker import BreakerState
 from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import NO_SUCH_TOOL
@@ -36,12 +35,10 @@ from proxy.tools.arguments import mended, parse_arguments, schema_fault, validat
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
-from proxy.tools.state import ToolState
+from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import SCOPE, Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
-_LONGEST_WAIT = 5.0  # seconds; if a service is busy for longer, the fallback is called
-_QUOTA_SECONDS = 900.0  # how long a service without credit is skipped if it does not name a time
 
 
 class Registry:
@@ -170,10 +167,11 @@ class Registry:
         # A fallback's own fallbacks are not called, because there could be a cycle.
         chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]
         for tried, following in zip_longest(chain, chain[1:]):
-            seconds = min(tried.tool.timeout or default_timeout, max_timeout)
             is_search = tried.tool.searches or entry.tool.searches
+            seconds = min(tried.tool.timeout or default_timeout, max_timeout)
+            attempt = _Attempt(tried, scope, has_fallback=following is not None)
             try:
-                return await self._answer(tried, call, seconds, scope, filters, is_search=is_search)
+                return await self._answer(attempt, call, seconds, filters, is_search=is_search)
             except ToolError as exc:
                 if following is None or isinstance(exc, (InvalidArguments, NotUnderstood)):
                     raise
@@ -183,21 +181,22 @@ class Registry:
         raise AssertionError("the last tool of a chain returns or raises")
 
     async def _answer(
-        self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters, *, is_search: bool
+        self, attempt: "_Attempt", call: ToolCall, seconds: float, filters: SearchFilters, *, is_search: bool
     ) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit."""
-        tool = entry.tool
-        arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
+        tool = attempt.entry.tool
+        arguments = parse_arguments(call.arguments, attempt.entry.validator, repair=tool.repair)
         if is_search:
             filters = filters_of_call(filters, arguments, tool.parameters)
         try:
-            if entry.state.cache is None:
-                output = await within(seconds, self._with_retries(entry, arguments, filters))
+            if attempt.entry.state.cache is None:
+                output = await within(seconds, self._run(attempt, arguments, filters))
             else:
                 async with asyncio.timeout(seconds):
-                    output = await self._cached(entry, entry.state.cache, arguments, scope, filters)
+                    output = await self._cached(attempt, attempt.entry.state.cache, arguments, filters)
         except TimeoutError as exc:
-            self._failed(entry)
+            if attempt.was_begun:  # not if it has only waited for a slot, or for an equal call
+                self._failed(attempt, None)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
@@ -205,87 +204,68 @@ class Registry:
             return output
         return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 
-    async def _cached(
-        self, entry: "_Entry", cache: Results, arguments: Json, scope: str, filters: SearchFilters
-    ) -> ToolOutput:
+    async def _cached(self, attempt: "_Attempt", cache: Results, arguments: Json, filters: SearchFilters) -> ToolOutput:
         """The output for a call, from the cache or from the tool."""
-        was_run = False
+        tool, was_run = attempt.entry.tool, False
 
         async def run() -> ToolOutput:
             nonlocal was_run
             was_run = True
-            return await self._with_retries(entry, arguments, filters)
+            return await self._run(attempt, arguments, filters)
 
-        asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
+        asked = [arguments, filters] if tool.run_filtered and filters != NO_FILTERS else arguments
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
-        output = await cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
+        output = await cache.get_or_run(f"{attempt.scope}\n{tool.version}\n{key}", run)
         if was_run:
             return output
-        self._observe("tool.cache_hit", tool=entry.tool.name)
+        self._observe("tool.cache_hit", tool=tool.name)
         return output if output.cost is None else replace(output, cost=0)
 
-    async def _with_retries(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
-        """Call the tool once it has a slot, and retry if that may succeed and does no harm."""
-        async with entry.state.slots:
-            for attempt in range(entry.tool.retries):
-                try:
-                    return await self._call_once(entry, arguments, filters)
-                except ToolUnavailable as exc:
-                    wait = exc.wait or _FIRST_WAIT * 2**attempt
-                    if exc.cause in ("key", "quota") or wait > _LONGEST_WAIT:
-                        raise
-                    self._observe(
-                        "tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome, why=exc.why
-                    )
-                    await self._clock.sleep(wait)
-            return await self._call_once(entry, arguments, filters)
+    async def _run(self, attempt: "_Attempt", arguments: Json, filters: SearchFilters) -> ToolOutput:
+        """Call the tool once it has a slot, unless its circuit breaker is open, for which the outcome counts once."""
+        state = attempt.entry.state
+        async with state.slots:
+            now = self._clock.monotonic()
+            if not state.breaker.allows(now, client=attempt.scope, spare=attempt.has_fallback):
+                raise state.refusal(now)
+            attempt.was_begun = True
+            try:
+                output = await self._with_retries(attempt.entry.tool, arguments, filters)
+            except ToolUnavailable as exc:
+                self._failed(attempt, exc)
+                raise
+        if state.succeeded():
+            self._observe("tool.breaker_closed", tool=attempt.entry.tool.name)
+        return output
 
-    async def _call_once(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
-        """Call the tool, unless its circuit breaker is open."""
-        tool, now = entry.tool, self._clock.monotonic()
-        if not entry.state.breaker.allows(now):
-            raise entry.state.refusal(now)
-        try:
-            output = await (tool.run_filtered(arguments, filters) if tool.run_filtered else tool.run(arguments))
-        except ToolUnavailable as exc:
-            self._failed(entry, exc)
-            raise
-        if isinstance(output, str):
-            output = ToolOutput(output)
-        elif not isinstance(output, ToolOutput):
-            raise ToolError("The tool returned something that is not text.")
-        if entry.state.breaker.succeeded():
-            self._observe("tool.breaker_closed", tool=entry.tool.name)
-        return output if tool.price is None else replace(output, cost=tool.price)
+    async def _with_retries(self, tool: Tool, arguments: Json, filters: SearchFilters) -> ToolOutput:
+        """Call the tool, and again if that may succeed and does no harm."""
+        for attempt in range(tool.retries):
+            try:
+                return await _call_once(tool, arguments, filters)
+            except ToolUnavailable as exc:
+                wait = exc.wait or _FIRST_WAIT * 2**attempt
+                if exc.cause in ("key", "quota") or wait > LONGEST_WAIT:
+                    raise
+                self._observe("tool.retried", tool=tool.name, attempt=attempt + 1, outcome=exc.outcome, why=exc.why)
+                await self._clock.sleep(wait)
+        return await _call_once(tool, arguments, filters)
 
-    def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
-        """Count a failure of the service that a tool depends on, and open the breaker if further calls are useless."""
-        now = self._clock.monotonic()
-        was_open = entry.state.breaker.state is BreakerState.OPEN
-        seconds = _skip_seconds(error)
-        if seconds is not None:
-            entry.state.breaker.trip(now, seconds)
-        elif not entry.state.breaker.failed(now):
-            return
-        entry.state.cause = error.cause if error else "down"
-        if not was_open:
-            told = None if seconds == math.inf else entry.state.breaker.wait(now)
-            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.state.cause)
+    def _failed(self, attempt: "_Attempt", error: ToolUnavailable | None) -> None:
+        """Count a failed call for the circuit breaker of its tool; None: it has timed out."""
+        state, now = attempt.entry.state, self._clock.monotonic()
+        if state.failed(now, error, client=attempt.scope, spare=attempt.has_fallback):
+            name, seconds = attempt.entry.tool.name, state.breaker.wait(now)
+            self._observe("tool.breaker_opened", tool=name, seconds=seconds, cause=state.cause)
 
 
-def _skip_seconds(error: ToolUnavailable | None) -> float | None:
-    """The seconds for which a service is skipped after this failure; None: the breaker counts the failure instead."""
-    if error is None:
-        return None
-    match error.cause:
-        case "key":
-            return math.inf  # until the configuration is loaded again
-        case "quota":
-            return error.wait or _QUOTA_SECONDS
-        case "busy" if (error.wait or 0) > _LONGEST_WAIT:
-            return error.wait
-        case _:
-            return None
+async def _call_once(tool: Tool, arguments: Json, filters: SearchFilters) -> ToolOutput:
+    output = await (tool.run_filtered(arguments, filters) if tool.run_filtered else tool.run(arguments))
+    if isinstance(output, str):
+        output = ToolOutput(output)
+    elif not isinstance(output, ToolOutput):
+        raise ToolError("The tool returned something that is not text.")
+    return output if tool.price is None else replace(output, cost=tool.price)
 
 
 class _Entry:
@@ -296,3 +276,13 @@ class _Entry:
         self.state = state
         self.validator = validator_of(tool.parameters)
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
+
+
+class _Attempt:
+    """One tool's turn at a call, which another tool may answer if it fails; `was_begun`: the tool itself was called."""
+
+    def __init__(self, entry: _Entry, scope: str, *, has_fallback: bool) -> None:
+        self.entry = entry
+        self.scope = scope
+        self.has_fallback = has_fallback
+        self.was_begun = False

@@ -43,6 +43,8 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         fallback: the tools that are tried in order with the same arguments if this one fails.
         block: domains, or paths below a domain, whose pages neither this tool nor a fallback returns.
         run_filtered: replaces `run` for a tool that applies the filters of a request itself.
+        one_service: whether all calls depend on the same service, so that failures in a row suspend the tool. A tool
+            that reads pages of many sites depends on none.
         price: the price of a successful call that is not from the cache, for `usage.cost`; None: not counted.
         origin: where the tool comes from, for `toolproxy check`.
         version: differs between configurations of the same tool, which do not share cached results.
@@ -60,6 +62,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     fallback: str | tuple[str, ...] | None = None
     block: tuple[str, ...] = ()
     run_filtered: RunFiltered | None = None
+    one_service: bool = True
     price: float | None = None
     origin: str = "built in"
     version: str = ""

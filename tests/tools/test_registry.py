@@ -4,9 +4,9 @@ import pytest
 
 import proxy
 from proxy.loop.chat import ToolCall
-from proxy.loop.results import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.results import InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.registry import Registry
-from proxy.tools.tool import Tool
+from proxy.tools.tool import SCOPE, Tool
 from tests.fakes import FakeClock
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -245,11 +245,134 @@ async def test_a_tool_that_hangs_again_and_again_is_left_alone_too():
         await asyncio.Event().wait()
 
     registry = registry_of([tool(hang, timeout=0.001)])
-    for _ in range(5):
+    for scope in ("one", "one", "one", "two", "two"):
         with pytest.raises(ToolTimeout):
-            await execute(registry)
-    with pytest.raises(ToolUnavailable, match="keeps failing"):
+            await execute(registry, scope=scope)
+    with pytest.raises(ToolUnavailable, match=r"keeps failing.* may work in 5 seconds"):
         await execute(registry)
+
+
+async def failures(registry, clients, **call):
+    for client in clients:
+        with pytest.raises(ToolError):
+            await execute(registry, scope=client, **call)
+
+
+@pytest.mark.parametrize("fallback", [None, "other"])
+async def test_one_clients_failures_keep_no_other_client_from_a_tool(fallback):
+    async def run(_):
+        if SCOPE.get() == "one":
+            raise ToolUnavailable("down")
+        return "found"
+
+    registry = registry_of([tool(run, fallback=fallback), tool(broken, name="other")])
+    await failures(registry, ["one"] * 20)
+    assert await execute(registry, scope="two") == "found"
+
+
+async def test_a_call_that_is_tried_again_counts_as_one_failure():
+    runs, run = failing(8)
+    registry = registry_of([tool(run, retries=1)])
+    await failures(registry, ["one", "two", "three", "four"])
+    assert len(runs) == 8
+    assert await execute(registry) == "found"
+
+
+@pytest.mark.parametrize("error", [ToolError("There is no such page."), NotUnderstood("?"), UrlNotAllowed("no")])
+async def test_what_the_request_itself_has_caused_counts_nothing(error):
+    outcomes = [error] * 10
+
+    async def run(_):
+        if outcomes:
+            raise outcomes.pop()
+        return "found"
+
+    registry = registry_of([tool(run)])
+    await failures(registry, map(str, range(10)))
+    await failures(registry, map(str, range(10)), arguments="{broken")
+    assert await execute(registry) == "found"
+
+
+async def test_a_tool_of_many_sites_is_never_left_alone_for_those_that_fail():
+    _, run = failing(20)
+    registry = registry_of([tool(run, one_service=False)])
+    await failures(registry, map(str, range(20)))
+    assert await execute(registry) == "found"
+
+
+async def test_a_service_without_a_connection_is_left_alone_whoever_asks_and_tried_every_few_seconds():
+    clock, runs, outcomes = FakeClock(), [], [ToolUnavailable("gone", blame="service")] * 6
+
+    async def run(_):
+        runs.append(1)
+        if outcomes:
+            raise outcomes.pop()
+        return "found"
+
+    registry = registry_of([tool(run)], clock=clock)
+    await failures(registry, ["one"] * 9)
+    assert len(runs) == 5
+    clock.now += 5
+    await failures(registry, ["one"] * 3)
+    assert len(runs) == 6, "one of them is let through"
+    clock.now += 5
+    assert await execute(registry) == "found"
+
+
+async def test_a_call_that_only_waits_for_a_slot_is_no_failure_of_the_service():
+    gate = asyncio.Event()
+
+    async def run(_):
+        await gate.wait()
+        return "found"
+
+    registry = registry_of([tool(run, max_concurrent=1)])
+    first = asyncio.ensure_future(execute(registry, default_timeout=60))
+    await asyncio.sleep(0)
+    await failures(registry, map(str, range(10)), default_timeout=0.001)
+    gate.set()
+    assert await first == await execute(registry) == "found"
+
+
+async def test_a_refused_key_is_tried_again_after_a_minute_then_two_up_to_an_hour_until_it_is_mended():
+    clock, runs, told = FakeClock(), [], []
+    is_mended = False
+
+    async def run(_):
+        runs.append(clock.now)
+        if not is_mended:
+            raise ToolUnavailable("its key was refused", cause="key")
+        return "found"
+
+    registry = registry_of([tool(run)], clock=clock, observe=lambda event, /, **fields: told.append((event, fields)))
+    for rest in (60, 120, 240, 480, 960, 1920, 3600, 3600):
+        await failures(registry, ["one", "two"])
+        assert told[-1] == ("tool.breaker_opened", {"tool": "t", "seconds": rest, "cause": "key"})
+        clock.now += rest - 1
+        with pytest.raises(ToolUnavailable, match="may work in 1 seconds"):
+            await execute(registry)
+        clock.now += 1
+    assert len(runs) == 8
+    is_mended = True
+    assert await execute(registry) == await execute(registry) == "found"
+    is_mended = False
+    await failures(registry, ["one"])
+    assert told[-1][1]["seconds"] == 60, "a success ends the doubling"
+
+
+async def test_calls_that_were_refused_at_the_same_time_rest_the_key_once():
+    gate, clock, told = asyncio.Event(), FakeClock(), []
+
+    async def run(_):
+        await gate.wait()
+        raise ToolUnavailable("its key was refused", cause="key")
+
+    registry = registry_of([tool(run)], clock=clock, observe=lambda event, /, **fields: told.append(fields))
+    calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert [fields["seconds"] for fields in told] == [60]
 
 
 async def test_no_more_calls_of_a_tool_run_at_the_same_time_than_it_can_take():

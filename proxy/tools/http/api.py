@@ -19,7 +19,7 @@ from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.redact import redactor
 from proxy.tools import json_pointer
-from proxy.tools.exchange import Answer, Request, send
+from proxy.tools.exchange import Answer, Request, blame_of, send
 from proxy.tools.http.faults import pointer_in
 from proxy.tools.http.template import host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
@@ -81,7 +81,8 @@ async def _answer(client: httpx.AsyncClient, request: Request, *, most: int) -> 
     except httpx.DecodingError as exc:
         raise ToolError(f"The API's answer cannot be decompressed: {exc}.") from exc
     except httpx.HTTPError as exc:
-        raise ToolUnavailable("The API could not be reached, or broke off.", why=reason(exc)) from exc
+        told = "The API could not be reached, or broke off."
+        raise ToolUnavailable(told, why=reason(exc), blame=blame_of(exc)) from exc
     if answer.status not in _SUCCESS:
         raise _Refusal(answer.status, _refusal(answer))
     return answer

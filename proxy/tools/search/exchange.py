@@ -4,7 +4,7 @@ import httpx
 
 from proxy.http.connect import reason
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
-from proxy.tools.exchange import Answer, Request, send
+from proxy.tools.exchange import Answer, Request, blame_of, send
 from proxy.tools.search.refusals import Refused
 
 UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
@@ -34,7 +34,7 @@ async def ask(client: httpx.AsyncClient, request: Request) -> Answer:
         raise ToolUnavailable(UNAVAILABLE.format(why="its answer could not be read"), why=str(exc)) from exc
     except httpx.HTTPError as exc:
         told = UNAVAILABLE.format(why="the search service could not be reached")
-        raise ToolUnavailable(told, why=reason(exc)) from exc
+        raise ToolUnavailable(told, why=reason(exc), blame=blame_of(exc)) from exc
     if not answer.whole and answer.status < _FIRST_ERROR:
         raise ToolUnavailable(UNAVAILABLE.format(why="its answer was too large"), why="answer too large")
     return answer

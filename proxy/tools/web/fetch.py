@@ -73,7 +73,7 @@ def web_fetch_tool(
         expect_permitted(target.url, filters)
         return await reader.page(target)
 
-    return page_tool(name, page_at, most=config.max_characters)
+    return page_tool(name, page_at, most=config.max_characters, one_service=False)
 
 
 class _Reader:

@@ -52,13 +52,16 @@ class Page:
     cut: bool = False
 
 
-def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]], *, most: int) -> Tool:
+def page_tool(
+    name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]], *, most: int, one_service: bool
+) -> Tool:
     """A tool that reads pages; it is also gpt-oss's `browser.open` and `browser.find`.
 
     Args:
         name: the name in the configuration.
         page_at: gets the page at a URL, if the filters of the request permit it. Raises `ToolError`.
         most: the limit for the characters of a page in one result.
+        one_service: as in `Tool`.
     """
 
     async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
@@ -72,6 +75,7 @@ def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]
         parameters=PARAMETERS,
         run=partial(read, filters=NO_FILTERS),
         run_filtered=read,
+        one_service=one_service,
         repair=repair,
         aliases=(browser.OPEN, browser.FIND),
     )

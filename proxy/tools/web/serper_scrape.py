@@ -21,6 +21,7 @@ from proxy.tools.web.page import Page, clean, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache
 
 MOST_CHARACTERS = 20_000  # of one result
+_NOT_THERE = (404, 410)
 
 
 def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.AsyncClient, pages: PageCache) -> Tool:
@@ -34,12 +35,14 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
     async def scraped(url: str) -> Page:
         body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
         answer = await ask(client, Request("POST", config.base_url, body, headers))
+        if answer.status in _NOT_THERE:
+            raise ToolError("The page could not be read: there is no such page.", why=f"HTTP {answer.status}")
         found = answer_of(SERPER, answer.status, answer.headers, answer.body)
         if isinstance(found, Refused):
             raise refusal(found)
         return page_in(found, url)
 
-    return page_tool(name, page_at, most=MOST_CHARACTERS)
+    return page_tool(name, page_at, most=MOST_CHARACTERS, one_service=True)
 
 
 def page_in(answer: Any, url: str) -> Page:

@@ -144,17 +144,21 @@ async def test_a_provider_without_credit_is_skipped_until_its_reset(upstream, sd
     assert (len(first.requests), len(other.requests)) == (2, 5)
 
 
-async def test_a_provider_whose_key_is_refused_is_not_asked_again(upstream, sdk):
+async def test_a_provider_whose_key_is_refused_is_asked_again_after_a_minute_and_used_once_it_is_mended(upstream, sdk):
     clock = FakeClock()
     first, other = Service((401, {}, {"detail": {"error": "bad key"}})), Service(good("brave"))
     async with serving(first, lifespan="off") as one, serving(other, lifespan="off") as two:
         more = entry("web_search", "tavily", one, fallback="spare") + entry("spare", "brave", two, offer="never")
         async with proxy_of(upstream, config=CONFIG, more=more, clock=clock) as url, sdk(url) as client:
-            for _ in range(3):
+            asked = []
+            for passed in (0, 59, 1, 119, 1, 0):
+                clock.now += passed
+                if len(asked) == 4:
+                    first.answers = [good("tavily")]
                 upstream.restart([SEARCH, whole("It was Leo.")])
                 await client.chat.completions.create(**ASKED)
-                clock.now += 100_000
-    assert (len(first.requests), len(other.requests)) == (1, 3)
+                asked.append((len(first.requests), len(other.requests)))
+    assert asked == [(1, 1), (1, 2), (2, 3), (2, 4), (3, 4), (4, 4)]
 
 
 async def test_nothing_found_and_a_refused_query_ask_no_fallback(upstream, sdk):

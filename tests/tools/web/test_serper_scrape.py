@@ -63,6 +63,7 @@ async def test_a_page_without_markdown_and_title_is_its_text(client):
         ({"status_code": 200, "json": {"credits": 1}}, ToolError),
         ({"status_code": 403, "json": {"message": "Unauthorized."}}, ToolError),
         ({"status_code": 500, "json": {}}, ToolUnavailable),
+        ({"status_code": 404, "json": {"message": "Not found"}}, ToolError),
     ],
 )
 async def test_what_cannot_be_read_is_told(client, answer, error):
