@@ -15,7 +15,7 @@ from proxy.api.body_memory import SHARE
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
-from proxy.loop.continuation import Continuation, put_back, runs_in
+from proxy.loop.continuation import CarriedTurns, Continuation, from_json, put_back, runs_in
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, ToolSelection
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
@@ -134,21 +134,25 @@ class RequestResolver:
         )
 
     async def _restored(
-        self, scope: Scope, chat: Json, runs: Sequence[str], hidden: Mapping[str, Continuation]
+        self, scope: Scope, chat: Json, runs: Mapping[str, bool], hidden: Mapping[str, Continuation]
     ) -> tuple[Json, Mapping[str, str]]:
         """The request with the hidden messages of earlier `runs` put back, and the pages that these runs have found."""
         owner, share = scope[CALLER].scope, scope.get(SHARE)
-        found = {run: hidden[run] for run in runs if run in hidden}
+        found: dict[str, Continuation | CarriedTurns] = {run: hidden[run] for run in runs if run in hidden}
         for run in runs:
             stored = None if run in found else await self._ports.store.get(owner, run)
             if stored is not None:
                 if share is not None:
                     share.count_parsed(stored)
-                found[run] = Continuation.from_json(orjson.loads(stored))
-        self._ports.observe("continuation.sought", sought=len(runs), found=len(found))
+                found[run] = from_json(orjson.loads(stored))
+        # A run without calls of the client's is stored only if its turns carry fields that clients cannot bring back.
+        sought = sum(run in found or calls_client for run, calls_client in runs.items())
+        if sought:
+            self._ports.observe("continuation.sought", sought=sought, found=len(found))
         if not found:
             return chat, _NO_SOURCES
-        sources = {url: title for one in found.values() for url, title in one.sources.items()}
+        parts = [hidden for hidden in found.values() if isinstance(hidden, Continuation)]
+        sources = {url: title for part in parts for url, title in part.sources.items()}
         return {**chat, "messages": put_back(chat["messages"], found)}, sources
 
     def _without_marks(self, chat: Json, marks: OfferConfig) -> tuple[Json, str, bool]:

@@ -203,7 +203,7 @@ class Assembler:
 
     def _whole_message(self) -> Json:
         """The assistant message as received, with the leaked calls among its tool calls."""
-        message = {**self._others.message}
+        message = self._others.whole()
         if self._texts.fields:
             self._texts.complete(message)
         if calls := self.calls.by_index:

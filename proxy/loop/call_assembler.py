@@ -13,6 +13,7 @@ import orjson
 from msgspec import Struct, field
 
 from proxy.loop.actions import CallUpstream
+from proxy.loop.carried import merged_fields
 from proxy.loop.chat import JSON_BLANKS, Json, ToolCall, is_json, name_of
 from proxy.loop.continuation import client_call_id
 from proxy.loop.leaks import Leak
@@ -21,6 +22,8 @@ from proxy.loop.rawjson import dumps_answer
 
 # The types of calls, and the field of each in which the input arrives in pieces.
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
+# The keys of a fragment, and of its function, that `PartialCall` holds by themselves.
+_OF_FRAGMENTS, _OF_FUNCTIONS = frozenset({"id", "type", *_ARGUMENTS}), frozenset({"name", *_ARGUMENTS.values()})
 # An escaped character, a backslash whose character is still to come, a quotation mark or a bracket.
 _MARK = re.compile(r'\\.|\\|["{}\[\]]', re.DOTALL)
 
@@ -62,7 +65,7 @@ class PartialCall(Struct):
 
     Attributes:
         id: the upstream's id.
-        fields: the fields as received, each with its latest value.
+        fields: the other fields as received, such as `extra_content`, which the upstream wants back.
         received: the entry of a whole message; None: the call was streamed.
         arguments: the pieces of the arguments.
         client_index: the index in the client's stream; None: the call is not the client's.
@@ -83,6 +86,11 @@ class PartialCall(Struct):
     is_announced: bool = False
     is_whole: bool = False
     scanner: ObjectScanner = field(default_factory=ObjectScanner)
+
+    def add_fields(self, fragment: Json, detail: Json) -> None:
+        """Add the other fields of a fragment, and of the function that it describes; most have none."""
+        if not (fragment.keys() <= _OF_FRAGMENTS and detail.keys() <= _OF_FUNCTIONS):
+            self.fields = merged_fields(self.fields, fragment)
 
     def entry(self) -> Json:
         """The call as an entry of a message's `tool_calls`."""
@@ -128,8 +136,8 @@ class CallAssembler(Struct):
             if not call.is_announced:
                 call.id = fragment.get("id") or call.id
             call.type = fragment.get("type") or call.type
-            call.fields.update(fragment)
             detail = fragment.get(call.type) or {}
+            call.add_fields(fragment, detail)
             if not isinstance(arguments := detail.get(_ARGUMENTS.get(call.type)), str):
                 arguments = as_text(arguments)
             if not call.name and (name := detail.get("name")):

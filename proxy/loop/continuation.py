@@ -8,19 +8,23 @@ begins before it is known whether its turn is mixed. The messages that the run a
 under RUN: the earlier turns, the assistant message as received, and the results of its server calls. Wherever a history
 has such an id, the hidden part is put back, under the upstream's own ids. If nothing is stored under RUN any more, the
 history stays as it is, which is complete but for the hidden part.
+
+Where a client is shown the whole run, only the fields that it cannot bring back are stored (`carried`).
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from proxy.loop.carried import Carried
 from proxy.loop.chat import BROKEN_OFF, Json, Turn, in_plain_text
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
 from proxy.loop.results import ToolResult, without_note
 
-_OURS = re.compile(r"call_([0-9a-f]{32})_s?[0-9]+")
+_OURS = re.compile(r"call_([0-9a-f]{32})_(s?)[0-9]+")
 
 
 def client_call_id(run_id: str, index: int) -> str:
@@ -29,7 +33,7 @@ def client_call_id(run_id: str, index: int) -> str:
 
 
 def server_call_id(run_id: str, number: int) -> str:
-    """The id, in a history, of a server's call that the client was shown and has sent back with calls of its own."""
+    """The id, in a history, of a server's call that the client was shown and has sent back."""
     return f"call_{run_id}_s{number}"
 
 
@@ -102,6 +106,22 @@ class Continuation(Struct, frozen=True):
         return restored
 
 
+CarriedTurns: TypeAlias = tuple[Carried, ...]
+"""The fields that the turns of a run carry, where the client is shown everything else."""
+
+
+def as_json(hidden: Continuation | CarriedTurns) -> Json:
+    """What is stored under a run, as JSON."""
+    return {"carried": [turn.as_json() for turn in hidden]} if isinstance(hidden, tuple) else hidden.as_json()
+
+
+def from_json(stored: Json) -> Continuation | CarriedTurns:
+    """What is stored under a run, from JSON."""
+    if "carried" not in stored:
+        return Continuation.from_json(stored)
+    return tuple([turn for held in stored["carried"] if (turn := Carried.from_json(held)) is not None])
+
+
 def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:
     """A turn's message with only the client's calls, under the client's ids, and the finish_reason for it."""
     message = {**in_plain_text(turn.message)}
@@ -130,16 +150,31 @@ def storable(added: Iterable[Json]) -> list[Json]:
     ]
 
 
-def runs_in(messages: Iterable[Json]) -> list[str]:
-    """The runs whose ids are in a history, in order."""
-    runs: dict[str, None] = {}
+def runs_in(messages: Iterable[Json]) -> dict[str, bool]:
+    """The runs whose ids are in a history, in order; each with whether a call of the client's is among its calls."""
+    runs: dict[str, bool] = {}
     for message in messages:
         if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all
-            runs.update(dict.fromkeys(_runs_of(message)))
-    return list(runs)
+            for identity in _ids_in(message):
+                if (match := _OURS.fullmatch(identity)) is not None:
+                    runs[match[1]] = runs.get(match[1], False) or not match[2]
+    return runs
 
 
-def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> list[Json]:
+def put_back(messages: Sequence[Json], found: Mapping[str, Continuation | CarriedTurns]) -> list[Json]:
+    """The history with everything that is stored under its runs put back."""
+    parts = {run: hidden for run, hidden in found.items() if isinstance(hidden, Continuation)}
+    restored = _with_hidden_parts(messages, parts) if parts else list(messages)
+    turns = [turn for hidden in found.values() if isinstance(hidden, tuple) for turn in hidden]
+    if by_call := {call_id: turn for turn in turns for call_id in turn.calls}:
+        for at, message in enumerate(restored):
+            ids = [call.get("id") for call in message.get("tool_calls") or ()]
+            if turn := next((by_call[call_id] for call_id in ids if call_id in by_call), None):
+                restored[at] = turn.put_into(message)
+    return restored
+
+
+def _with_hidden_parts(messages: Sequence[Json], found: Mapping[str, Continuation]) -> list[Json]:
     """The history with every `found` hidden part put back.
 
     The client may have rearranged its messages (calls of one turn in several messages, messages left out, results in
@@ -168,9 +203,14 @@ def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> lis
 
 def _runs_of(message: Json) -> list[str]:
     """The runs that a message belongs to, by the ids of its calls or of the call that it answers."""
+    return list(dict.fromkeys(run for run in map(_run_of, _ids_in(message)) if run is not None))
+
+
+def _ids_in(message: Json) -> list[str]:
+    """The ids of a message's calls, or of the call that it answers."""
     ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
     ids += [call.get("id") for call in message.get("tool_calls") or ()]
-    return list(dict.fromkeys(run for run in map(_run_of, ids) if run is not None))
+    return [identity for identity in ids if isinstance(identity, str)]
 
 
 def _run_of(identity: object) -> str | None:

@@ -2,10 +2,12 @@
 
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from proxy.loop.carried import merged_fields
 from proxy.loop.chat import TEXT_FIELDS, Json
 from proxy.loop.citations import CITATIONS
+from proxy.loop.details import FoldedDetails
 from proxy.loop.texts import DETAILS, shifted
 
 FOLDED_KEYS: Final = frozenset({*TEXT_FIELDS, "tool_calls"})
@@ -25,13 +27,29 @@ class OtherFields(Struct):
     first_detail: int
     message: Json
     aside: list[Json] = []
+    _details: FoldedDetails = field(default_factory=FoldedDetails)
+
+    def whole(self) -> Json:
+        """The message so far, which may be changed."""
+        details = self._details.whole()
+        return {**self.message, DETAILS: details} if details else {**self.message}
 
     def fold(self, delta: Json) -> None:
-        """Fold the fields of a delta into the message: a list extends the earlier list, any other value replaces it."""
+        """Fold the fields of a delta into the message: lists are joined, objects merged, other values replaced."""
         for key in delta.keys() - FOLDED_KEYS:
-            if (value := delta[key]) is not None:
-                known = self.message.get(key)
-                self.message[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
+            if (value := delta[key]) is None:
+                continue
+            known = self.message.get(key)
+            if key == DETAILS and isinstance(value, list):
+                self._details.add(value)
+            elif isinstance(value, list) and isinstance(known, list):
+                known += value
+            elif isinstance(value, list):
+                self.message[key] = [*value]
+            elif isinstance(value, dict) and isinstance(known, dict):
+                self.message[key] = merged_fields(known, value)
+            else:
+                self.message[key] = value
 
     def show(self, delta: Json, *, is_followed: bool) -> None:
         """Leave in a delta the fields that may be shown at once, and set the others aside for the end of the run.

@@ -75,7 +75,7 @@ def test_other_fields_of_the_clients_result_are_kept():
 def test_any_number_of_such_turns_can_stand_in_one_conversation():
     found = {RUN: continuation(), OTHER: continuation(OTHER, before=({"role": "assistant", "content": "earlier"},))}
     history = [USER, assistant(0, 1), result(0), result(1), assistant(0, 1, run=OTHER), result(0, run=OTHER)]
-    assert runs_in(history) == [RUN, OTHER]
+    assert list(runs_in(history)) == [RUN, OTHER]
     roles = [message["role"] for message in put_back(history, found)]
     assert roles == ["user", "assistant", "tool", "tool", "tool", "assistant", "assistant", "tool", "tool", "tool"]
 
@@ -92,7 +92,7 @@ def test_ids_of_others_are_not_ours(identity):
         {"role": "assistant", "tool_calls": [call(identity)]},
         {"role": "tool", "tool_call_id": identity, "content": ""},
     ]
-    assert runs_in(history) == []
+    assert runs_in(history) == {}
     assert put_back(history, {RUN: continuation()}) == history
 
 
@@ -104,7 +104,7 @@ def test_however_a_client_arranges_its_history_the_hidden_part_stands_in_it_once
     history = [message for at, message in enumerate(messages) if at not in left_out]
     known = {RUN: continuation()}
     restored = put_back(history, known)
-    assert runs_in(history) == ([RUN] if len(history) > (USER in history) else [])
+    assert list(runs_in(history)) == ([RUN] if len(history) > (USER in history) else [])
     assert [message for message in restored if message.get("tool_call_id") == "u1"] == (
         [{"role": "tool", "content": "found", "tool_call_id": "u1"}] if runs_in(history) else []
     )

@@ -9,15 +9,24 @@ call order: when the client sends the blocks back, this order tells the turns ap
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import orjson
 from msgspec import Struct
 
 from proxy.loop import rawjson
+from proxy.loop.carried import Carried
 from proxy.loop.chat import JSON_BLANKS, Json
 
 Events: TypeAlias = list[Json]
+
+
+class Sign(Protocol):
+    """Makes the signature of a turn's thoughts, as `Signatures.sign` does."""
+
+    def __call__(self, thoughts: str, carried: Carried = ...) -> str:
+        """The signature that holds these thoughts and fields."""
+        ...
 
 
 class ShownCall(Struct):
@@ -50,7 +59,7 @@ class Blocks:
     def __init__(
         self,
         *,
-        sign: Callable[[str], str],
+        sign: Sign,
         cite: Callable[[str], Sequence[Json]],
         mended: Callable[[str], Json | None] = lambda _: None,
     ) -> None:
@@ -62,6 +71,7 @@ class Blocks:
         self._pieces: list[str] = []  # of the open block's text, thoughts or input
         self._shows_thoughts = True
         self._is_object: bool | None = None  # whether the input begins as an object; None: it has not begun
+        self._signed: dict[int, str] = {}  # the thoughts that the signature of a block holds, by its index
         self._calls: list[ShownCall] = []  # of this turn
         self._waiting: list[ShownCall] = []  # server calls that wait until the open client call is complete
 
@@ -119,6 +129,10 @@ class Blocks:
             return []
         return self._whole_call(call)
 
+    def sign_again(self, index: int, carried: Carried) -> None:
+        """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
+        self.content[index]["signature"] = self._sign(self._signed[index], carried)
+
     def end_turn(self) -> Events:
         """End a turn: add the results of its server calls."""
         events = self.close()
@@ -141,7 +155,8 @@ class Blocks:
                     events += [self._delta({"type": "citations_delta", "citation": one}) for one in citations]
             case "thinking":
                 block["thinking"] = whole if self._shows_thoughts else ""
-                block["signature"] = self._sign("" if self._shows_thoughts else whole)
+                self._signed[len(self.content) - 1] = signed = "" if self._shows_thoughts else whole
+                block["signature"] = self._sign(signed)
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
                 block["input"] = parsed_input(whole, self._mended)

@@ -8,7 +8,7 @@ results of the client's own calls, in the last turn, are in the client's next me
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from proxy.api.messages.parts import (
     result_parts,
     user_parts,
 )
+from proxy.api.messages.signatures import Signed
 from proxy.api.messages.turns import ReplayedTurn, read_call
 from proxy.loop.chat import Json
 from proxy.loop.continuation import server_call_id
@@ -30,6 +31,20 @@ from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES, PICTURES_F
 
 Unseal: TypeAlias = Callable[[Any], str | None]
 """Opens a text that was sealed for this client; None: it was sealed elsewhere, for another client, or changed."""
+
+
+class ReadSignature(Protocol):
+    """Reads the signature of a block of thoughts, as `Signatures.read` does."""
+
+    def __call__(self, signature: Any, *, has_thoughts: bool) -> Signed:
+        """The contents of the signature; `has_thoughts`: whether the block itself shows the thoughts."""
+        ...
+
+
+def _unsigned(signature: Any, *, has_thoughts: bool) -> Signed:  # noqa: ARG001
+    """A signature that says nothing."""
+    return Signed()
+
 
 # The mark of the first block of Claude Code's system prompt, which differs in every request and would make the
 # upstream's cache useless.
@@ -86,7 +101,13 @@ class BlockConversation(Struct, frozen=True):
 
 
 def read_conversation(
-    system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str], *, for_answer: bool = True
+    system: Any,
+    messages: Any,
+    unseal: Unseal,
+    own_names: Mapping[str, str],
+    *,
+    read_signature: ReadSignature = _unsigned,
+    for_answer: bool = True,
 ) -> BlockConversation:
     """The conversation of a request.
 
@@ -95,6 +116,7 @@ def read_conversation(
         messages: the request's `messages`.
         unseal: opens text that this proxy sealed for the client.
         own_names: the client's names of server tools -> the names of the tools.
+        read_signature: reads the signatures of thoughts.
         for_answer: whether it is to be answered, so that it must not end with an assistant message.
 
     Raises:
@@ -103,7 +125,7 @@ def read_conversation(
     if not isinstance(messages, list) or not 0 < len(messages) <= _MOST_MESSAGES:
         refuse("messages", "must be a list of messages, at least one")
     chat = [{"role": "system", "content": text}] if (text := system_text(system)) else []
-    reader = _Reader(unseal, own_names)
+    reader = _Reader(unseal, own_names, read_signature)
     chat += reader.read(messages)
     roles = [role for message in chat if (role := message["role"]) != "system"]
     if not roles:
@@ -126,8 +148,9 @@ def system_text(system: Any, where: str = "system") -> str:
 class _Reader:
     """Reads messages in order. A turn with unanswered calls is kept open for the next message."""
 
-    def __init__(self, unseal: Unseal, own_names: Mapping[str, str]) -> None:
+    def __init__(self, unseal: Unseal, own_names: Mapping[str, str], read_signature: ReadSignature) -> None:
         self._unseal = unseal
+        self._read_signature = read_signature
         self._own_names = own_names
         self._open: ReplayedTurn | None = None
         self._chat: list[Json] = []
@@ -181,9 +204,12 @@ class _Reader:
                 if isinstance(text := block.get("text"), str) and text:
                     turn.add_text(text, is_cited=bool(block.get("citations")))
             case "thinking":
-                thought = block.get("thinking") or self._unseal(block.get("signature"))
-                if isinstance(thought, str) and thought:
-                    turn.thoughts.append(thought)
+                shown = thought if isinstance(thought := block.get("thinking"), str) else ""
+                signed = self._read_signature(block.get("signature"), has_thoughts=bool(shown))
+                if thoughts := shown or signed.thoughts:
+                    turn.thoughts.append(thoughts)
+                if signed.carried:
+                    turn.carried = signed.carried
             case "tool_use":
                 call = read_call(block, where)
                 call.id = _client_id(call.id)
@@ -257,14 +283,13 @@ class _Reader:
 def _tie_to_runs(turns: list[ReplayedTurn]) -> None:
     """Leave out server calls without a result, and give the others the ids that they had in the run.
 
-    With these ids, the loop finds the run of the client's calls and puts its hidden part back into its place.
+    With these ids, the loop finds what is stored under the run and puts it back into its place.
     """
-    runs = {call.id.split("_")[1] for turn in turns for call in turn.calls if call.id.startswith("call_")}
     for turn in turns:
         turn.calls = [call for call in turn.calls if call.result is not None or not call.is_server_tool]
         for call in turn.calls:
             match = _SHOWN.fullmatch(call.id) if call.is_server_tool else None
-            if match is not None and match[1] in runs:
+            if match is not None:
                 call.id = server_call_id(match[1], int(match[2]))
 
 

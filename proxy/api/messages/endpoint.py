@@ -20,6 +20,7 @@ from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import with_demands
 from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.request import MessagesRequest, read_request
+from proxy.api.messages.signatures import Signatures
 from proxy.api.messages.stream import MessageHead, MessageStream
 from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
 from proxy.api.messages.usage import usage_of
@@ -30,7 +31,9 @@ from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import rawjson
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.asked_json import demands_json
+from proxy.loop.carried import carries
 from proxy.loop.chat import Json, Turn, name_of
+from proxy.loop.continuation import CarriedTurns, as_json
 from proxy.loop.texts import without_blank_lines_before
 from proxy.loop.tokens import count_tokens
 from proxy.ports import EnoughShown, Headers, Ports
@@ -50,8 +53,14 @@ class _MessagesSurface(CheckingSurface):
         request = read_request(fields, needs_max_tokens=for_answer)
         declared, check = read_tools(fields, toolset.names), request.schema_check()
         sealer = sealer_for(scope[CALLER], self._secrets)
+        signatures = Signatures(sealer)
         conversation = read_conversation(
-            fields.get("system"), fields.get("messages"), sealer.open_text, own_names, for_answer=for_answer
+            fields.get("system"),
+            fields.get("messages"),
+            sealer.open_text,
+            own_names,
+            read_signature=signatures.read,
+            for_answer=for_answer,
         )
         resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
         resolved, tools = with_hosted(resolved, declared, own_names)
@@ -64,6 +73,7 @@ class _MessagesSurface(CheckingSurface):
         resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
         options = MessageOptions(
             sealer.seal_text,
+            signatures.sign,
             self._now,
             tools,
             server_calls=resolved.tool_events != "none",
@@ -106,6 +116,11 @@ class CreateMessage(_MessagesSurface):
             options = replace(options, mended=self.ports.toolset.mended)
         message = MessageBuilder(prepared.run_id, options)
         _replay(message, answer, reports, prepared)
+        carried = prepared.carried(answer, message)
+        for number, of_turn in enumerate(carried, 1):
+            if of_turn:
+                message.sign_again(number, of_turn)
+        await self._keep_carried(prepared, answer, carried)
         usage = usage_of(answer, message.server_tool_use())
         whole = prepared.head.message(message.blocks.content, message.ending(answer), usage)
         return rawjson.dumps_answer(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
@@ -115,8 +130,19 @@ class CreateMessage(_MessagesSurface):
         stream.add_headers(((REQUEST_ID, request_id.encode()),))
         writer = MessageStream(stream, prepared.head, message, request_id, hold_text=prepared.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        callbacks = Callbacks(writer.show, writer.tell, writer.report)
-        await writer.finish(await self._answer(prepared, callbacks))
+        answer = await self._answer(prepared, Callbacks(writer.show, writer.tell, writer.report))
+        await self._keep_carried(prepared, answer, prepared.carried(answer, message))
+        await writer.finish(answer)
+
+    async def _keep_carried(self, prepared: "_Prepared", answer: Respond, carried: CarriedTurns) -> None:
+        """Store the fields that the client cannot bring back, unless they are stored with the hidden part of the run.
+
+        A signature holds them too where it can: in a stream, the thoughts end before the calls begin.
+        """
+        turns = tuple([turn for turn in carried if turn and turn.calls])
+        if turns and not (answer.continuation is not None and prepared.hides(answer)):
+            owner = prepared.resolved.caller.scope
+            await self.ports.store.put(owner, prepared.run_id, rawjson.dumps_answer(as_json(turns)))
 
     async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
         if not prepared.options.shows_calls:
@@ -173,6 +199,13 @@ class _Prepared(Struct, frozen=True):
             if any(call.name not in visible for call in turn.calls):
                 return True
         return False
+
+    def carried(self, answer: Respond, message: MessageBuilder) -> CarriedTurns:
+        """For each turn of a run, the fields that the client cannot bring back; empty if no turn has any."""
+        turns = (*answer.earlier_turns, answer.turn)
+        if not any(carries(turn.message) for turn in turns):
+            return ()
+        return tuple([message.carried_by(turn, self.resolved.offer.server_tools) for turn in turns])
 
     def shows_client_first(self, turn: Turn) -> bool:
         """Whether the first visible call of a turn is one of the client's own."""

@@ -1,10 +1,11 @@
 """The content of a message: chunks and answered calls of a run -> content blocks, and the events that build them."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from proxy.api.messages.blocks import Blocks, Events, ShownCall, is_complete
+from proxy.api.messages.blocks import Blocks, Events, ShownCall, Sign, is_complete
 from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
 from proxy.api.messages.pages import (
@@ -21,8 +22,10 @@ from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, MessageTools
 from proxy.loop import rawjson
 from proxy.loop.actions import AnsweredCall, Respond
-from proxy.loop.chat import WINDOW_EXCEEDED, Json, ToolCall
+from proxy.loop.carried import Carried, carried_by
+from proxy.loop.chat import WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
 from proxy.loop.citations import CITATIONS, Citation, moved_back
+from proxy.loop.continuation import server_call_id
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
@@ -34,6 +37,7 @@ class MessageOptions(Struct, frozen=True):
 
     Attributes:
         seal: seals text for the client.
+        sign: makes the signature of a turn's thoughts; see `Signatures.sign`.
         now: gives the time, for pages that are fetched.
         tools: which server tools the client is shown, and whether it takes several calls in one turn.
         server_calls: whether the calls of other server tools are shown as well.
@@ -46,6 +50,7 @@ class MessageOptions(Struct, frozen=True):
     """
 
     seal: Callable[[str], str]
+    sign: Sign
     now: Callable[[], str]
     tools: MessageTools = MessageTools()
     server_calls: bool = False
@@ -76,7 +81,7 @@ class MessageBuilder:
         self._run_id = run_id
         self._options = options
         self._cited = CitedPages(options.seal, options.pages)
-        self.blocks = Blocks(sign=options.seal, cite=self._cited.citations, mended=options.mended)
+        self.blocks = Blocks(sign=options.sign, cite=self._cited.citations, mended=options.mended)
         self._stop = StopFilter(options.stops) if options.stops else None
         self._text_length = 0  # of the text since the last block, text that is held back included
         self._buffer = ""  # blanks that become a block only if text follows, or text behind a call that is not complete
@@ -85,6 +90,9 @@ class MessageBuilder:
         # The key is the upstream's call id, the tool and the arguments: some upstreams use an id more than once.
         self._begun: dict[tuple[str, str, str], list[ShownCall]] = {}
         self._numbered = 0
+        self._thoughts_of: dict[int, int] = {}  # turn -> the index of the block of its thoughts
+        # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
+        self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
         self._waiting: dict[int, str] = {}  # arguments of client calls that wait until an earlier call is complete
         self._current: int | None = None  # the client's call that is being written
@@ -140,6 +148,8 @@ class MessageBuilder:
         if not is_complete(arguments) and (repaired := self._options.arguments_of(ToolCall(call_id, tool, arguments))):
             arguments = rawjson.dumps_answer(repaired).decode()
         self._numbered += 1
+        id_in_history = server_call_id(self._run_id, self._numbered)
+        self._ids_in_history.setdefault((call_id, tool), deque()).append(id_in_history)
         own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:
             use = {"type": "server_tool_use", "id": own_id, "name": shown}
@@ -151,6 +161,26 @@ class MessageBuilder:
         self._begun.setdefault(key, []).append(call)
         events = [] if self.blocks.has_open_call else self._flush()
         return events + self.blocks.add_server_call(call)
+
+    def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> Carried:
+        """The fields of a turn that the client cannot bring back; asked once for each turn of the run, in order.
+
+        Args:
+            turn: a turn of the finished run.
+            server_tools: the server's tools by every name under which the model may call them.
+        """
+        ids = list[str | None]()
+        for entry, client_id in turn.entries:
+            name = name_of(entry) or ""
+            tool = server_tools[name].name if name in server_tools else name
+            shown = self._ids_in_history.get((entry.get("id") or "", tool))
+            ids.append(client_id or (shown.popleft() if shown else None))
+        return carried_by(turn.message, ids)
+
+    def sign_again(self, turn: int, carried: Carried) -> None:
+        """Add fields to the signature of the thoughts of a turn, if it has any; for a message that nobody has seen."""
+        if (index := self._thoughts_of.get(turn)) is not None:
+            self.blocks.sign_again(index, carried)
 
     def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
         """Add the results of a turn's calls, and the calls that were answered without being run."""
@@ -206,7 +236,9 @@ class MessageBuilder:
             return []
         events = [] if self._has_thoughts else self._flush() + self.blocks.close()
         self._has_thoughts = True
-        return events + self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
+        events += self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
+        self._thoughts_of[self._turn] = len(self.blocks.content) - 1
+        return events
 
     def _add_text(self, text: str, citations: Sequence[Citation]) -> Events:
         """Add text, without the blank line that separates two turns of a chat: here they are two blocks."""

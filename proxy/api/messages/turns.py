@@ -6,6 +6,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.api.messages.parts import refuse
+from proxy.loop.carried import Carried
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
@@ -32,7 +33,8 @@ class ReplayedCall(Struct):
 class ReplayedTurn(Struct):
     """An upstream turn, read back from an assistant message: its thoughts, text and calls.
 
-    `origin` is the run and turn in the ids of its calls; None: the ids were not made here.
+    `origin` is the run and turn in the ids of its calls; None: the ids were not made here. `carried` are the fields
+    that the signature of its thoughts holds for it.
     """
 
     thoughts: list[str] = []
@@ -41,6 +43,7 @@ class ReplayedTurn(Struct):
     has_results: bool = False
     ends_with_citation: bool = False
     origin: str | None = None
+    carried: Carried = Carried()
 
     def continues_with(self, origin: str | None) -> bool:
         """Whether a call of this origin belongs to the turn, although it comes after the turn's results."""
@@ -67,7 +70,7 @@ class ReplayedTurn(Struct):
             message["reasoning_content"] = "\n".join(self.thoughts)
         if self.calls:
             message["tool_calls"] = [call.as_chat() for call in self.calls]
-        yield message
+        yield self.carried.put_into(message) if self.carried else message
         for call in self.calls:
             yield {"role": "tool", "tool_call_id": call.id, "content": call.result}
         if pictures := [part for call in self.calls for part in call.pictures]:

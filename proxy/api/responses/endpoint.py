@@ -28,6 +28,7 @@ from proxy.api.sealed import sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, collect, tool_headers
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
+from proxy.loop.carried import carries
 from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
 from proxy.loop.errors import PreviousResponseNotFound, ProxyError
@@ -186,14 +187,16 @@ class _Prepared(Struct, frozen=True):
         """The finished response as it is stored."""
         # After a mixed turn, the hidden messages are stored apart; the client's results have the ids to find them.
         added = storable(answer.added)
-        has_read_more = added and answer.continuation is None
-        turns = [*added, answer.message] if has_read_more else ()
+        holds_more = (added or carries(answer.message)) and answer.continuation is None
+        turns = [*added, answer.message] if holds_more else ()
         found = {url: title for url, title in answer.sources.items() if url not in self.resolved.sources}
         return StoredResponse(response, with_ids(self.items, self.run_id), self.request.previous, turns, found)
 
     def carried(self, answer: Respond) -> str | None:
-        """The sealed hidden part of a mixed turn, which the client carries if nothing is stored here; else None."""
+        """The sealed part of a run that its items do not show, if nothing is stored here; None: there is none."""
         hidden = answer.continuation
-        if self.request.store or hidden is None or not (hidden.before or hidden.results):
+        if self.request.store or hidden is None:
+            return None
+        if not (hidden.before or hidden.results or carries(hidden.message)):
             return None
         return self.seal.hidden(self.run_id, hidden)

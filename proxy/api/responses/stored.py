@@ -62,7 +62,7 @@ class StoredResponse(Struct, frozen=True):
         response: the response as the client has received it.
         input: the items of its request, without the conversation before them.
         previous: the id of the response that it continues.
-        turns: the messages that its run has added, if the model has read more than the output contains.
+        turns: the messages that its run has added, if they hold more than the output shows.
         sources: URL -> title of the pages that its run has found, which later answers may cite.
     """
 

@@ -652,7 +652,7 @@ async def test_a_number_of_any_size_stays_as_the_model_wrote_it(upstream, stream
 
 
 def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is_complete():
-    blocks = Blocks(sign=str, cite=lambda _: ())
+    blocks = Blocks(sign=lambda thoughts, _=None: thoughts, cite=lambda _: ())
     use = {"type": "server_tool_use", "id": "s", "name": "web_search"}
     blocks.begin_tool_use("c", "open_door")
     assert blocks.add_server_call(ShownCall(use, "{}", {"type": "web_search_tool_result"})) == []  # it may go on
