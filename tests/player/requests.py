@@ -1,0 +1,100 @@
+"""The client of a case: a request in words that no surface owns, written for each, and what comes after an answer."""
+
+from typing import Any
+
+from tests.player.answers import Answer
+
+PATHS = {"chat": "/v1/chat/completions", "relay": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages", "messages-thinking": "/v1/messages"}  # fmt: skip
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PARAMETERS = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+QUESTION = "What is it?"
+
+Request = dict[str, Any]  # path, method, headers, body
+
+
+def first(ask: dict[str, Any], surface: str, *, stream: bool) -> Request:
+    """The request that opens a conversation."""
+    headers = {**ask.get("headers", {})}
+    tools = ask.get("server_tools", "none" if surface == "relay" else None)
+    if tools is not None:
+        headers["x-server-tools"] = tools
+    said = ask.get("messages") or [{"role": "user", "text": ask.get("text", QUESTION) * ask.get("times", 1)}]
+    messages = [{"role": one["role"], "content": _content(one, surface)} for one in said]
+    body: dict[str, Any] = {"model": ask.get("model", "m")}
+    body["input" if surface == "responses" else "messages"] = messages
+    if surface.startswith("messages"):
+        headers["anthropic-version"] = "2023-06-01"
+        body["max_tokens"] = 1000
+    offered = [_function(one, surface) for one in ask.get("functions", ())]
+    if ask.get("search"):
+        offered.insert(
+            0,
+            {"type": "web_search_20250305", "name": "web_search"}
+            if surface.startswith("messages")
+            else {"type": "web_search"},
+        )
+    if offered:
+        body["tools"] = offered
+    if surface == "messages-thinking":
+        body["thinking"] = {"type": "enabled", "budget_tokens": 2000}
+    body |= ask.get("body", {})
+    return {
+        "path": PATHS[surface],
+        "method": "POST",
+        "headers": headers,
+        "body": body | ({"stream": True} if stream else {}),
+    }
+
+
+def again(before: Request, *, stream: bool) -> Request:
+    body = {key: value for key, value in before["body"].items() if key != "stream"}
+    return {**before, "body": body | ({"stream": True} if stream else {})}
+
+
+def later(before: Request, answer: Answer, ask: dict[str, Any], surface: str, *, chained: bool) -> Request:
+    """The request after an answer, which stands in the history as it came: with results for its calls, or a question."""
+    results = ask.get("results", ())
+    ids = [call["id"] for call in answer.calls]
+    assert len(results) == len(ids), f"the case has {len(results)} results for {len(ids)} calls: {answer.calls}"
+    body = {**before["body"]}
+    if surface == "responses":
+        new = [
+            {"type": "function_call_output", "call_id": one, "output": text}
+            for one, text in zip(ids, results, strict=True)
+        ]
+        new += [{"role": "user", "content": ask["text"]}] if "text" in ask else []
+        body["input"] = new if chained else [*body["input"], *answer.history, *new]
+        body |= {"previous_response_id": answer.response_id} if chained else {}
+    elif surface.startswith("messages"):
+        content: Any = [
+            {"type": "tool_result", "tool_use_id": one, "content": text} for one, text in zip(ids, results, strict=True)
+        ]
+        content += [{"type": "text", "text": ask["text"]}] if "text" in ask else []
+        body["messages"] = [*body["messages"], *answer.history, {"role": "user", "content": content}]
+    else:
+        new = [{"role": "tool", "tool_call_id": one, "content": text} for one, text in zip(ids, results, strict=True)]
+        new += [{"role": "user", "content": ask["text"]}] if "text" in ask else []
+        body["messages"] = [*body["messages"], *answer.history, *new]
+    return {**before, "body": body}
+
+
+def _content(said: dict[str, Any], surface: str) -> Any:
+    """The text of a message, and its picture before the surface's own eyes."""
+    if "picture" not in said:
+        return said["text"]
+    url = "https://p.example/cat.png" if said["picture"] == "url" else f"data:image/png;base64,{PICTURE}"
+    if surface == "responses":
+        return [{"type": "input_text", "text": said["text"]}, {"type": "input_image", "image_url": url}]
+    if surface.startswith("messages"):
+        source = {"type": "url", "url": url}
+        if said["picture"] == "data":
+            source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+        return [{"type": "text", "text": said["text"]}, {"type": "image", "source": source}]
+    return [{"type": "text", "text": said["text"]}, {"type": "image_url", "image_url": {"url": url}}]
+
+
+def _function(name: str, surface: str) -> dict[str, Any]:
+    if surface.startswith("messages"):
+        return {"name": name, "description": name, "input_schema": PARAMETERS}
+    function = {"name": name, "description": name, "parameters": PARAMETERS}
+    return {"type": "function", **function} if surface == "responses" else {"type": "function", "function": function}
