@@ -160,15 +160,18 @@ class Assembler:
         self._shown.show(delta)
         if DETAILS in delta:
             delta[DETAILS] = shifted(delta[DETAILS], self._upstream_call.first_detail)
-        for leak in self._texts.leaks(has_calls=bool(self.calls.by_index)):
-            delta.setdefault("tool_calls", []).extend(self.calls.add_leaked(leak))
+        shown = self.calls.end()
+        for leak in self._texts.leaks(has_calls=bool(self.calls.so_far)):
+            shown += self.calls.add_leaked(leak)
+        if shown:
+            delta["tool_calls"] = shown
         if not self._finish_reason and done:
             reason = inferred_reason(self._whole_message(), self._upstream_call.body, self._usage)
             self._finish_reason = reason or ("stop" if self._texts.garbled else "")
         if not self._finish_reason:
             raise UpstreamError(NO_REASON)
         # A turn that calls the server's tools, and none of the client's, is followed by another one.
-        is_followed = self.calls.by_index and not self.calls.client_count and self._finish_reason not in BROKEN_OFF
+        is_followed = self.calls.so_far and not self.calls.client_count and self._finish_reason not in BROKEN_OFF
         self._shown.close(delta, is_followed=bool(is_followed))
         visible = [self._chunk(delta)] if any(delta.values()) else []
         for chunk in visible:
@@ -177,7 +180,7 @@ class Assembler:
 
     def finish(self) -> Turn:
         """The turn as far as it has arrived."""
-        message, calls = self._whole_message(), self.calls.by_index
+        message = self._whole_message()
         self._envelope.pop("choices", None)
         return Turn(
             message,
@@ -189,7 +192,7 @@ class Assembler:
             buffered=tuple(self._buffer.chunks),
             aside=tuple(map(self._chunk, self._others.aside)),
             garbled=self._texts.garbled,
-            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self.calls.client_count else (),
+            client_ids=tuple([one.client_id for one in self.calls.so_far]) if self.calls.client_count else (),
             step=self._upstream_call.step,
             number=self._upstream_call.number,
         )
@@ -198,7 +201,7 @@ class Assembler:
         """The chunks that may be shown now, among the `visible` ones and those buffered before."""
         if self._shown.length >= PROOF_CHARACTERS:
             self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.tools)
-        has_calls, calls_client = bool(self.calls.by_index), bool(self.calls.client_count)
+        has_calls, calls_client = bool(self.calls.so_far), bool(self.calls.client_count)
         return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
 
     def _whole_message(self) -> Json:
@@ -206,8 +209,8 @@ class Assembler:
         message = self._others.whole()
         if self._texts.fields:
             self._texts.complete(message)
-        if calls := self.calls.by_index:
-            message["tool_calls"] = [calls[index].entry() for index in sorted(calls)]
+        if self.calls.so_far:
+            message["tool_calls"] = self.calls.entries()
         else:
             message.setdefault("content", "")
         return message
@@ -237,7 +240,7 @@ class Assembler:
                 delta["tool_calls"] = shown
             self._shown.close(delta, is_followed=not shown)  # the turn's text stands before its calls
         if not delta.keys() <= FOLDED_KEYS:
-            is_followed = bool(self.calls.by_index) and not self.calls.client_count
+            is_followed = bool(self.calls.so_far) and not self.calls.client_count
             self._others.show(delta, is_followed=is_followed)
         is_shown = any(value not in _NOTHING for value in delta.values())
         if self._logprobs.held or choice.get("logprobs"):

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from proxy.loop import rawjson, sse
-from proxy.loop.call_assembler import as_text
+from proxy.loop.call_fragments import as_text
 from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json
 from proxy.loop.errors import UpstreamError
 from proxy.loop.finish_reason import inferred_reason

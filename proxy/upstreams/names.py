@@ -1,13 +1,17 @@
 """Replaces tool names that an upstream would refuse in requests, and restores them in answers.
 
 OpenAI and GLM accept `^[a-zA-Z0-9_-]{1,64}$`. Apps send other names (`browser.search`, names in other scripts), and
-expect calls with the names that they sent.
+expect calls with the names that they sent. Some servers leave parts of a model's raw format attached to the name of a
+call, which are taken off.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
+from proxy.loop.call_fragments import as_text
 from proxy.loop.chat import Json, name_of
+from proxy.loop.leaks import clean_name
+from proxy.loop.leaks.glm import split_glued_name
 
 _GOOD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BAD_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
@@ -66,7 +70,8 @@ class ToolNames:
             message = choice.get("message") or choice.get("delta") or {}
             for call in message.get("tool_calls") or ():
                 detail = call.get("function") or call.get("custom") or {}
-                if (name := detail.get("name")) in self.originals:
+                name = clean_name(detail.get("name") or "", self.originals)
+                if name in self.originals:
                     detail["name"] = self.originals[name]
                     changed = True
         return changed
@@ -83,6 +88,43 @@ class ToolNames:
             return entry
         kind = entry.get("type", "function")
         return {**entry, kind: {**entry[kind], "name": self._replacements[name]}}
+
+
+def functions_of(request: Json) -> dict[str, Json]:
+    """The names of the functions that a request offers -> their JSON Schemas."""
+    functions: dict[str, Json] = {}
+    for tool in request.get("tools") or ():
+        if (name := name_of(tool)) is not None:
+            schema = tool[tool.get("type", "function")].get("parameters")
+            functions[name] = schema if isinstance(schema, dict) else {}
+    return functions
+
+
+def clean_calls(answer: Json, request: Json) -> bool:
+    """Take raw format off the names in the calls of a whole completion, in place; whether there was any."""
+    entries = [entry for choice in answer["choices"] for entry in choice["message"].get("tool_calls") or ()]
+    functions = functions_of(request) if entries else {}
+    cleaned = [clean_call(entry, functions) for entry in entries]
+    return any(cleaned)
+
+
+def clean_call(entry: Json, functions: Mapping[str, Json]) -> bool:
+    """Take raw format off the name in an entry of `tool_calls`, in place, if that gives the name of a function.
+
+    Returns:
+        Whether there was any.
+
+    Raises:
+        UpstreamError: the arguments are nested too deep.
+    """
+    function = entry.get("function") or {}
+    if not (name := function.get("name")) or name in functions:
+        return False
+    name, arguments = split_glued_name(name, as_text(function.get("arguments")), functions)
+    if name not in functions:
+        return False
+    function["name"], function["arguments"] = name, arguments
+    return True
 
 
 def _unused(name: str, taken: Collection[str]) -> str:

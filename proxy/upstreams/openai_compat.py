@@ -25,7 +25,7 @@ from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_completion, parse_object
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
-from proxy.upstreams.names import ToolNames
+from proxy.upstreams.names import ToolNames, clean_calls
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import RelayReader
@@ -115,6 +115,7 @@ class OpenAICompatible:
         try:
             raw = await self.endpoint.complete_whole(content, key=self.api_key)
             answer, changed = parse_completion(raw, self.profile, names, request)
+            changed = clean_calls(answer, request) or changed
         except (ProxyError, asyncio.CancelledError) as exc:
             if not isinstance(exc, ProxyError):
                 count(self._used_by_relay(None, request, float))

@@ -3,6 +3,7 @@
 The reader also records the parts of the stream that show, at the end, whether the stream is complete.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -10,7 +11,7 @@ import orjson
 from proxy.config import PriceConfig
 from proxy.loop import rawjson, sse
 from proxy.loop.assembler import NO_REASON
-from proxy.loop.call_assembler import inferred_index, is_index
+from proxy.loop.call_fragments import Fragment, StreamedCalls
 from proxy.loop.chat import Json
 from proxy.loop.errors import UpstreamError
 from proxy.loop.finish_reason import inferred_reason
@@ -18,10 +19,11 @@ from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.loop.sse import DONE_DATA
 from proxy.ports import Write
 from proxy.upstreams.answers import parse_chunk
-from proxy.upstreams.names import ToolNames
+from proxy.upstreams.names import ToolNames, clean_call, functions_of
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 
+_CALLS = b'"tool_calls"'
 _HEAD = ("id", "object", "created", "model")  # the fields that are the same in every chunk of a stream
 
 
@@ -78,14 +80,15 @@ class RelayReader:
 
     def _mended(self, event: sse.Event) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
-        calling = [index for index, choice in self.choices.items() if choice.ids]
-        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, calling)
-        usage = chunk.get("usage")
-        is_priced = self.price is not None and usage
-        if changed or is_priced or _lacks_index(chunk):  # it is serialized again, with its numbers untouched
+        calling = [index for index, choice in self.choices.items() if choice.calls.so_far]
+        # The indices and names of calls may have to be corrected, and then the chunk is serialized again.
+        loads = rawjson.loads if _CALLS in event.data else orjson.loads
+        chunk, changed = parse_chunk(event, self.profile, self.names, loads, calling)
+        is_priced = self.price is not None and chunk.get("usage")
+        if changed or is_priced:  # it is serialized again, with its numbers untouched
             chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
             changed = True
-        if usage:
+        if usage := chunk.get("usage"):
             self.usage = chunk["usage"] = with_cost(usage, self.price)
             if not (self.shows_usage or chunk["choices"]):
                 return b""
@@ -96,8 +99,8 @@ class RelayReader:
             if delta := choice.get("delta"):
                 self.head = chunk
                 self.written += 1
-                so_far = self.choices.get(index) or self.choices.setdefault(index, _StreamedChoice())
-                so_far.take(delta)
+                so_far = self.choices.get(index) or self.choices.setdefault(index, _StreamedChoice(self.request))
+                changed = so_far.take(delta) or changed
         if changed:
             self.pattern = None
             return sse.encode(chunk)
@@ -129,37 +132,59 @@ class RelayReader:
 
 @dataclass(slots=True)
 class _StreamedChoice:
-    """The parts of a relayed choice that show whether it is complete."""
+    """The parts of a relayed choice that show whether it is complete.
 
+    Attributes:
+        request: the request that it answers.
+        has_text: whether there is a text for the user.
+        function: the call in OpenAI's old format.
+        calls: the tool calls.
+        indices: the index of each call in the client's stream.
+        taken: the same indices.
+        next_index: the lowest index above them.
+        functions: the functions of the request, once a call has arrived.
+    """
+
+    request: Json
     has_text: bool = False
     function: Json | None = None
-    ids: dict[int, str] = field(default_factory=dict)
-    arguments: dict[int, list[str]] = field(default_factory=dict)
+    calls: StreamedCalls = field(default_factory=StreamedCalls)
+    indices: list[int] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
+    next_index: int = 0
+    functions: Mapping[str, Json] | None = None
 
-    def take(self, delta: Json) -> None:
-        """Add a delta, and give its calls any missing indices."""
+    def take(self, delta: Json) -> bool:
+        """Add a delta, and mend its calls; whether there was anything to mend."""
         if delta.get("content") or delta.get("refusal"):
             self.has_text = True
         self.function = self.function or delta.get("function_call")
-        for call in delta.get("tool_calls") or ():
-            if not is_index(call.get("index")):
-                call["index"] = inferred_index(call, self.ids)
-            index = call["index"]
-            self.ids[index] = call.get("id") or self.ids.get(index, "")
-            function = call.get("function") or {}
-            self.arguments.setdefault(index, []).append(function.get("arguments") or "")
+        is_mended = False
+        for entry in delta.get("tool_calls") or ():
+            if self.functions is None:
+                self.functions = functions_of(self.request)
+            is_mended = clean_call(entry, self.functions) or is_mended
+            fragment = Fragment.read(entry, self.functions)
+            at = self.calls.place(fragment)
+            self.calls.so_far[at].arguments.feed(fragment.arguments)
+            if at == len(self.indices):
+                self._number(fragment.index)
+                if not fragment.name and (name := self.calls.so_far[at].name):  # it came in a fragment before
+                    entry |= {"type": "function", "function": {**(entry.get("function") or {}), "name": name}}
+            if fragment.index != self.indices[at]:
+                entry["index"] = self.indices[at]
+                is_mended = True
+        return is_mended
+
+    def _number(self, wanted: int | None) -> None:
+        """Give the next call its index: the upstream's, unless it has none or has used it for another call."""
+        index = self.next_index if wanted is None or wanted in self.taken else wanted
+        self.indices.append(index)
+        self.taken.add(index)
+        self.next_index = max(self.next_index, index + 1)
 
     @property
     def message(self) -> Json:
         """The parts of the message that show whether it is complete."""
-        calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.arguments.values()]
+        calls = [{"function": {"arguments": call.arguments.text}} for call in self.calls.so_far]
         return {"refusal": self.has_text, "tool_calls": calls, "function_call": self.function}
-
-
-def _lacks_index(chunk: Json) -> bool:
-    """Whether a chunk has a tool call without an index."""
-    for choice in chunk["choices"]:
-        delta = choice.get("delta")
-        if delta and (calls := delta.get("tool_calls")) and not all(is_index(call.get("index")) for call in calls):
-            return True
-    return False

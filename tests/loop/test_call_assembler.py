@@ -1,47 +1,128 @@
-import orjson
+from time import process_time
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from proxy.loop.call_assembler import ObjectScanner, is_index
+from proxy.loop.actions import CallUpstream
+from proxy.loop.call_assembler import CallAssembler
+from proxy.loop.errors import UpstreamError
+from proxy.loop.leaks import Leak
+from proxy.loop.turn_bounds import MOST_ARGUMENT_BYTES, MOST_CALLS
 
-
-@given(
-    st.dictionaries(st.text('"\\{}[]a ', max_size=6), st.recursive(st.text('"\\{}[]a'), st.lists), max_size=3),
-    st.data(),
+CALL = CallUpstream(
+    {},
+    number=1,
+    run_id="r",
+    client_tools=frozenset({"open_door"}),
+    tools={"search": {"properties": {"q": {}}}, "open_door": {"properties": {"n": {}}}},
 )
-def test_an_object_ends_with_its_last_bracket_however_it_is_cut(value, data):
-    text = orjson.dumps(value).decode()
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))))
-    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    scanner = ObjectScanner()
-    ends = [scanner.feed(piece) for piece in ["\n ", *pieces, " ", "{}"]]
-    assert ends == [
-        False,
-        *(piece.endswith("}") and at == _last(pieces) for at, piece in enumerate(pieces)),
-        False,
-        False,
-    ]
 
 
-def _last(pieces):
-    return max(at for at, piece in enumerate(pieces) if piece)
+def function(name="search", arguments="", *, index=0, **fields):
+    return {"index": index, **fields, "function": {"name": name, "arguments": arguments}}
 
 
-@pytest.mark.parametrize("text", ["", " ", "[{}]", '"{}"', "null", "{} x", '{"a": "}', "{]x", "x{}"])
-def test_what_is_no_object_alone_never_ends(text):
-    scanner = ObjectScanner()
-    assert not scanner.feed(text)
-    assert not scanner.feed("")
+def piece(arguments, index=0):
+    return {"index": index, "function": {"arguments": arguments}}
 
 
-def test_the_end_of_an_object_in_very_many_pieces_is_found():
-    scanner = ObjectScanner()
-    scanner.feed('{"a":[')
-    assert not any(scanner.feed("{},") for _ in range(40_000))
-    assert scanner.feed("0]}  ")
+def shown_arguments(fragments):
+    return [(one["index"], one["function"]["arguments"]) for one in fragments]
 
 
-@pytest.mark.parametrize(("fragment", "has_one"), [({"index": 0}, True), ({"index": -1}, False), ({}, False)])
-def test_some_servers_send_calls_without_an_index(fragment, has_one):
-    assert is_index(fragment.get("index")) is has_one
+@pytest.mark.parametrize("ids", [("a", "a", "a"), ("", "", ""), (None, 0, None), ("a", "", "a"), ("a", "b", "a")])
+def test_every_call_of_a_turn_has_an_id_of_its_own(ids):
+    streamed, whole = CallAssembler(CALL), CallAssembler(CALL)
+    streamed.add([function(id=identity, index=at, arguments='{"q":1}') for at, identity in enumerate(ids)])
+    whole.add_whole([function(id=identity, arguments="{}") for identity in ids])
+    for calls in streamed, whole:
+        entries = calls.entries()
+        assert len({entry["id"] for entry in entries}) == len(ids)
+        assert entries[0]["id"] == (ids[0] or "call_rt1_0")
+    assert [call.id for call in streamed.take_ready()] == [entry["id"] for entry in streamed.entries()]
+
+
+def test_an_id_that_comes_late_is_the_calls_until_the_call_has_started():
+    calls = CallAssembler(CALL)
+    calls.add([function(), {"index": 0, "id": "late"}])
+    calls.add([function(index=1, arguments='{"q":1}')])
+    assert calls.entries()[0]["id"] == "late"
+    started = CallAssembler(CALL)
+    started.add([function(arguments='{"q":1}')])
+    [ready] = started.take_ready()
+    started.add([{"index": 0, "id": "late"}])
+    assert started.entries()[0]["id"] == ready.id != "late"
+
+
+def test_a_call_with_an_empty_object_starts_when_the_next_one_begins():
+    calls = CallAssembler(CALL)
+    calls.add([function(arguments="{}")])
+    assert calls.take_ready() == []
+    calls.add([function(index=1, arguments="{")])
+    assert [call.arguments for call in calls.take_ready()] == ["{}"]
+    calls.add([piece("}", index=1), piece('{"q":1}', index=1)])
+    assert [call.arguments for call in calls.take_ready()] == ['{"q":1}']
+
+
+def test_a_custom_call_is_never_started_early():
+    calls = CallAssembler(CALL)
+    calls.add([{"index": 0, "id": "a", "type": "custom", "custom": {"name": "search", "input": '{"q":1}'}}])
+    calls.add([function(index=1, arguments='{"q":1}')])
+    assert [call.name for call in calls.take_ready()] == ["search"]
+
+
+def test_a_client_gets_arguments_once_that_its_upstream_sends_twice():
+    calls = CallAssembler(CALL)
+    shown = calls.add([function("open_door", '{"n":'), piece("1}"), piece('{"n":'), piece("1}")])
+    shown += calls.add([function("open_door", "{}", index=1), piece('{"n":2}', index=1)])
+    shown += calls.add([function("open_door", "{}", index=2), function("open_door", '{"n":3}{"n":4}', index=3)])
+    shown += calls.end()
+    written = ["".join(text for index, text in shown_arguments(shown) if index == at) for at in range(4)]
+    assert written == ['{"n":1}', '{"n":2}', "{}", '{"n":3}{"n":4}']
+    assert [entry["function"]["arguments"] for entry in calls.entries()] == written
+    whole = CallAssembler(CALL)
+    whole.add_whole([function("open_door", arguments='{"n":1}{"n":1}')])
+    assert whole.entries()[0]["function"]["arguments"] == '{"n":1}'
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_a_turn_of_too_many_calls_is_a_failure_of_the_upstream(client):
+    name = "open_door" if client else "search"
+    many = [function(name, "{}", index=at, id=str(at)) for at in range(MOST_CALLS)]
+    calls = CallAssembler(CALL)
+    calls.add([dict(one) for one in many])
+    with pytest.raises(UpstreamError, match="128 tool calls"):
+        calls.add([function(index=MOST_CALLS)])
+    with pytest.raises(UpstreamError, match="128 tool calls"):
+        CallAssembler(CALL).add_whole([*many, function()])
+    full = CallAssembler(CALL)
+    full.add_whole(many)
+    with pytest.raises(UpstreamError, match="128 tool calls"):
+        full.add_leaked(Leak("search", "{}"))
+
+
+def test_arguments_of_too_many_bytes_are_a_failure_of_the_upstream():
+    text = '{"q":"' + "é" * (MOST_ARGUMENT_BYTES // 2 - 4) + '"}'
+    assert len(text.encode()) == MOST_ARGUMENT_BYTES
+    calls = CallAssembler(CALL)
+    calls.add([function(arguments=text)])
+    with pytest.raises(UpstreamError, match="1048576 bytes"):
+        calls.add([piece(" ")])
+    CallAssembler(CALL).add_whole([function(arguments=text)])
+    with pytest.raises(UpstreamError, match="1048576 bytes"):
+        CallAssembler(CALL).add_whole([function(arguments={"q": "x" * MOST_ARGUMENT_BYTES})])
+
+
+@pytest.mark.parametrize("name", ["search", "open_door", None])
+@pytest.mark.parametrize("opening", ['{"a":[', "", '{}{"a":[', '{"a":1}{"a":['])
+def test_arguments_in_very_many_pieces_cost_no_more_than_their_length(name, opening):
+    def seconds(count):
+        calls, begun = CallAssembler(CALL), process_time()
+        calls.add([function(name, opening), function("search", "")])
+        for _ in range(count):
+            calls.add([piece('{"b":"c"},')])
+            calls.take_ready()
+        calls.end()
+        return process_time() - begun
+
+    seconds(1000)
+    assert seconds(40_000) < 30 * seconds(4000)

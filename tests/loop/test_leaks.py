@@ -11,7 +11,9 @@ from proxy.loop.asked_json import AskedJson
 from proxy.loop.errors import UpstreamError
 from proxy.loop.leaks import Leak, clean_name, fits
 from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter
+from proxy.loop.leaks.glm import split_glued_name
 from proxy.loop.leaks.written import holds_raw_format, is_bare_call
+from proxy.loop.turn_bounds import MOST_CALLS
 
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
 TOOLS = {"web_search": SEARCH, "webSearch": SEARCH, "open_door": {"type": "object", "properties": {"door": {}}}}
@@ -364,10 +366,50 @@ def test_no_more_is_held_back_than_a_call_may_be_long(opening):
         ("<|constrain|>commentary", "commentary"),
         ("unknown<|channel|>", "unknown"),
         ("<|end|>", "<|end|>"),
+        ("<tool_call>web_search", "web_search"),
+        ("web_search</tool_call>", "web_search"),
+        ("web_search</arg_key>", "web_search"),
+        ("web_search</arg_value></tool_call>", "web_search"),
+        ("web_search</tool_", "web_search"),
+        ("web_search\n", "web_search"),
+        ("web_search<arg_value>open_door</arg_value>", "web_search"),
+        ("web_search_images", "web_search_images"),
+        ("web_search_images</tool_call>", "web_search_images"),
+        ("my web_search", "my web_search"),
+        ("searching<arg_key>web_search", "searching"),
     ],
 )
 def test_a_name_loses_what_is_glued_to_it(name, clean):
     assert clean_name(name, TOOLS) == clean
+
+
+@pytest.mark.parametrize("arguments", ["", "{}", '{"query": "x"}'])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "web_search\n<arg_key>query</arg_key>\n<arg_value>x</arg_value>",
+        "<tool_call>web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>",
+        'functions.web_search{"query": "x"}',
+    ],
+)
+def test_arguments_that_are_glued_to_a_name_are_the_calls_unless_it_has_others(name, arguments):
+    name, arguments = split_glued_name(name, arguments, TOOLS)
+    assert (name, orjson.loads(arguments)) == ("web_search", {"query": "x"})
+
+
+@pytest.mark.parametrize(
+    "name", ["searching<arg_key>query</arg_key><arg_value>x</arg_value>", 'web_search("query") {"query": "x"}']
+)
+def test_nothing_is_taken_from_a_name_that_is_not_understood(name):
+    assert split_glued_name(name, "", TOOLS)[1] == ""
+
+
+def test_a_text_with_too_many_leaked_calls_is_a_failure_of_the_upstream():
+    leaks = LeakFilter(TOOLS)
+    call = '<tool_call>web_search{"query": "x"}</tool_call>'
+    assert leaks.feed(call * MOST_CALLS) == ""
+    with pytest.raises(UpstreamError, match="128 tool calls"):
+        leaks.feed(call)
 
 
 @pytest.mark.parametrize(

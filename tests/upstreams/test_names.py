@@ -1,4 +1,4 @@
-from proxy.upstreams.names import ToolNames
+from proxy.upstreams.names import ToolNames, clean_calls
 
 
 def function(name):
@@ -28,6 +28,25 @@ def test_bad_names_go_out_as_good_ones_and_come_back():
         "other",
     ]
     assert not names.restore({"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]})
+
+
+def test_a_name_that_was_replaced_comes_back_without_the_raw_format_around_it():
+    answer = {"choices": [{"message": {"tool_calls": [function("browser_search</tool_call>")]}}]}
+    assert ToolNames.replaced_in(body("browser.search")).restore(answer)
+    assert answer["choices"][0]["message"]["tool_calls"] == [function("browser.search")]
+
+
+def test_raw_format_is_taken_off_the_names_in_a_whole_answer():
+    calls = [function("open_door</arg_value>"), function("other</arg_value>"), {"type": "custom", "custom": {}}]
+    calls += [function("functions.open_door")]
+    assert clean_calls({"choices": [{"message": {"tool_calls": calls}}, {"message": {}}]}, body("open_door"))
+    assert [call.get("function", {}).get("name") for call in calls] == [
+        "open_door",
+        "other</arg_value>",
+        None,
+        "open_door",
+    ]
+    assert not clean_calls({"choices": [{"message": {"tool_calls": calls}}]}, body("open_door"))
 
 
 def test_a_call_of_a_custom_tool_comes_back_under_its_own_name():

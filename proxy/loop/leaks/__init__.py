@@ -15,14 +15,16 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import orjson
 from msgspec import Struct
 
 from proxy.loop.chat import Json
 
-_HARMONY_MARK = re.compile(r"<\|\w+\|>")
+# Harmony's marks and GLM's tags, of which the last may be cut off.
+_MARK = re.compile(r"<\|\w+\|>|</?\w+>|<[|/]?\w*\Z")
+_ARGUMENT_BEGUN = re.compile("<arg_key>|<arg_value>")
 
 
 class Leak(Struct, frozen=True):
@@ -46,15 +48,16 @@ class Found(Struct, frozen=True):
     garbled: bool = False
 
 
-def clean_name(name: str, tools: Mapping[str, Json]) -> str:
+def clean_name(name: str, tools: Container[str]) -> str:
     """A function's name without the parts of a raw format that servers leave attached to it.
 
-    Such as `web_search<|channel|>commentary`, `functions.web_search`, `assistant<|channel|>bash<|channel|>commentary`
-    and `read<arg_key>...`. A name that is unknown even without these parts is returned without them.
+    Such as `web_search<|channel|>commentary`, `functions.web_search`, `assistant<|channel|>bash<|channel|>commentary`,
+    `<tool_call>read`, `read</arg_value></tool_call>` and `read<arg_key>...`. A name that is unknown even without these
+    parts is returned without them. A name that only contains that of a tool is another name.
     """
     if name in tools:
         return name
-    pieces = [bare_name(piece.strip()) for piece in _HARMONY_MARK.split(name.partition("<arg_key>")[0])]
+    pieces = [bare_name(piece.strip()) for piece in _MARK.split(_ARGUMENT_BEGUN.split(name, 1)[0])]
     return next((piece for piece in pieces if piece in tools), next((piece for piece in pieces if piece), name))
 
 

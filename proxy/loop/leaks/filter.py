@@ -16,6 +16,7 @@ from msgspec import Struct
 from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, bare, clean_name, glm, harmony
+from proxy.loop.turn_bounds import require_few_calls
 
 # A longer text is not a tool call: it is shown, however it began.
 MAX_BUFFERED = 64 * 1024
@@ -103,6 +104,7 @@ class LeakFilter(Struct):
 
     def _collect(self, found: Found) -> str:
         self.leaks += found.leaks
+        require_few_calls(len(self.leaks))
         self.garbled = self.garbled or found.garbled
         return found.text
 

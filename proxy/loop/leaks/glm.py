@@ -14,6 +14,7 @@ HERMES = re.compile(r"<tool_call>\s*\{")
 
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
 _ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_GLUED_ARGUMENTS = re.compile(r"<arg_key>.*</arg_value>|\{", re.DOTALL)
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 
 
@@ -46,8 +47,13 @@ def read(text: str, tools: Mapping[str, Json], *, is_whole: bool) -> Found:
 
 def split_glued_name(name: str, arguments: str, tools: Mapping[str, Json]) -> tuple[str, str]:
     """A call's name without raw format around it, and its arguments, which GLM has been seen to append to the name."""
-    glued = _parse(name, tools)[0] if ARGUMENT in name and not arguments.strip("{} ") else None
-    return clean_name(name, tools), glued.arguments if glued else arguments
+    if name in tools:
+        return name, arguments
+    if _GLUED_ARGUMENTS.search(name):
+        glued, rest = _parse(name.removeprefix(OPEN).removesuffix(CLOSE), tools)
+        if glued is not None and glued.name in tools and not rest:
+            return glued.name, arguments if arguments.strip("{} ") else glued.arguments
+    return clean_name(name, tools), arguments
 
 
 def _parse(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:
