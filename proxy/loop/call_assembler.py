@@ -52,8 +52,9 @@ class PartialCall(Struct):
 
     def add_fields(self, fragment: Json) -> None:
         """Add the other fields of a fragment, and of the function that it describes; most have none."""
-        detail = fragment.get(self.type) or {}
-        if not (fragment.keys() <= _OF_FRAGMENTS and detail.keys() <= _OF_FUNCTIONS):
+        detail = fragment.get(self.type)
+        has_others = isinstance(detail, dict) and not detail.keys() <= _OF_FUNCTIONS
+        if has_others or not fragment.keys() <= _OF_FRAGMENTS:
             known = {key: self.fields[key] for key in fragment if key in self.fields}
             self.fields |= merged_fields(known, fragment)
 

@@ -70,6 +70,12 @@ def test_a_custom_call_is_never_started_early():
     assert [call.name for call in calls.take_ready()] == ["search"]
 
 
+def test_a_custom_call_that_is_no_object_breaks_nothing():
+    calls = CallAssembler(CALL)
+    calls.add([{"index": 0, "id": "a", "type": "custom", "custom": "x", "extra": 1}])
+    assert calls.entries() == [{"id": "a", "type": "custom", "custom": {"name": "", "input": ""}, "extra": 1}]
+
+
 def test_a_client_gets_arguments_once_that_its_upstream_sends_twice():
     calls = CallAssembler(CALL)
     shown = calls.add([function("open_door", '{"n":'), piece("1}"), piece('{"n":'), piece("1}")])
