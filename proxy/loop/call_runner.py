@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.loop import results
 from proxy.loop.chat import Json, ToolCall
+from proxy.loop.decisions import TurnDecisions
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
@@ -47,7 +48,7 @@ class CallRunner:
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
-        self._earlier_calls: list[ToolCall] = []  # the complete calls of the turn so far, as the model wrote them
+        self._early: TurnDecisions | None = None  # about the complete calls of the turn so far
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
 
     async def begin_turn(self, number: int) -> None:
@@ -55,16 +56,16 @@ class CallRunner:
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         is_repeated = number == self._turn
-        self._turn, self.were_shown, self._earlier_calls = number, False, []
+        self._turn, self.were_shown, self._early = number, False, None
         if self._tell is not None and not is_repeated:
             await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall, model: str | None) -> None:
         """Start the next complete call of the turn, if the run permits that before the turn is complete."""
         self._model = model
-        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._earlier_calls)) is not None:
+        self._early = self._early or self._run.early_decisions()
+        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._early)) is not None:
             self._started[resolved] = self._begin(resolved)
-        self._earlier_calls.append(call)
 
     def has_ended(self, call: ToolCall) -> bool:
         """Whether a resolved call of the turn was started early and has a result by now."""
@@ -75,7 +76,7 @@ class CallRunner:
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
         self._run.count_dropped(ended)
-        self._earlier_calls.clear()
+        self._early = None
         for task in self._started.values():
             task.cancel()
         self._started.clear()

@@ -1,9 +1,9 @@
 """Which calls of a turn are run, and how the others are answered.
 
-`decide` is the rule for server calls: for the calls of a complete turn, and for a call that might start while its turn
-is still being written (`Run.may_start`). It is pure; `CallHistory` records the outcome. Two kinds of calls do not reach
-it, because `Run.receive_turn` handles them itself: the calls of a turn that was broken off, and the calls of a forced
-turn without calls of the client's.
+`TurnDecisions.decide` is the rule for server calls: for the calls of a complete turn, and for a call that might start
+while its turn is still being written (`Run.may_start`). It changes nothing else; `CallHistory` records the outcome. Two
+kinds of calls do not reach it, because `Run.receive_turn` handles them itself: the calls of a turn that was broken off,
+and the calls of a forced turn without calls of the client's.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,42 +144,44 @@ class CallHistory(Struct):
         ]
 
 
-def decide(
-    calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None, has_ended: HasEnded | None = None
-) -> list[CallDecision]:
-    """Decide about the calls of one turn, in order.
+class TurnDecisions:
+    """The decisions about the server's calls of one turn, which are made in the order of the calls.
 
     Args:
-        calls: the server's calls of the turn, as the model wrote them.
         history: the calls of the earlier turns.
         stop: a limit that was reached before, so that no call is run; None: calls run while the budget lasts.
         has_ended: whether a call has a result already, which is used even if a limit has been reached since.
     """
-    most, total, by_tool = history.limits.max_tool_calls, history.tally.total_tool_calls, {**history.tally.tool_calls}
-    first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
-    decisions: list[CallDecision] = []
-    for call in calls:
-        to_run = result = None
+
+    def __init__(self, history: CallHistory, stop: Stop | None = None, has_ended: HasEnded | None = None) -> None:
+        self._history, self._stop, self._has_ended = history, stop, has_ended
+        self._total, self._by_tool = history.tally.total_tool_calls, {**history.tally.tool_calls}
+        self._first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
+
+    def decide(self, call: ToolCall) -> CallDecision:
+        """Decide about the next call, as the model wrote it."""
+        history, to_run, result = self._history, None, None
         try:
             resolved = history.resolve(call)
         except ToolError as exc:
             key, result = call.fingerprint, failure(str(exc), outcome=exc.outcome)
         else:
             key, tool = resolved.fingerprint, history.tools[call.name]
-            used = by_tool.get(tool.name, 0)
-            if key in first:
-                result = first[key].result
+            used = self._by_tool.get(tool.name, 0)
+            is_spent = self._stop or self._total >= history.limits.max_tool_calls
+            if key in self._first:
+                result = self._first[key].result
             elif key in history.repeated:
-                stop, result = stop or Stop.REPEATED_CALL, failure(REPEATED, outcome=BEYOND_LIMIT)
+                self._stop, result = self._stop or Stop.REPEATED_CALL, failure(REPEATED, outcome=BEYOND_LIMIT)
             elif known := history.results.get(key):
                 result = replace(known, content=f"{REPEATED}\n\n{known.content}")
-            elif (stop or total >= most) and not (has_ended and has_ended(resolved)):
-                stop, result = stop or history.limits.calls_stop, failure(BUDGET_USED, outcome=BEYOND_LIMIT)
+            elif is_spent and not (self._has_ended and self._has_ended(resolved)):
+                self._stop = self._stop or history.limits.calls_stop
+                result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             elif tool.max_calls is not None and used >= tool.max_calls:
                 result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             else:
-                to_run, total, by_tool[tool.name] = resolved, total + 1, used + 1
-        decision = CallDecision(call, key, stop, to_run, result)
-        decisions.append(decision)
-        first.setdefault(key, decision)
-    return decisions
+                to_run, self._total, self._by_tool[tool.name] = resolved, self._total + 1, used + 1
+        decision = CallDecision(call, key, self._stop, to_run, result)
+        self._first.setdefault(key, decision)
+        return decision

@@ -24,7 +24,7 @@ from proxy.loop.asked_json import asked_json, demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
-from proxy.loop.decisions import CallDecision, CallHistory, HasEnded, ToolDialect, decide
+from proxy.loop.decisions import CallDecision, CallHistory, HasEnded, ToolDialect, TurnDecisions
 from proxy.loop.errors import ContextFull
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
@@ -227,22 +227,27 @@ class Run:
         got, self._answers = self._answers, ()
         return self._calls.answered(self._decisions, got, self._transcript.contents_of(self._turn, got)) if got else []
 
-    def may_start(self, call: ToolCall, earlier: Iterable[ToolCall]) -> ToolCall | None:
+    def early_decisions(self) -> TurnDecisions:
+        """The decisions about the calls of the next turn while that is still being written: none so far."""
+        return TurnDecisions(self._calls)
+
+    def may_start(self, call: ToolCall, earlier: TurnDecisions) -> ToolCall | None:
         """The resolved call, if it may start before its turn is complete; None: it has to wait.
 
         Args:
             call: as the model wrote it; its arguments are complete.
-            earlier: all earlier server calls of the turn.
+            earlier: the decisions about all earlier server calls of the turn; that about this call is added.
         """
+        resolved = earlier.decide(call).to_run
         if self._forcing or self._stop or self._expired:
             return None
-        resolved = decide([*earlier, call], self._calls, None)[-1].to_run
         return resolved if resolved is not None and self._offer.server_tools[call.name].eager else None
 
     def _decide_calls(self, turn: Turn, has_ended: HasEnded | None) -> Action:
         """Run the turn's server calls that may run; if there are none, continue as after results."""
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
-        self._turn, self._decisions = turn, decide(turn.server_calls, self._calls, self._stop, has_ended)
+        made = TurnDecisions(self._calls, self._stop, has_ended)
+        self._turn, self._decisions = turn, [made.decide(call) for call in turn.server_calls]
         if self._decisions:
             self._stop = self._decisions[-1].stop
         runnable = self._calls.begin(self._decisions)

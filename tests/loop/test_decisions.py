@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from proxy.loop.actions import Stop
-from proxy.loop.decisions import CallHistory, decide
+from proxy.loop.decisions import CallHistory, TurnDecisions
 from proxy.loop.limits import Limits
 from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally
@@ -14,6 +14,11 @@ TOOLS = {name: tool for tool in (SEARCH, TIME) for name in tool.names}
 
 def history(tools=TOOLS, **limits):
     return CallHistory(tools, Limits(**limits), None, Tally(), {})
+
+
+def decide(calls, history, stop):
+    decisions = TurnDecisions(history, stop)
+    return [decisions.decide(one) for one in calls]
 
 
 def ran(decisions):

@@ -649,25 +649,31 @@ def test_text_that_was_held_back_needs_no_separator():
 # -- calls that start while their turn is still being written --
 
 
+def may_start(run, *calls):
+    """What of the last of these calls may start early."""
+    decisions = run.early_decisions()
+    return [run.may_start(one, decisions) for one in calls][-1]
+
+
 def test_a_call_that_would_be_run_may_start_early_under_its_tools_own_name():
-    assert run_of().may_start(call("browser.search"), []) == call()
+    assert may_start(run_of(), call("browser.search")) == call()
 
 
 @pytest.mark.parametrize("unknown", [call("rm_rf"), call("open_door", "{}")])
 def test_a_call_that_is_not_the_servers_may_not_start_early(unknown):
-    assert run_of({"tools": [OPEN_DOOR]}).may_start(unknown, []) is None
+    assert may_start(run_of({"tools": [OPEN_DOOR]}), unknown) is None
 
 
 def test_no_more_calls_start_early_than_the_budget_permits_and_none_twice():
     other = call(arguments='{"query":"y"}')
-    assert run_of(max_tool_calls=1).may_start(other, [call()]) is None
-    assert run_of(tools=[replace(SEARCH, max_calls=1)]).may_start(other, [call()]) is None
-    assert run_of().may_start(call("browser.search"), [call()]) is None
-    assert run_of().may_start(other, [call()]) == other
+    assert may_start(run_of(max_tool_calls=1), call(), other) is None
+    assert may_start(run_of(tools=[replace(SEARCH, max_calls=1)]), call(), other) is None
+    assert may_start(run_of(), call(), call("browser.search")) is None
+    assert may_start(run_of(), call(), other) == other
 
 
 def test_a_tool_that_changes_things_waits_for_the_end_of_the_turn():
-    assert run_of(tools=[replace(SEARCH, eager=False)]).may_start(call(), []) is None
+    assert may_start(run_of(tools=[replace(SEARCH, eager=False)]), call()) is None
 
 
 def test_the_result_of_a_call_that_has_ended_early_is_used_whatever_limit_is_reached_meanwhile():
@@ -684,9 +690,9 @@ def test_the_result_of_a_call_that_has_ended_early_is_used_whatever_limit_is_rea
 
 def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
     play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    assert play.run.may_start(call(), []) is None
+    assert may_start(play.run, call()) is None
     play.run.expire()
-    assert play.run.may_start(call("current_time", "{}"), []) is None
+    assert may_start(play.run, call("current_time", "{}")) is None
 
 
 @pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.TEXT), ((), Buffering.NONE)])
