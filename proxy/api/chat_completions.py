@@ -232,7 +232,7 @@ def whole_completion(answers: Sequence[Respond], completion: Completion, events:
     envelope = answers[0].turn.envelope
     choices = []
     for index, answer in enumerate(answers):
-        message = answer.message
+        message = {"refusal": None, **answer.message}  # OpenAI's schema requires it, and typed clients check
         written_text = text_of(message)
         text, citations = without_marks(written_text, answer.cite)
         if text != written_text:

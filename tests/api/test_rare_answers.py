@@ -147,3 +147,12 @@ async def test_a_checked_answer_that_comes_in_many_chunks_is_all_of_its_text(ups
     deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
     assert "".join(deltas) == '{"a":1234,"b":5}'
     assert events[-1]["response"]["output"][-1]["content"][0]["text"] == '{"a":1234,"b":5}'
+
+
+@pytest.mark.parametrize("tools", ["none", "all"])
+async def test_a_whole_answer_of_the_loop_says_that_there_is_no_refusal(upstream, tools):
+    upstream.replies = [whole("Done.")]
+    async with proxy_of(upstream) as url:
+        response = await post(url, "/v1/chat/completions", CHAT, **{"x-server-tools": tools})
+    [choice] = response.json()["choices"]
+    assert choice["message"].get("refusal", "absent") == (None if tools == "all" else "absent")

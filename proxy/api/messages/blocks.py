@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.loop import rawjson
+from proxy.loop.call_arguments import ObjectScanner
 from proxy.loop.carried import Carried
 from proxy.loop.chat import JSON_BLANKS, Json
 
@@ -71,6 +72,8 @@ class Blocks:
         self._pieces: list[str] = []  # of the open block's text, thoughts or input
         self._shows_thoughts = True
         self._is_object: bool | None = None  # whether the input begins as an object; None: it has not begun
+        self._scanner = ObjectScanner()
+        self._has_ended = False  # whether the input is an object whose last bracket has come
         self._signed: dict[int, str] = {}  # the thoughts that the signature of a block holds, by its index
         self._calls: list[ShownCall] = []  # of this turn
         self._waiting: list[ShownCall] = []  # server calls that wait until the open client call is complete
@@ -82,8 +85,8 @@ class Blocks:
 
     @property
     def has_open_call(self) -> bool:
-        """Whether a call of the client's is open and more input may follow; an empty input is not complete."""
-        return self.open_type == "tool_use" and not ((written := self.open_input) and is_complete(written))
+        """Whether a call of the client's is open and more input may follow: its object has not ended."""
+        return self.open_type == "tool_use" and not self._has_ended
 
     def grow_text(self, text: str) -> int:
         """Add to the open text without making an event; returns the index of its block."""
@@ -111,12 +114,13 @@ class Blocks:
     def begin_tool_use(self, call_id: str, name: str) -> Events:
         """Begin a call of one of the client's tools."""
         events = self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-        self._is_object = None
+        self._is_object, self._has_ended, self._scanner = None, False, ObjectScanner()
         return events
 
     def add_input(self, text: str) -> Events:
         """Add to the input of the open client call; input that does not begin as an object is sent when complete."""
         self._pieces.append(text)
+        self._has_ended = self._scanner.feed(text) is not None or self._has_ended
         if self._is_object is None and (begun := text.lstrip(JSON_BLANKS)):
             self._is_object = begun.startswith("{")
         return [self._input_delta(text)] if text and self._is_object else []

@@ -94,7 +94,7 @@ class MessageBuilder:
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
-        self._waiting: dict[int, str] = {}  # arguments of client calls that wait until an earlier call is complete
+        self._waiting: dict[int, list[str]] = {}  # arguments of client calls that wait for the end of another
         self._current: int | None = None  # the client's call that is being written
         self._uses = {SEARCH: 0, FETCH: 0}
 
@@ -276,13 +276,13 @@ class MessageBuilder:
             return []
         if fragment.get("id") and index not in self._client_calls:
             self._client_calls[index] = (tool_use_id(fragment["id"], self._turn), function.get("name") or "")
-            self._waiting[index] = ""
+            self._waiting[index] = []
         arguments = function.get("arguments") or ""
         if index == self._current:  # if the block is closed, the call was complete
             return self.blocks.add_input(arguments) if self.blocks.open_type == "tool_use" else []
         if index not in self._waiting:  # another call has begun since, so this one was complete
             return []
-        self._waiting[index] += arguments
+        self._waiting[index].append(arguments)
         if not self.blocks.has_open_call:
             return self._write_waiting(index)
         return []
@@ -290,7 +290,7 @@ class MessageBuilder:
     def _write_waiting(self, index: int) -> Events:
         self._current, (call_id, name) = index, self._client_calls[index]
         events = self._flush() + self.blocks.begin_tool_use(call_id, name)
-        return events + self.blocks.add_input(self._waiting.pop(index))
+        return events + self.blocks.add_input("".join(self._waiting.pop(index)))
 
     def _write_all_waiting(self) -> Events:
         events: Events = []

@@ -1,5 +1,7 @@
 """Answers of upstreams, and blocks of clients, that are legal and rare."""
 
+from time import process_time
+
 import orjson
 import pytest
 
@@ -660,6 +662,20 @@ def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is
     events = blocks.add_server_call(ShownCall({**use, "id": "t"}, "{}", {"type": "web_search_tool_result"}))
     started = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
     assert started == ["s", "t"]
+
+
+def test_whether_a_call_is_complete_is_known_without_reading_its_input_again():
+    def seconds(count):
+        blocks, begun = Blocks(sign=lambda thoughts, _=None: thoughts, cite=lambda _: ()), process_time()
+        blocks.begin_tool_use("c", "open_door")
+        blocks.add_input('{"door":[')
+        for _ in range(count):
+            blocks.add_input('{"n":1},')
+            assert blocks.has_open_call
+        return process_time() - begun
+
+    seconds(1000)
+    assert seconds(20_000) < 30 * seconds(2000)
 
 
 @BOTH
