@@ -414,6 +414,7 @@ class Model(Struct, frozen=True):
         upstream_name: the upstream's name for it.
         tools: the server tools that it may use; None: all.
         limits: the model's own `limits:`, which override those of the configuration.
+        hides_pictures: whether it reads notes in the place of pictures, which are for its `vision_model`.
     """
 
     name: str
@@ -421,6 +422,7 @@ class Model(Struct, frozen=True):
     upstream: Upstream
     tools: frozenset[str] | None = None
     limits: LimitOverrides | None = None
+    hides_pictures: bool = False
 
 
 class Router(Protocol):
@@ -434,7 +436,7 @@ class Router(Protocol):
         Args:
             name: as the client wrote it.
             client_key: the client's key, for upstreams with `api_key: from_client`.
-            messages: the messages; if the last user message has an image, the model's `vision_model` answers.
+            messages: the messages; where they have an image, the model's `vision_model` may answer.
             headers: the headers of the client's request, with names in lower case, some of which are forwarded.
 
         Raises:

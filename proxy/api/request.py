@@ -18,6 +18,7 @@ from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import CarriedTurns, Continuation, from_json, put_back, runs_in
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, ToolSelection
+from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
@@ -107,6 +108,8 @@ class RequestResolver:
         model = self._ports.router.resolve(
             name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
         )
+        if model.hides_pictures and (messages := without_pictures(chat["messages"])) is not chat["messages"]:
+            chat = {**chat, "messages": messages}
         policy = self._policies.of(caller, model, list_header(scope, b"x-server-tools"), on_request=on_request)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         if policy.ignored:

@@ -46,6 +46,7 @@ DOES_NOT_FIT = (
 )
 PICTURES_FOLLOW = "(Its pictures follow below.)"
 PICTURES = "(The pictures that the calls returned:)"
+PICTURE_BEFORE = "(A picture was here that you cannot see. What was said about it is in the conversation.)"
 PICTURE_BELOW = "(The result is a picture; it follows.)"
 WHERE = "The user is approximately here: {place}."
 RAW_INPUT = "The tool's input, as plain text, not as JSON."

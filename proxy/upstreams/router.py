@@ -12,6 +12,7 @@ from proxy.breaker import Backoff, Breaker
 from proxy.config import FROM_CLIENT, Config, ModelConfig, PriceConfig
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
+from proxy.loop.pictures import has_picture
 from proxy.ports import Clock, Headers, Model, Observer
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.failures import key_advice
@@ -88,9 +89,11 @@ class ConfigRouter:
         if entry.upstream not in self._upstreams:
             raise ModelNotFound(name, why="is not available: its upstream is disabled")
         client = _Client(client_key, headers)
-        if entry.vision_model and carries_image(messages):
+        hides_pictures = False
+        if entry.vision_model and has_picture(messages, anywhere=entry.vision == "conversation"):
             first = self._stand_in(entry.vision_model, entry, client)
         else:
+            hides_pictures = entry.vision_model is not None
             first = self._bind(name, entry, client)
         fallbacks = self._fallbacks(entry, client) if entry.fallbacks else ()
         # The breaker counts failures by the client's name; without one, by the key that goes upstream.
@@ -98,7 +101,7 @@ class ConfigRouter:
         retries = self._upstreams[entry.upstream].retries
         upstream = Resilient((first, *fallbacks), self._shared, retries=retries, client=str(client_name))
         tools = None if entry.tools is None else frozenset(entry.tools)
-        return Model(name, first.model, upstream, tools, entry.limits)
+        return Model(name, first.model, upstream, tools, entry.limits, hides_pictures=hides_pictures)
 
     def names(self) -> Sequence[str]:
         """The names of the listed models; models that match a pattern have no known names."""
@@ -153,13 +156,3 @@ class ConfigRouter:
                 self._bound[which] = bound
         endpoint = bound.endpoint.forwarding(client.headers)
         return bound if endpoint is bound.endpoint else replace(bound, endpoint=endpoint)
-
-
-def carries_image(messages: Sequence[Json]) -> bool:
-    """Whether the last user message holds an image."""
-    for message in reversed(messages):
-        if message.get("role") == "user":
-            content = message.get("content")
-            parts = content if isinstance(content, list) else ()
-            return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
-    return False

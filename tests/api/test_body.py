@@ -14,10 +14,10 @@ from proxy.loop.chat import name_of
 from proxy.loop.continuation import put_back, runs_in
 from proxy.loop.errors import RequestError, RequestTooLarge
 from proxy.loop.offer import ToolSelection, make_offer
+from proxy.loop.pictures import has_picture, without_pictures
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
 from proxy.upstreams.request_body import prepare
-from proxy.upstreams.router import carries_image
 from tests import hostile
 from tests.documents import chat_requests
 from tests.fakes import FakeClock
@@ -30,7 +30,7 @@ def test_a_request_is_refused_with_its_field_or_every_step_can_read_it(request, 
     if isinstance(request, RequestError):
         assert request.status == 400
         return
-    carries_image(request["messages"])
+    assert not has_picture(without_pictures(request["messages"]), anywhere=True)
     take_prefix(request["messages"], "//")
     runs_in(request["messages"])
     assert put_back(request["messages"], {}) == request["messages"]

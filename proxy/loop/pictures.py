@@ -1,0 +1,40 @@
+"""Which messages of a conversation hold pictures, and the conversation for a model that cannot see them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.loop.chat import Json
+from proxy.loop.prompts import PICTURE_BEFORE
+
+
+def has_picture(messages: Sequence[Json], *, anywhere: bool = False) -> bool:
+    """Whether the last user message, or `anywhere` any message, holds a picture."""
+    for message in reversed(messages):
+        if anywhere or message.get("role") == "user":
+            if _holds_picture(message):
+                return True
+            if not anywhere:
+                return False
+    return False
+
+
+def without_pictures(messages: Sequence[Json]) -> Sequence[Json]:
+    """The messages with a note in the place of each picture; `messages` itself if there is none."""
+    if not any(map(_holds_picture, messages)):
+        return messages
+    note = {"type": "text", "text": PICTURE_BEFORE}
+    return [
+        {**message, "content": [note if _is_picture(part) else part for part in message["content"]]}
+        if _holds_picture(message)
+        else message
+        for message in messages
+    ]
+
+
+def _holds_picture(message: Json) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(map(_is_picture, content))
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "image_url"
