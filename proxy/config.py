@@ -181,8 +181,7 @@ class ModelConfig(Value, frozen=True, kw_only=True):
     fallbacks: tuple[Text, ...] = ()  # Other names in `models`, tried in order when the upstream fails.
     # The name in `models` that answers instead when there is an image; `vision` says where.
     vision_model: Text | None = None
-    # When `vision_model` answers. last_message: when the last user message has an image; otherwise the model itself
-    # answers, and reads a note in the place of each earlier image. conversation: as long as any message has one.
+    # Which image `vision_model` is for: one in any message, or in the last user message (earlier ones become notes).
     vision: Literal["last_message", "conversation"] = "last_message"
     tools: tuple[Text, ...] | None = None  # Server tools that the model may use. None: all.
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this model.

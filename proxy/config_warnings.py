@@ -36,11 +36,16 @@ def warnings_in(parts: Parts) -> _Warnings:
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
         if 0 < len(key) < _SHORT_API_KEY and key != c.FROM_CLIENT and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
-    for name, model in parts.config.models.items():
-        if model.vision != "last_message" and model.vision_model is None:
-            yield f"models.{name}.vision", "does nothing without a vision_model"
+    yield from _visions_without_effect(parts.config)
     yield from _offers_without_effect(parts)
     yield from _keys_for_others(parts.config)
+
+
+def _visions_without_effect(config: c.Config) -> _Warnings:
+    """A `vision` of a model without a model that sees."""
+    for name, model in config.models.items():
+        if model.vision == "conversation" and model.vision_model is None:
+            yield f"models.{name}.vision", "does nothing without a vision_model"
 
 
 def _offers_without_effect(parts: Parts) -> _Warnings:

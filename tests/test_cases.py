@@ -15,7 +15,6 @@ from tests.player import case
 from tests.player.play import Player
 
 PENDING: tuple[str, ...] = (  # beginnings of tests' names
-    "01-",
     "02-",
     "03-",
     "04-keepalive-between-relay",
@@ -30,18 +29,10 @@ PENDING: tuple[str, ...] = (  # beginnings of tests' names
     "10-",
     "11-",
     "12-",
-    "13-vision-conversation",
-    "13-vision-later-data",
-    "13-vision-later-search",
-    "13-vision-later-url",
     "14-",
     "15-fold-bad-arguments",
     "15-fold-newlines-search-call",
     "15-fold-repeat-beside-call",
-    "16-models-x",
-    "16-place-null",
-    "16-place-second",
-    "16-place-user",
     "17-",
 )
 

@@ -418,6 +418,14 @@ def test_a_prefix_and_a_suffix_that_request_no_tool_are_warned_of(check):
     assert check(TOOL + "{type: clock, offer: on_request}\noffer: {prefix: '//'}")[::2] == (0, [])
 
 
+def test_a_vision_without_a_vision_model_is_warned_of(check):
+    code, _, warnings = check("upstreams: {up: {base_url: 'http://up', api_key: a-long-key}}\nmodels:\n"
+                              "  m: {upstream: up, vision: conversation}\n"
+                              "  n: {upstream: up, vision: conversation, vision_model: seer}\n")  # fmt: skip
+    where = "toolproxy: warning: config.yaml:3: models.m.vision"
+    assert (code, warnings) == (0, [f"{where}: does nothing without a vision_model"])
+
+
 def test_a_state_file_of_a_later_version_is_a_fault_with_its_place(check, tmp_path):
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         connection.execute("PRAGMA user_version = 99")

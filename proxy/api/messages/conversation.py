@@ -306,7 +306,10 @@ def _merged(messages: list[Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
         role = message.get("role")
         if role not in ("user", "assistant", "system"):
             refuse(f"{where}.role", "must be `user`, `assistant` or `system`")
-        content = as_blocks(message.get("content"), f"{where}.content")
+        given = message.get("content")
+        if given is None and role != "system":
+            refuse(f"{where}.content", "must be a string or a list of content blocks")
+        content = as_blocks(given, f"{where}.content")
         blocks = {f"{where}.content.{position}": block for position, block in enumerate(content)}
         if held and held[1] == role != "system":
             held = (held[0], role, held[2] | blocks)

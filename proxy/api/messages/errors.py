@@ -1,13 +1,15 @@
 """Errors in the envelope of the Messages API."""
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from proxy.api.body import header
 from proxy.api.exchange import send_json
 from proxy.loop import sse
 from proxy.loop.chat import Json
 from proxy.loop.errors import ContextFull, Overloaded, ProxyError, RequestError
 
 ROOT = "/v1/messages"
+_MODELS = "/v1/models"
 REQUEST_ID = b"request-id"  # sent beside x-request-id
 _OVERLOADED = 529  # Anthropic's own status
 # Claude Code, LangChain, pydantic-ai and LiteLLM recognise a conversation that is too long only by these words.
@@ -29,6 +31,14 @@ _TYPES = {
 def is_for(path: str) -> bool:
     """Whether a path belongs to this API, whose errors have an envelope of their own."""
     return path.startswith(ROOT) and path[len(ROOT) : len(ROOT) + 1] in ("", "/")
+
+
+def is_expected(scope: Scope) -> bool:
+    """Whether the client of a request expects this envelope: on this API, and from Anthropic's SDKs on `/v1/models`."""
+    path: str = scope["path"]
+    if path.startswith(_MODELS):
+        return header(scope, b"anthropic-version") is not None
+    return is_for(path)
 
 
 def envelope(error: ProxyError, request_id: str) -> Json:

@@ -132,7 +132,7 @@ async def _send_failure(scope: Scope, response: _Response, error: ProxyError) ->
     with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
         async with asyncio.timeout(_ERROR_SECONDS):
             if response.status is None:
-                if messages_errors.is_for(scope["path"]):
+                if messages_errors.is_expected(scope):
                     await messages_errors.send_error(response.send, error, response.request_id)
                 else:
                     await send_error(response.send, error)

@@ -315,7 +315,7 @@ async def test_pages_whose_urls_begin_alike_are_told_apart(upstream):
         assert cited == {"https://ex.example/": "Root words.", "https://ex.example/deep": "Deep words."}
 
 
-@pytest.mark.parametrize("content", ["", [], None, [{"type": "text", "text": ""}]])
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
 async def test_an_empty_last_message_leaves_a_prefill(upstream, content):
     messages = [*ASK["messages"], {"role": "assistant", "content": "x"}, {"role": "user", "content": content}]
     async with proxy_of(upstream) as url:
