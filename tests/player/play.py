@@ -1,6 +1,7 @@
 """Plays a case: the proxy as it is shipped, over real sockets, between the world of the case and the vendors' SDKs."""
 
 import asyncio
+import io
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -12,11 +13,14 @@ import httpx
 import httpx2
 import openai
 import orjson
+import structlog
 from anthropic.types import Message, RawMessageStreamEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
+from proxy.config import TelemetryConfig
 from proxy.config_file import parse
+from proxy.telemetry import log
 from tests.player import requests
 from tests.player.answers import Answer, fold
 from tests.player.case import Play, surface_of
@@ -48,6 +52,8 @@ class Player:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        log.configure(TelemetryConfig(log_level="error"), stream=io.StringIO())
+        self._stack.callback(structlog.reset_defaults)
         self._url = await self._stack.enter_async_context(serving(self.world, lifespan="off"))
         self._wire = _Wire()
         self._http = await self._stack.enter_async_context(self._wire.client(httpx))
@@ -81,7 +87,7 @@ class Player:
     async def _conversation(self, play: Play, address: str, *, stream: bool) -> list[Any]:
         before: requests.Request | None = None
         answer, items = Answer(), []
-        for exchange in play.case["exchanges"]:
+        for number, exchange in enumerate(play.case["exchanges"], 1):
             await self._between(exchange)
             ask = {**exchange.get("ask", {})}
             ask |= ask.get("on", {}).get(play.surface, {})
@@ -95,9 +101,14 @@ class Player:
             else:
                 request = requests.again(before, stream=stream)
             self.world.begin(exchange)
-            outcome = await self._exchange(address, request, play.surface)
             expect = play.case.get("expect", {}) | exchange.get("expect", {})
-            check(expect | expect.get("on", {}).get(play.surface, {}), outcome)
+            expect |= expect.get("on", {}).get(play.surface, {})
+            try:
+                outcome = await self._exchange(address, request, play.surface)
+                check(expect, outcome)
+            except AssertionError as exc:
+                exc.add_note(f"in exchange {number}{': ' * ('title' in exchange)}{exchange.get('title', '')}")
+                raise
             before, answer = request, outcome.answer
             items.append(answer.items)
         return items

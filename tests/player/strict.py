@@ -6,41 +6,27 @@ from typing import Any
 import orjson
 
 
-def refusals(request: dict[str, Any], *, strict: list[str], given: dict[str, Any]) -> Iterator[str]:
+def refusals(request: dict[str, Any], *, strict: list[str], given: list[dict[str, Any]]) -> Iterator[str]:
     """The reasons for which a strict server would refuse a request.
 
     Calls without results, results without calls, ids that stand twice and an empty list of tools are always refused.
-    `given` are the turns' fields that have to come back: by function name, and `reasoning_details`.
+    `given` are the turns that the server has written: what they carried has to come back with them.
     """
     if request.get("tools") == []:
         yield "an empty list of tools"
     messages = request.get("messages") or []
     yield from _unpaired(messages)
-    for message, call in _calls(messages):
-        if "objects" in strict and not _is_object(call["function"]["arguments"]):
-            yield f"arguments that are no JSON object: {call['function']['arguments']!r}"
-        expected = given.get(call["function"]["name"])
-        if "signatures" in strict and expected and call.get("extra_content") != expected:
-            yield f"a call of {call['function']['name']} without its extra_content"
-        details = given.get("reasoning_details")
-        if "reasoning_details" in strict and details and message.get("reasoning_details") != details:
-            yield "an assistant message without its reasoning_details"
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        for call in calls if "objects" in strict else ():
+            if not _is_object(call["function"]["arguments"]):
+                yield f"arguments that are no JSON object: {call['function']['arguments']!r}"
+        if calls:
+            yield from _lost(message, strict, given)
     if "text_only" in strict and any(pictures(message.get("content")) for message in messages):
         yield "a picture"
     if "no_native_search" in strict and any(tool.get("type") != "function" for tool in request.get("tools") or ()):
         yield "a tool that is no function"
-
-
-def to_come_back(turns: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """What of these turns a server wants back with their calls."""
-    given = {}
-    for turn in turns:
-        for call in turn.get("calls", ()):
-            if "extra_content" in call:
-                given[call["name"]] = call["extra_content"]
-        if "reasoning_details" in turn.get("message", {}):
-            given["reasoning_details"] = turn["message"]["reasoning_details"]
-    return given
 
 
 def pictures(content: Any) -> int:
@@ -74,10 +60,26 @@ def _unpaired(messages: list[dict[str, Any]]) -> Iterator[str]:
         yield f"calls without their results: {open_calls}"
 
 
-def _calls(messages: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            yield message, call
+def _lost(message: dict[str, Any], strict: list[str], given: list[dict[str, Any]]) -> Iterator[str]:
+    """What an assistant message has lost of the turn that it was: of one of them, where several have its calls."""
+    names = [call["function"]["name"] for call in message["tool_calls"]]
+    turns = [turn for turn in given if [call["name"] for call in turn["calls"]] == names]
+    if "turns" in strict and not turns:
+        yield f"calls that no turn has made together: {names}"
+    signed = [call.get("extra_content") for call in message["tool_calls"]]
+    if "signatures" in strict and turns and not any(_signatures(turn) == signed for turn in turns):
+        yield f"calls of {names} without their extra_content: {signed}"
+    details = message.get("reasoning_details")
+    if "reasoning_details" in strict and turns and not any(_details(turn) == details for turn in turns):
+        yield f"an assistant message without its reasoning_details: {details}"
+
+
+def _signatures(turn: dict[str, Any]) -> list[Any]:
+    return [call.get("extra_content") for call in turn["calls"]]
+
+
+def _details(turn: dict[str, Any]) -> Any:
+    return turn.get("message", {}).get("reasoning_details")
 
 
 def _is_object(arguments: str) -> bool:

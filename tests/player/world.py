@@ -12,7 +12,7 @@ import orjson
 
 from tests.player import turns
 from tests.player.mcp_server import McpPlayer
-from tests.player.strict import refusals, to_come_back
+from tests.player.strict import refusals
 
 
 @dataclass
@@ -35,13 +35,13 @@ class World:
     mcp: dict[str, McpPlayer] = field(default_factory=dict)
     _servers: dict[str, dict[str, McpPlayer]] = field(default_factory=dict)
     _strict: list[str] = field(default_factory=list)
-    _given: dict[str, Any] = field(default_factory=dict)
+    _given: list[dict[str, Any]] = field(default_factory=list)
     _answers: dict[str, list[Any]] = field(default_factory=dict)
     _results: list[dict[str, Any]] = field(default_factory=list)
 
     def start(self, case: dict[str, Any], proxy: str) -> None:
         """A new case, played by the proxy of that name: nothing has been given yet that would have to come back."""
-        self._strict, self._given = case.get("strict", []), {}
+        self._strict, self._given = case.get("strict", []), []
         servers = {
             name: McpPlayer(tool.get("lists"))
             for name, tool in case.get("config", {}).get("tools", {}).items()
@@ -55,7 +55,7 @@ class World:
             {name: list(given) for name, given in answers.items()} if isinstance(answers, dict) else {"up": [*answers]}
         )
         self._results = list(exchange.get("tools", ()))
-        self._given |= to_come_back(turn for given in self._answers.values() for turn in _turns(given))
+        self._given += [turn for given in self._answers.values() for turn in _turns(given) if turn.get("calls")]
         for journal in (self.asked, self.refused, self.searches, self.received):
             journal.clear()
         for player in self.mcp.values():
