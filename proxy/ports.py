@@ -184,19 +184,20 @@ CountUsage: TypeAlias = Callable[[Json | None], None]
 
 
 class EarlyCalls(Protocol):
-    """The tool calls that start while their turn is still being written."""
+    """The calls of server tools in a turn that is still being received."""
 
     @property
     def were_shown(self) -> bool:
         """Whether the client was shown any of the turn's calls, so that the turn cannot be retried."""
         ...
 
-    def start(self, call: ToolCall, model: str | None) -> None:
-        """Start `call`, whose arguments are complete, if it may start early.
+    async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
+        """Announce a call to the client, unless it is sure not to be run.
 
         Args:
-            call: the call as the model wrote it.
+            call: the call as the model wrote it; its arguments are complete.
             model: the upstream's name for the model, if it has given one.
+            start: whether the call is started as well, if it may start early.
         """
         ...
 
@@ -256,8 +257,14 @@ class Upstream(Protocol):
         """The traits of the upstream that answers at present."""
         ...
 
-    def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
-        """Make one upstream call of a run; `show` takes the chunks for the client, `early` the complete calls.
+    def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
+        """Make one upstream call of a run.
+
+        Args:
+            call: the call.
+            show: takes the chunks for the client; a whole answer is shown as a stream of large pieces. None: only the
+                turn is needed.
+            early: takes the complete calls of server tools, each at its place among the chunks.
 
         Raises:
             UpstreamError: the call ended without a complete turn.

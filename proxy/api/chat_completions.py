@@ -234,7 +234,7 @@ def whole_completion(answers: Sequence[Respond], completion: Completion, events:
     for index, answer in enumerate(answers):
         message = {"refusal": None, **answer.message}  # OpenAI's schema requires it, and typed clients check
         written_text = text_of(message)
-        text, citations = without_marks(written_text, answer.cite)
+        text, citations = without_marks("" if written_text.isspace() else written_text, answer.cite)
         if text != written_text:
             message = {**message, "content": text}
         if cited := annotations(text, answer.sources, citations):

@@ -17,7 +17,7 @@ Errors are raised as `ProxyError`. A surface whose errors have a shape of their 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,14 +28,12 @@ from proxy.api.event_stream import EventStream
 from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import rawjson
-from proxy.loop.actions import Respond
-from proxy.loop.chat import Json, in_plain_text, text_of
-from proxy.loop.citations import CITATIONS, Cite, without_marks
+from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.chat import Json
 from proxy.loop.driver import Driver
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of, token_count
-from proxy.loop.texts import without_blank_lines_after
-from proxy.ports import MODEL, ExecuteTool, Headers, Ports, Report, Tell
+from proxy.ports import MODEL, EnoughShown, ExecuteTool, Headers, Ports, Report, Tell
 
 ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
 """Takes the index of a choice, and a chunk of that choice."""
@@ -49,22 +47,60 @@ def keep_all(_: Respond) -> bool:
     return True
 
 
-async def show_nothing(_index: int, _chunk: Json) -> None:
-    """Show nothing of a run before its end, for an answer that is not streamed."""
-
-
 class Callbacks(Struct, frozen=True):
     """The functions that are called while a request is answered.
 
     Attributes:
-        show: takes each chunk that the client may see, after the index of its choice.
+        show: takes each chunk that the client may see, after the index of its choice; None: only the answer is needed.
         tell: takes the progress events; None: they are not needed.
         report: takes the answered calls of each turn; None: they are not needed.
     """
 
-    show: ShowChoice = show_nothing
+    show: ShowChoice | None = None
     tell: Tell | None = None
     report: Report | None = None
+
+
+class Builder(Protocol):
+    """Builds an answer of a surface's own shape from what is said of one run, in the order in which it is said.
+
+    A stream writes the events that each step gives; a whole answer is what they describe, and ignores them.
+    """
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the client needs no more of the answer, which then ends here, as a success."""
+        ...
+
+    def take(self, chunk: Json) -> Sequence[Json]:
+        """Add a chunk that the client may see."""
+        ...
+
+    def progress(self, event: Json) -> Sequence[Json]:
+        """Add a progress event of the run."""
+        ...
+
+    def answered(self, calls: Sequence[AnsweredCall]) -> Sequence[Json]:
+        """Add the answers to the calls of a turn."""
+        ...
+
+
+def building(builder: Builder) -> Callbacks:
+    """The callbacks that build a whole answer, of which the client sees nothing before its end."""
+
+    async def show(_index: int, chunk: Json) -> None:
+        builder.take(chunk)
+        if builder.has_enough:
+            raise EnoughShown
+
+    async def tell(event: Json) -> bool:
+        builder.progress(event)
+        return False
+
+    async def report(calls: Sequence[AnsweredCall]) -> None:
+        builder.answered(calls)
+
+    return Callbacks(show, tell, report)
 
 
 class Surface:
@@ -150,7 +186,7 @@ class Surface:
                 run,
                 upstream=upstream,
                 scope=owner,
-                show=partial(callbacks.show, index),
+                show=partial(callbacks.show, index) if callbacks.show is not None else None,
                 tell=callbacks.tell,
                 report=callbacks.report,
                 filters=filters,
@@ -243,19 +279,3 @@ def collect(events: list[Json], *, with_results: bool = True) -> Tell:
         return False
 
     return tell
-
-
-def delta_of(message: Json, cite: Cite | None, *, is_last: bool, with_text: bool = True) -> Json:
-    """A turn of a finished run as the delta that a stream would have shown: its thoughts and text, without calls.
-
-    Args:
-        message: the assistant message of the turn.
-        cite: finds the page that a citation mark in the text refers to.
-        is_last: whether it is the last turn of the run, whose text keeps the blank lines at its end.
-        with_text: whether the text is shown.
-    """
-    message = in_plain_text(message)
-    delta: Json = {key: message[key] for key in ("reasoning_content", "reasoning", "refusal") if key in message}
-    if with_text and (text := text_of(message)).strip():
-        delta["content"], delta[CITATIONS] = without_marks(text if is_last else without_blank_lines_after(text), cite)
-    return delta

@@ -128,6 +128,10 @@ class Assembler:
         self._repeated["choices"][0]["delta"] = delta
         return [self._repeated]
 
+    def begin_message(self, fields: Json) -> None:
+        """Begin the message of the turn with fields of a whole message that are not plain text: null, or parts."""
+        self._others.message.update(fields)
+
     def feed_whole(self, completion: Json) -> None:
         """Take in a whole completion, of which nothing is shown yet.
 

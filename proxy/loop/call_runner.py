@@ -17,10 +17,10 @@ from proxy.timeouts import Deadline, within
 class CallRunner:
     """The tool calls of one run, and the owner of their tasks: none outlives `aclose`. Implements `ports.EarlyCalls`.
 
-    Where the run permits it, a call starts while its turn is still being written (`start`). When the turn is complete,
-    `run_all` takes over the calls that were started, starts the others, and cancels those that the run refuses after
-    all. The failure of a tool is a result like any other and cancels nothing, as a TaskGroup would; a TaskGroup would
-    also wrap the failure of the run itself in a group.
+    A call is announced to the client at its place in the turn, and may start while the turn is still being written
+    (`announce`). When the turn is complete, `run_all` takes over the calls that were started, starts the others, and
+    cancels those that the run refuses after all. The failure of a tool is a result like any other and cancels nothing,
+    as a TaskGroup would; a TaskGroup would also wrap the failure of the run itself in a group.
 
     Attributes:
         were_shown: whether the client was shown any of the turn's calls.
@@ -49,6 +49,7 @@ class CallRunner:
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
         self._early: TurnDecisions | None = None  # about the complete calls of the turn so far
+        self._announced: set[ToolCall] = set()  # of the turn
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
 
     async def begin_turn(self, number: int) -> None:
@@ -56,15 +57,19 @@ class CallRunner:
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         is_repeated = number == self._turn
-        self._turn, self.were_shown, self._early = number, False, None
+        self._turn, self.were_shown, self._early, self._announced = number, False, None, set()
         if self._tell is not None and not is_repeated:
             await self._tell({"type": "turn.started", "turn": number})
 
-    def start(self, call: ToolCall, model: str | None) -> None:
-        """Start the next complete call of the turn, if the run permits that before the turn is complete."""
+    async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
+        """Announce the next complete call of the turn if the run would run it, and `start` it if it may start early."""
         self._model = model
         self._early = self._early or self._run.early_decisions()
-        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._early)) is not None:
+        resolved = self._run.would_run(call, self._early) if self._deadline.seconds_left() else None
+        if resolved is None:
+            return
+        await self._announce(resolved)
+        if start and self._run.may_start(call):
             self._started[resolved] = self._begin(resolved)
 
     def has_ended(self, call: ToolCall) -> bool:
@@ -88,6 +93,9 @@ class CallRunner:
     async def run_all(self, calls: Sequence[ToolCall], model: str | None) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order; `model` is the upstream's name for its model."""
         self._model = model
+        for call in calls:
+            if call not in self._announced:
+                await self._announce(call)
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
         tasks: list[asyncio.Task[ToolResult]] = []
@@ -119,16 +127,22 @@ class CallRunner:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _announce(self, call: ToolCall) -> None:
+        """Tell the client of a call, in the order of the calls in their turn."""
+        self._announced.add(call)
+        if self._tell is not None:
+            event = {"type": "tool.started", **self._event(call), MODEL: self._model}
+            self.were_shown = await self._tell(event) or self.were_shown
+
+    def _event(self, call: ToolCall) -> Json:
+        return {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+
     async def _call(self, call: ToolCall) -> ToolResult:
-        """Run one call, as soon as fewer than `max_parallel_tools` are running, with progress events for the client."""
-        if self._tell is None:
-            async with self._slots:
-                return await self._result(call)
-        event = {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
-        # Before the wait for a slot, so that these events are in the order of the calls.
-        self.were_shown = await self._tell({"type": "tool.started", **event, MODEL: self._model}) or self.were_shown
+        """Run one call, as soon as fewer than `max_parallel_tools` are running, and tell the client of its end."""
         async with self._slots:
-            began = self._clock.monotonic()
+            if self._tell is None:
+                return await self._result(call)
+            event, began = self._event(call), self._clock.monotonic()
             result = await self._result(call)
             event["seconds"] = elapsed(self._clock, began)
             if result.failed:

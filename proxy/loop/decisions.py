@@ -1,7 +1,7 @@
 """Which calls of a turn are run, and how the others are answered.
 
 `TurnDecisions.decide` is the rule for server calls: for the calls of a complete turn, and for a call that might start
-while its turn is still being written (`Run.may_start`). It changes nothing else; `CallHistory` records the outcome. Two
+while its turn is still being written (`Run.would_run`). It changes nothing else; `CallHistory` records the outcome. Two
 kinds of calls do not reach it, because `Run.receive_turn` handles them itself: the calls of a turn that was broken off,
 and the calls of a forced turn without calls of the client's.
 """

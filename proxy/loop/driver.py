@@ -32,7 +32,7 @@ class Driver:
         *,
         upstream: Upstream,
         scope: str,
-        show: Show,
+        show: Show | None,
         tell: Tell | None = None,
         report: Report | None = None,
         filters: SearchFilters = NO_FILTERS,
@@ -43,7 +43,7 @@ class Driver:
             run: the run.
             upstream: answers the turns of the run.
             scope: the caller; tools share results between requests of the same caller only.
-            show: takes the chunks that the client may see, as they arrive.
+            show: takes the chunks that the client may see, as they arrive; None: the answer is taken as a whole.
             tell: takes the progress events; None: the client did not ask for them.
             report: takes the answered calls of each turn; None: they are not needed.
             filters: the filters of the request for its searches.
@@ -83,14 +83,13 @@ class Driver:
                         action = run.receive_results(answers)
                 if report is not None and (answered := run.take_answered()):
                     await report(answered)
-            with suppress(EnoughShown):
-                for chunk in (*action.turn.buffered, *action.turn.aside):  # held back until now
-                    await show(chunk)
+            if show is not None:
+                await _release(action.turn, show)
             return action
         finally:
             await runner.aclose()
 
-    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, runner: CallRunner) -> Turn:
+    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show | None, runner: CallRunner) -> Turn:
         """The turn that answers one upstream call, with events for the client and the observers."""
         await runner.begin_turn(call.number)
         began = self._clock.monotonic()
@@ -129,3 +128,10 @@ class Driver:
             **({"rung": turn.step} if turn.step else {}),
         )
         return turn
+
+
+async def _release(turn: Turn, show: Show) -> None:
+    """Show the chunks of the answer that were held back until it proved to be one."""
+    with suppress(EnoughShown):
+        for chunk in (*turn.buffered, *turn.aside):
+            await show(chunk)

@@ -231,8 +231,8 @@ class Run:
         """The decisions about the calls of the next turn while that is still being written: none so far."""
         return TurnDecisions(self._calls)
 
-    def may_start(self, call: ToolCall, earlier: TurnDecisions) -> ToolCall | None:
-        """The resolved call, if it may start before its turn is complete; None: it has to wait.
+    def would_run(self, call: ToolCall, earlier: TurnDecisions) -> ToolCall | None:
+        """The resolved call, if it would be run were its turn complete now; None: it would be answered without.
 
         Args:
             call: as the model wrote it; its arguments are complete.
@@ -241,7 +241,11 @@ class Run:
         resolved = earlier.decide(call).to_run
         if self._forcing or self._stop or self._expired:
             return None
-        return resolved if resolved is not None and self._offer.server_tools[call.name].eager else None
+        return resolved
+
+    def may_start(self, call: ToolCall) -> bool:
+        """Whether a call that would be run may start before its turn is complete."""
+        return self._offer.server_tools[call.name].eager
 
     def _decide_calls(self, turn: Turn, has_ended: HasEnded | None) -> Action:
         """Run the turn's server calls that may run; if there are none, continue as after results."""

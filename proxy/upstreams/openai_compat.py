@@ -12,13 +12,11 @@ from msgspec.structs import replace
 from proxy.config import PriceConfig
 from proxy.http.response import Response
 from proxy.loop import rawjson
-from proxy.loop.actions import Buffering, CallUpstream
+from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
-from proxy.loop.citations import without_marks
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.loop.tally import credible
-from proxy.loop.texts import without_blank_lines_after
 from proxy.loop.tokens import count_tokens, tokens_of, with_estimates
 from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
@@ -74,8 +72,8 @@ class OpenAICompatible:
     price: PriceConfig | None = None
     counts_use: bool = False
 
-    async def complete(self, call: CallUpstream, show: Show, early: EarlyCalls, latest: LatestRequests) -> Turn:
-        """Make one upstream call of a run; `latest`: the requests that this one may extend.
+    async def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls, latest: LatestRequests) -> Turn:
+        """Make one upstream call of a run (`Upstream.complete`); `latest`: the requests that this one may extend.
 
         The usage of the turn includes its cost. Counts that the upstream has not sent, or that no model can have
         written, are estimated.
@@ -86,17 +84,16 @@ class OpenAICompatible:
             call = replace(call, renamed=names.originals)
         assembler = Assembler(call)
         try:
-            if call.body.get("stream"):
+            if show is not None:
                 reader = TurnReader(self.profile, names, assembler, show, early)
-                await self._read_stream(content, reader)
+                if call.body.get("stream"):
+                    await self._read_stream(content, reader)
+                else:
+                    await reader.take_whole(await self._whole(content, names, call.body))
                 for visible in assembler.close(done=reader.done):
                     await show(visible)
             else:
-                raw = await self.endpoint.complete_whole(content, key=self.api_key)
-                answer, _ = parse_completion(raw, self.profile, names, call.body)
-                assembler.feed_whole(answer)
-                if call.body.get("stop") and call.buffering is Buffering.NONE:  # the upstream may have ignored it
-                    await show(_text_chunk(assembler.finish(), call))
+                assembler.feed_whole(await self._whole(content, names, call.body))
             turn = assembler.finish()
         except EnoughShown:  # the connection is closed by now, so the upstream stops writing
             turn = _ended_early(assembler.finish())
@@ -108,6 +105,10 @@ class OpenAICompatible:
             self._redact(exc)
             raise
         return replace(turn, usage=self._used(turn.usage, call.body, partial(_written, turn)))
+
+    async def _whole(self, content: bytes, names: ToolNames | None, request: Json) -> Json:
+        raw = await self.endpoint.complete_whole(content, key=self.api_key)
+        return parse_completion(raw, self.profile, names, request)[0]
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
@@ -238,12 +239,6 @@ class OpenAICompatible:
                 setattr(error, name, failures.clipped(redact(text)))
         if isinstance(error, UpstreamRefused) and not self.of_client:
             error.blame_operator(self.name, self.key_advice)
-
-
-def _text_chunk(turn: Turn, call: CallUpstream) -> Json:
-    """The text of a whole turn as a stream would show it before another turn."""
-    text, _ = without_marks(without_blank_lines_after(turn.text), call.cite)
-    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
 
 
 def _ended_early(turn: Turn) -> Turn:

@@ -90,10 +90,10 @@ class Resilient:
         self.current, self.name, self.model = candidate, candidate.name, candidate.model
         self.traits: UpstreamTraits = candidate.profile
 
-    def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
+    def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        attempt = Attempt(show, self._shared.clock, early)
-        # Of a whole answer the client sees nothing before the end; `show` only looks whether it is enough.
+        attempt = Attempt(show or _show_nothing, self._shared.clock, early)
+        # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
         return self._try(lambda one: one.complete(call, take, early, self._latest_requests), attempt)
 

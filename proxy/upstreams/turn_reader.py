@@ -1,13 +1,17 @@
-"""Reads the stream of a turn: feeds chunks to the assembler, shows them to the client, and starts calls early."""
+"""Reads a turn: feeds its chunks to the assembler, shows them to the client, and announces the calls of server tools.
 
-import asyncio
-from collections.abc import Sequence
+A whole answer is read as the stream that would have had the text, each call and the end in one chunk each. So the order
+and the contents of what a client is shown are the same for an upstream that streams and one that does not.
+"""
+
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 
 from proxy.loop import rawjson, sse
 from proxy.loop.assembler import Assembler
-from proxy.loop.chat import Json
+from proxy.loop.chat import TEXT_FIELDS, Json
+from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.sse import DONE_DATA
 from proxy.ports import EarlyCalls, Show
@@ -17,7 +21,7 @@ from proxy.upstreams.profile import Profile
 
 
 class TurnReader(Struct, eq=False):
-    """Assembles a turn, shows the client the parts that it may see, and starts each call as soon as it is complete.
+    """Assembles a turn, shows the client the parts that it may see, and announces each call as soon as it is complete.
 
     Attributes:
         pattern: the pattern of the latest chunk, if that has only a text.
@@ -47,10 +51,25 @@ class TurnReader(Struct, eq=False):
                 await self.show(visible)
         return self.done
 
+    async def take_whole(self, completion: Json) -> None:
+        """Take a whole completion. Raises `UpstreamError`: it has no finish_reason."""
+        if not completion["choices"][0].get("finish_reason"):
+            raise UpstreamError("The upstream's answer has no finish_reason.")
+        message = completion["choices"][0]["message"]
+        fields = [name for name in TEXT_FIELDS if name in message]
+        self.assembler.begin_message({name: message[name] for name in fields if not isinstance(message[name], str)})
+        for chunk in _in_pieces(completion):
+            await self._show_parts(chunk, start_calls=False)
+        self.done = True
+
     async def _feed(self, event: sse.Event) -> None:
         """Take an event that does not fit the pattern of the last chunk."""
-        assembler = self.assembler
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
+        await self._show_parts(chunk, start_calls=True)
+        self.pattern = pattern_of(event.data, self.assembler.text_field)
+
+    async def _show_parts(self, chunk: Json, *, start_calls: bool) -> None:
+        assembler = self.assembler
         for part in _call_by_call(chunk):
             shown, ready = assembler.feed(part), assembler.calls.take_ready()
             # The client is told of a call after the text of its chunk, and before anything that follows the call.
@@ -58,12 +77,21 @@ class TurnReader(Struct, eq=False):
             for visible in shown:
                 await self.show(visible)
             for call in ready:
-                self.early.start(call, chunk.get("model"))
-            if ready:
-                await asyncio.sleep(0)  # the calls announce themselves in their first step
+                await self.early.announce(call, chunk.get("model"), start=start_calls)
             for visible in client_calls:
                 await self.show(visible)
-        self.pattern = pattern_of(event.data, assembler.text_field)
+
+
+def _in_pieces(completion: Json) -> Iterator[Json]:
+    """A whole completion as a stream of few chunks: the text with all else, each call, the end."""
+    choice, usage = completion["choices"][0], completion.pop("usage", None)
+    message, reason = choice.pop("message"), choice.pop("finish_reason")
+    calls = message.get("tool_calls") or ()
+    text = {key: value for key, value in message.items() if key != "tool_calls"}
+    yield {**completion, "usage": usage, "choices": [{**choice, "delta": text}]}
+    for index, call in enumerate(calls):
+        yield {**completion, "choices": [{"index": 0, "delta": {"tool_calls": [{**call, "index": index}]}}]}
+    yield {**completion, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
 
 
 def _call_by_call(chunk: Json) -> list[Json]:

@@ -125,7 +125,7 @@ async def test_a_call_that_was_started_early_and_is_refused_with_its_turn_ends_b
     class Writing(Upstream):
         async def complete(self, made, show, early):
             if not self.calls:
-                early.start(call(id="a"), None)
+                await early.announce(call(id="a"), None, start=True)
                 await started.wait()
             else:
                 await asyncio.sleep(0)

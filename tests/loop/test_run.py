@@ -649,31 +649,34 @@ def test_text_that_was_held_back_needs_no_separator():
 # -- calls that start while their turn is still being written --
 
 
-def may_start(run, *calls):
-    """What of the last of these calls may start early."""
+def would_run(run, *calls):
+    """What would be run of the last of these calls."""
     decisions = run.early_decisions()
-    return [run.may_start(one, decisions) for one in calls][-1]
+    return [run.would_run(one, decisions) for one in calls][-1]
 
 
-def test_a_call_that_would_be_run_may_start_early_under_its_tools_own_name():
-    assert may_start(run_of(), call("browser.search")) == call()
+def test_a_call_that_would_be_run_is_announced_under_its_tools_own_name():
+    assert would_run(run_of(), call("browser.search")) == call()
 
 
 @pytest.mark.parametrize("unknown", [call("rm_rf"), call("open_door", "{}")])
-def test_a_call_that_is_not_the_servers_may_not_start_early(unknown):
-    assert may_start(run_of({"tools": [OPEN_DOOR]}), unknown) is None
+def test_a_call_that_is_not_the_servers_is_not_announced(unknown):
+    assert would_run(run_of({"tools": [OPEN_DOOR]}), unknown) is None
 
 
-def test_no_more_calls_start_early_than_the_budget_permits_and_none_twice():
+def test_no_more_calls_are_announced_than_the_budget_permits_and_none_twice():
     other = call(arguments='{"query":"y"}')
-    assert may_start(run_of(max_tool_calls=1), call(), other) is None
-    assert may_start(run_of(tools=[replace(SEARCH, max_calls=1)]), call(), other) is None
-    assert may_start(run_of(), call(), call("browser.search")) is None
-    assert may_start(run_of(), call(), other) == other
+    assert would_run(run_of(max_tool_calls=1), call(), other) is None
+    assert would_run(run_of(tools=[replace(SEARCH, max_calls=1)]), call(), other) is None
+    assert would_run(run_of(), call(), call("browser.search")) is None
+    assert would_run(run_of(), call(), other) == other
 
 
 def test_a_tool_that_changes_things_waits_for_the_end_of_the_turn():
-    assert may_start(run_of(tools=[replace(SEARCH, eager=False)]), call()) is None
+    run = run_of(tools=[replace(SEARCH, eager=False)])
+    assert would_run(run, call()) == call()
+    assert not run.may_start(call())
+    assert run_of().may_start(call())
 
 
 def test_the_result_of_a_call_that_has_ended_early_is_used_whatever_limit_is_reached_meanwhile():
@@ -688,11 +691,11 @@ def test_the_result_of_a_call_that_has_ended_early_is_used_whatever_limit_is_rea
     assert "was not run" in answers[1]
 
 
-def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
+def test_a_call_whose_result_is_known_and_one_after_the_deadline_are_not_announced():
     play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    assert may_start(play.run, call()) is None
+    assert would_run(play.run, call()) is None
     play.run.expire()
-    assert may_start(play.run, call("current_time", "{}")) is None
+    assert would_run(play.run, call("current_time", "{}")) is None
 
 
 @pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.TEXT), ((), Buffering.NONE)])

@@ -50,9 +50,10 @@ class Blocks:
     Args:
         sign: makes the signature of a turn's thoughts.
         cite: finds the citations in a text.
-        mended: repairs the broken input of a client's call; None if it cannot be repaired.
+        mended: repairs the broken input of a client's call, or returns None if it cannot; None: nothing is repaired.
 
     Attributes:
+        mended: the same.
         content: the complete blocks, and the beginning of the open one.
         open_type: the type of the open block, which may still grow; empty if no block is open.
     """
@@ -62,12 +63,12 @@ class Blocks:
         *,
         sign: Sign,
         cite: Callable[[str], Sequence[Json]],
-        mended: Callable[[str], Json | None] = lambda _: None,
+        mended: Callable[[str], Json | None] | None = None,
     ) -> None:
         self.content: list[Json] = []
         self._sign = sign
         self._cite = cite
-        self._mended = mended
+        self.mended = mended
         self.open_type = ""
         self._pieces: list[str] = []  # of the open block's text, thoughts or input
         self._shows_thoughts = True
@@ -163,7 +164,7 @@ class Blocks:
                 block["signature"] = self._sign(signed)
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
-                block["input"] = parsed_input(whole, self._mended)
+                block["input"] = parsed_input(whole, self.mended)
                 if not self._is_object and (written := _shown_input(whole)):
                     events.append(self._input_delta(written))
         self.open_type = ""
@@ -203,12 +204,12 @@ class Blocks:
         return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": delta}
 
 
-def parsed_input(text: str, mended: Callable[[str], Json | None] = lambda _: None) -> Json:
+def parsed_input(text: str, mended: Callable[[str], Json | None] | None = None) -> Json:
     """The input of a call; a text that is not an object and cannot be repaired becomes `{"INVALID_JSON": text}`."""
     try:
         given = _object_in(text)
     except orjson.JSONDecodeError:
-        given = mended(text)
+        given = mended(text) if mended is not None else None
     return {"INVALID_JSON": text} if given is None else given
 
 

@@ -1,6 +1,6 @@
 """`POST /v1/messages` and `/v1/messages/count_tokens`: Messages requests, answered by the loop of Chat Completions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import request_context
 from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import parse_object, read_body
-from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
+from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.exchange import send_json
 from proxy.api.messages.conversation import read_conversation
@@ -27,16 +27,14 @@ from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
-from proxy.api.surface import Callbacks, delta_of, tool_headers
+from proxy.api.surface import Callbacks, building, tool_headers
 from proxy.loop import rawjson
-from proxy.loop.actions import AnsweredCall, Respond, Stop
-from proxy.loop.asked_json import demands_json
+from proxy.loop.actions import Respond
 from proxy.loop.carried import carries
-from proxy.loop.chat import Json, Turn, name_of
+from proxy.loop.chat import Json, name_of
 from proxy.loop.continuation import CarriedTurns, as_json
-from proxy.loop.texts import without_blank_lines_before
 from proxy.loop.tokens import count_tokens
-from proxy.ports import EnoughShown, Headers, Ports
+from proxy.ports import Headers, Ports
 
 
 class _MessagesSurface(CheckingSurface):
@@ -103,19 +101,9 @@ class CreateMessage(_MessagesSurface):
             await self.send_whole(prepared.resolved, partial(self._whole, prepared), scope, receive, send)
 
     async def _whole(self, prepared: "_Prepared") -> tuple[bytes, Headers]:
-        reports: list[Sequence[AnsweredCall]] = []
-
-        async def report(answered: Sequence[AnsweredCall]) -> None:
-            reports.append(answered)
-
-        options = prepared.options
-        # An answer that has to fit a schema is checked as a whole, so a stop sequence must not end its turn early.
-        stops = options.stops if prepared.check is None else ()
-        answer = await self._answer(prepared, Callbacks(partial(_end_at_stop, stops), report=report))
-        if not is_broken_off(answer):  # else broken arguments may only be incomplete
-            options = replace(options, mended=self.ports.toolset.mended)
-        message = MessageBuilder(prepared.run_id, options)
-        _replay(message, answer, reports, prepared)
+        message = prepared.builder(mended=self.ports.toolset.mended)
+        answer = await self._answer(prepared, building(message))
+        message.finish(answer)
         carried = prepared.carried(answer, message)
         for number, of_turn in enumerate(carried, 1):
             if of_turn:
@@ -126,9 +114,9 @@ class CreateMessage(_MessagesSurface):
         return rawjson.dumps_answer(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
-        message, request_id = MessageBuilder(prepared.run_id, prepared.options), _request_id()
+        message, request_id = prepared.builder(), _request_id()
         stream.add_headers(((REQUEST_ID, request_id.encode()),))
-        writer = MessageStream(stream, prepared.head, message, request_id, hold_text=prepared.check is not None)
+        writer = MessageStream(stream, prepared.head, message, request_id)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
         answer = await self._answer(prepared, Callbacks(writer.show, writer.tell, writer.report))
         await self._keep_carried(prepared, answer, prepared.carried(answer, message))
@@ -152,13 +140,6 @@ class CreateMessage(_MessagesSurface):
         return await self.run_checked(
             prepared.resolved, prepared.run_id, prepared.check, callbacks, execute=execute, keep=prepared.hides
         )
-
-
-async def _end_at_stop(stops: Sequence[str], _index: int, chunk: Json) -> None:
-    """End a turn whose text contains a stop sequence, so that no call after it is run."""
-    text = chunk["choices"][0]["delta"].get("content") if chunk["choices"] else None
-    if isinstance(text, str) and any(stop in without_blank_lines_before(text) for stop in stops):
-        raise EnoughShown
 
 
 class CountTokens(_MessagesSurface):
@@ -207,14 +188,10 @@ class _Prepared(Struct, frozen=True):
             return ()
         return tuple([message.carried_by(turn, self.resolved.offer.server_tools) for turn in turns])
 
-    def shows_client_first(self, turn: Turn) -> bool:
-        """Whether the first visible call of a turn is one of the client's own."""
-        server_tools, shown = self.resolved.offer.server_tools, self.options.tools.shown
-        for entry, client_id in turn.entries:
-            tool = server_tools.get(name_of(entry) or "")
-            if client_id or self.options.server_calls or (tool is not None and tool.name in shown):
-                return bool(client_id)
-        return False
+    def builder(self, mended: Callable[[str], Json | None] | None = None) -> MessageBuilder:
+        """A builder of the message; `mended` repairs the arguments of the client's calls."""
+        options = replace(self.options, mended=mended)
+        return MessageBuilder(self.run_id, options, hold_text=self.check is not None)
 
     @property
     def head(self) -> MessageHead:
@@ -230,41 +207,3 @@ class _Prepared(Struct, frozen=True):
         declared = {*map(name_of, self.options.tools.functions), *self.options.tools.shown}
         tools = [tool for tool in self.resolved.offer.tools if name_of(tool) in declared]
         return count_tokens({**self.resolved.chat, "tools": tools})
-
-
-def _replay(
-    message: MessageBuilder, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], prepared: _Prepared
-) -> None:
-    """Build the blocks of a finished run, in the order in which they would have been streamed."""
-    # With a JSON format, only the text of the last turn is shown; if it is checked, not beside calls, as in a stream.
-    json_only, is_checked = demands_json(prepared.resolved.chat), prepared.check is not None
-    of_turns = iter(reports)
-    for turn in (*answer.earlier_turns, answer.turn):
-        answered = next(of_turns, ()) if turn.calls else ()
-        is_last = turn is answer.turn
-        received = answer.message if is_last else turn.message
-        message.begin_turn()
-        is_beside_calls = is_checked and answer.stop is Stop.CLIENT_TOOL_CALLS
-        with_text = not json_only or (is_last and not is_beside_calls)
-        # Before the block of a server's call, a stream shows at most one blank line.
-        is_whole = is_last and (not turn.calls or prepared.shows_client_first(turn))
-        message.show(delta_of(received, answer.cite, is_last=is_whole, with_text=with_text))
-        if message.is_cut:
-            break
-        if turn.calls:
-            _replay_calls(message, turn, answered)
-        if answered:
-            message.end_turn(answered)
-    message.finish()
-
-
-def _replay_calls(message: MessageBuilder, turn: Turn, answered: Sequence[AnsweredCall]) -> None:
-    """Show the calls of a turn in their order, the client's and those that the server has run."""
-    server_calls = iter(answered)
-    shown = 0
-    for entry, client_id in turn.entries:
-        if client_id:
-            message.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
-            shown += 1
-        elif entry.get("type", "function") == "function" and (one := next(server_calls, None)) and one.was_run:
-            message.begin_call(one.call.id, one.tool, one.call.arguments)

@@ -21,9 +21,9 @@ from proxy.api.messages.pages import (
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, MessageTools
 from proxy.loop import rawjson
-from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.carried import Carried, carried_by
-from proxy.loop.chat import WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
+from proxy.loop.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
 from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.continuation import server_call_id
 from proxy.loop.offer import SEARCH
@@ -44,7 +44,7 @@ class MessageOptions(Struct, frozen=True):
         thoughts: whether the model's thoughts are shown.
         omits_thoughts: whether thoughts are shown as a signature only.
         arguments_of: repairs the arguments of a call, as `Toolset.arguments_of` does.
-        mended: repairs the arguments of the client's calls, as `Toolset.mended` does.
+        mended: repairs the arguments of the client's calls, as `Toolset.mended` does; None: they stay as written.
         stops: the sequences at which the text ends.
         pages: the pages that earlier searches of the conversation have found.
     """
@@ -57,7 +57,7 @@ class MessageOptions(Struct, frozen=True):
     thoughts: bool = False
     omits_thoughts: bool = False
     arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
-    mended: Callable[[str], Json | None] = lambda _: None
+    mended: Callable[[str], Json | None] | None = None
     stops: tuple[str, ...] = ()
     pages: Sequence[FoundPage] = ()
 
@@ -70,16 +70,19 @@ class MessageOptions(Struct, frozen=True):
 class MessageBuilder:
     """Builds the content blocks of a message; each method gives the events for what it adds.
 
-        ( begin_turn  ( show | begin_call )*  end_turn? )*   finish
+        ( progress | take | answered )*   finish
 
     Args:
         run_id: the id of the run, from which the ids of the blocks are made.
         options: the options of the client.
+        hold_text: whether text is held back until the end, because it may have to be dropped.
     """
 
-    def __init__(self, run_id: str, options: MessageOptions) -> None:
+    def __init__(self, run_id: str, options: MessageOptions, *, hold_text: bool = False) -> None:
         self._run_id = run_id
         self._options = options
+        self._hold_text = hold_text
+        self._held: list[Json] = []  # deltas with text
         self._cited = CitedPages(options.seal, options.pages)
         self.blocks = Blocks(sign=options.sign, cite=self._cited.citations, mended=options.mended)
         self._stop = StopFilter(options.stops) if options.stops else None
@@ -99,7 +102,7 @@ class MessageBuilder:
         self._uses = {SEARCH: 0, FETCH: 0}
 
     @property
-    def is_cut(self) -> bool:
+    def has_enough(self) -> bool:
         """Whether the text has reached a stop sequence, so that the rest of the answer is not needed."""
         return self._stop is not None and self._stop.found is not None and not self._client_calls
 
@@ -110,16 +113,32 @@ class MessageBuilder:
         self._text_length += len(text)
         return self.blocks.grow_text(text)
 
-    def begin_turn(self) -> Events:
+    def progress(self, event: Json) -> Events:
+        """Add a progress event of the run."""
+        match event["type"]:
+            case "turn.started":
+                return self._begin_turn()
+            case "tool.started":
+                return self._begin_call(event["call_id"], event["tool"], event["arguments"])
+        return []
+
+    def _begin_turn(self) -> Events:
         """Begin the content of another upstream call, whose text is a block of its own."""
+        self._held.clear()  # the text of the turn before is not the answer
         events = self._flush() + self.blocks.close()
         self._turn += 1
         self._has_text = self._has_thoughts = False
         self._client_calls, self._current = {}, None
         return events
 
-    def show(self, delta: Json) -> Events:
-        """Add the parts of a delta that the client may see."""
+    def take(self, chunk: Json) -> Events:
+        """Add a chunk of the only choice."""
+        delta: Json = chunk["choices"][0]["delta"] if chunk["choices"] else {}
+        if self._hold_text and (delta.get("content") or CITATIONS in delta):
+            self._held.append({key: delta.pop(key) for key in ("content", CITATIONS) if key in delta})
+        return self._show(delta)
+
+    def _show(self, delta: Json) -> Events:
         if self._stop is not None and self._stop.found is not None:
             return []
         events: Events = []
@@ -133,7 +152,7 @@ class MessageBuilder:
             events += self._add_call(fragment)
         return events
 
-    def begin_call(self, call_id: str, tool: str, arguments: str) -> Events:
+    def _begin_call(self, call_id: str, tool: str, arguments: str) -> Events:
         """Add a call of a server tool, if the client wants to see it.
 
         Args:
@@ -182,14 +201,14 @@ class MessageBuilder:
         if (index := self._thoughts_of.get(turn)) is not None:
             self.blocks.sign_again(index, carried)
 
-    def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
+    def answered(self, calls: Sequence[AnsweredCall]) -> Events:
         """Add the results of a turn's calls, and the calls that were answered without being run."""
         events = self._flush() + self._write_all_waiting()
-        for one in answered:
+        for one in calls:
             key = one.call.id, one.tool or one.call.name, one.call.arguments
             begun = self._begun.get(key)
             if not begun:
-                events += self.begin_call(*key)
+                events += self._begin_call(*key)
                 begun = self._begun.get(key)
             if begun:
                 call = begun.pop(0)
@@ -197,9 +216,15 @@ class MessageBuilder:
         self._begun.clear()
         return events + self.blocks.end_turn()
 
-    def finish(self) -> Events:
-        """Close all blocks at the end of the run."""
-        return self._flush() + self._write_all_waiting() + self.blocks.end_turn()
+    def finish(self, answer: Respond) -> Events:
+        """Add the text that was held back, unless it stands beside calls, and close all blocks."""
+        held, self._held = self._held, []
+        events: Events = []
+        if answer.stop is not Stop.CLIENT_TOOL_CALLS:
+            events = [event for delta in held for event in self._show(delta)]
+        if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
+            self.blocks.mended = None
+        return events + self._flush() + self._write_all_waiting() + self.blocks.end_turn()
 
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""

@@ -12,9 +12,8 @@ from proxy.api.messages.blocks import Events
 from proxy.api.messages.message import MessageBuilder
 from proxy.api.messages.usage import usage_of
 from proxy.loop import rawjson, sse
-from proxy.loop.actions import AnsweredCall, Respond, Stop
+from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import Json
-from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import ProxyError
 from proxy.ports import EnoughShown
 
@@ -78,18 +77,13 @@ class MessageStream:
         head: the properties of the message.
         message: makes the events of its blocks.
         request_id: the id of the request, for errors.
-        hold_text: whether text is held back until the end, because it may have to be dropped.
     """
 
-    def __init__(
-        self, stream: EventStream, head: MessageHead, message: MessageBuilder, request_id: str, *, hold_text: bool
-    ) -> None:
+    def __init__(self, stream: EventStream, head: MessageHead, message: MessageBuilder, request_id: str) -> None:
         self._outbox = Outbox(stream)
         self._head = head
         self._message = message
         self._request_id = request_id
-        self._hold_text = hold_text
-        self._held: list[Json] = []  # deltas with text
         self._opening = Opening(head)
         stream.heartbeat = partial(_heartbeat, self._opening)  # a method would make a reference cycle with the stream
 
@@ -100,33 +94,22 @@ class MessageStream:
         text: Any = delta.get("content")
         if isinstance(text, str) and len(delta) == 1 and (index := message.grow_text(text)) is not None:
             return self._outbox.write(_TEXT % (index, rawjson.dumps_answer(text)))
-        if self._hold_text and (text or CITATIONS in delta):
-            self._held.append({key: delta.pop(key) for key in ("content", CITATIONS) if key in delta})
-        events = message.show(delta)
-        return self._write_last(events) if message.is_cut else self._write(events)
+        events = message.take(chunk)
+        return self._write_last(events) if message.has_enough else self._write(events)
 
     async def tell(self, event: Json) -> bool:
         """Write the changes that a progress event makes to the message; returns whether there are any."""
-        events: Events = []
-        match event["type"]:
-            case "turn.started":
-                self._held.clear()  # the text of the turn before is not the answer
-                events = self._message.begin_turn()
-            case "tool.started":
-                events = self._message.begin_call(event["call_id"], event["tool"], event["arguments"])
+        events = self._message.progress(event)
         await self._write(events)
         return bool(events)
 
     async def report(self, answered: Sequence[AnsweredCall]) -> None:
         """Write the results of a turn's calls."""
-        await self._write(self._message.end_turn(answered))
+        await self._write(self._message.answered(answered))
 
     async def finish(self, answer: Respond) -> None:
         """Write the rest of the message, and end the stream."""
-        if answer.stop is Stop.CLIENT_TOOL_CALLS:  # text beside calls is not an answer
-            self._held.clear()
-        events = [event for delta in self._held for event in self._message.show(delta)]
-        events += self._message.finish()
+        events = self._message.finish(answer)
         usage = usage_of(answer, self._message.server_tool_use())
         events.append({"type": "message_delta", "delta": self._message.ending(answer), "usage": usage})
         events.append({"type": "message_stop"})

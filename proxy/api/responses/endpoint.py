@@ -12,20 +12,20 @@ from proxy import request_context
 from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import SHARE
-from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
+from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.declared import declared_in
 from proxy.api.responses.encrypted_content import Seal
-from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
+from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.stream import ResponseHead, ResponseStream
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
-from proxy.api.surface import Callbacks, collect, tool_headers
+from proxy.api.surface import Callbacks, building, tool_headers
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
 from proxy.loop.carried import carries
@@ -104,20 +104,18 @@ class CreateResponse(CheckingSurface):
         )
 
     async def _whole(self, prepared: "_Prepared") -> tuple[bytes, Headers]:
-        events: list[Json] = []
-        answer = await self._answer(prepared, Callbacks(tell=collect(events)))
         output = prepared.output_builder()
-        replay(output, answer, events, json_only=prepared.request.json_only)
-        output.finish(broken_off=is_broken_off(answer), carried=prepared.carried(answer))
-        head = replace(prepared.head, model=answer.turn.envelope.get("model") or prepared.head.model)
+        answer = await self._answer(prepared, building(output))
+        output.finish(answer, carried=prepared.carried(answer))
+        head = replace(prepared.head, model=output.model or prepared.head.model)
         response = await self._finish(prepared, head, answer, output)
         return rawjson.dumps_answer(response), tool_headers([answer])
 
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
-        writer = ResponseStream(stream, prepared.head, prepared.output_builder(), hold_text=prepared.check is not None)
+        writer = ResponseStream(stream, prepared.head, prepared.output_builder())
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
         answer = await self._answer(prepared, Callbacks(writer.show, writer.tell))
-        await writer.end_items(broken_off=is_broken_off(answer), carried=prepared.carried(answer))
+        await writer.end_items(answer, carried=prepared.carried(answer))
         await writer.finish(await self._finish(prepared, writer.head, answer, writer.output))
 
     async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
@@ -181,7 +179,7 @@ class _Prepared(Struct, frozen=True):
             summary=self.request.summary,
             seal=self.seal.thoughts if self.request.includes(ENCRYPTED) else None,
         )
-        return OutputBuilder(self.run_id, options, self.resolved.sources)
+        return OutputBuilder(self.run_id, options, self.resolved.sources, hold_text=self.check is not None)
 
     def stored(self, response: Json, answer: Respond) -> StoredResponse:
         """The finished response as it is stored."""

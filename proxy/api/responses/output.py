@@ -13,15 +13,16 @@ from msgspec import Struct
 from proxy.api.responses.call_items import ClientCall, McpCall, SearchCall
 from proxy.api.responses.items import Events, Item, Message, Reasoning, Status
 from proxy.api.responses.tools import ResponseTools
-from proxy.api.surface import delta_of
-from proxy.loop.actions import Respond
-from proxy.loop.chat import Json, ToolCall
+from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.chat import BROKEN_OFF, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
+from proxy.ports import MODEL
 
 ItemT = TypeVar("ItemT", bound=Item)
 ANNOTATIONS = "annotations"  # the key of the upstream's own annotations in a message or a delta
+_TEXT = ("content", CITATIONS, ANNOTATIONS)  # the keys of a delta for text and its citations
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -48,17 +49,34 @@ class OutputOptions(Struct, frozen=True):
 class OutputBuilder:
     """Builds the items of an output; each method gives the events for what it adds.
 
-        ( begin_turn  ( show | tool )* )*   finish
+        ( progress | take )*   finish
 
     Args:
         run_id: the id of the run, from which the ids of the items are made.
         options: the options of the client.
         sources: URL -> title of the pages that earlier runs have found.
+        hold_text: whether text is held back until the end, because it may have to be dropped.
+
+    Attributes:
+        model: the upstream's name for the model, as far as it was known before the first item; empty: it was not.
+        has_enough: false: the client needs the whole answer.
     """
 
-    def __init__(self, run_id: str, options: OutputOptions, sources: Mapping[str, str] = _NO_SOURCES) -> None:
+    has_enough = False
+
+    def __init__(
+        self,
+        run_id: str,
+        options: OutputOptions,
+        sources: Mapping[str, str] = _NO_SOURCES,
+        *,
+        hold_text: bool = False,
+    ) -> None:
         self._run_id = run_id
         self._options = options
+        self._hold_text = hold_text
+        self._held: list[Json] = []  # choices with text
+        self.model = ""
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
@@ -71,16 +89,47 @@ class OutputBuilder:
         """The items in their present state."""
         return [item.as_json() for item in self._items]
 
-    def begin_turn(self) -> Events:
-        """Begin the output of another upstream call, whose text is another message."""
-        self._has_text = False
-        return self._end_current()
+    def take(self, chunk: Json) -> Events:
+        """Add a chunk."""
+        self._learn_model(chunk.get("model"))
+        events: Events = []
+        for choice in chunk["choices"]:
+            calls = bool(choice["delta"].get("tool_calls"))
+            if self._hold_text and not calls and any(choice["delta"].get(key) for key in _TEXT):
+                self._held.append({**choice})
+                continue
+            if calls:  # they are the client's, so this turn is the last one; its text precedes its calls
+                events += self._release_held()
+            events += self._show(choice)
+        return events
+
+    def progress(self, event: Json) -> Events:
+        """Add a progress event of the run."""
+        if event["type"] == "turn.started":
+            self._held.clear()  # the text of the turn before is not the answer
+            self._has_text = False  # each turn's text is a message of its own
+            return self._end_current()
+        self._learn_model(event.get(MODEL))
+        return self._tool(event)
+
+    def answered(self, calls: Sequence[AnsweredCall]) -> Events:
+        """Add nothing: the progress events have all that this API shows of an answered call."""
+        del calls
+        return []
+
+    def _learn_model(self, model: Any) -> None:
+        if not self._items and isinstance(model, str) and model:
+            self.model = model
+
+    def _release_held(self) -> Events:
+        held, self._held = self._held, []
+        return [event for choice in held for event in self._show(choice)]
 
     def grow_text(self, text: str) -> bytes:
         """Add to the open text if one delta describes the change; see `Message.grow_text`."""
         return self._current.grow_text(text) if isinstance(self._current, Message) else b""
 
-    def show(self, choice: Json) -> Events:
+    def _show(self, choice: Json) -> Events:
         """Add the parts of a choice's delta that the client may see."""
         delta: Json = choice["delta"]
         events: Events = []
@@ -103,6 +152,8 @@ class OutputBuilder:
         if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
             citations = moved_back(citations, len(whole) - len(text))
+        elif text.isspace() and not isinstance(self._current, Message):  # blanks behind a call are no message
+            return []
         if not text and not (citations and isinstance(self._current, Message)):
             return []
         self._has_text = True
@@ -117,8 +168,8 @@ class OutputBuilder:
         self._current = reasoning
         return events + reasoning.open() + reasoning.append_text(text)
 
-    def tool(self, event: Json) -> Events:
-        """Add a progress event of the run: `tool.started`, `tool.completed` or `tool.failed`."""
+    def _tool(self, event: Json) -> Events:
+        """Add a progress event of a call: `tool.started`, `tool.completed` or `tool.failed`."""
         key = (event["turn"], event["call_id"], event["arguments"])  # some upstreams use an id more than once
         if event["type"] == "tool.started":
             return self._begin_tool(key, event)
@@ -136,17 +187,19 @@ class OutputBuilder:
                 item.error = event.get("error")
         return item.close("failed" if failed else "completed")
 
-    def finish(self, *, broken_off: bool = False, carried: str | None = None) -> Events:
-        """Close all items at the end of the run.
+    def finish(self, answer: Respond, *, carried: str | None = None) -> Events:
+        """Add the text that was held back, and close all items.
 
         Args:
-            broken_off: whether the model was stopped in the middle of the last open item.
+            answer: the end of the run.
             carried: the sealed content that the client is to send back; it becomes an item without text.
         """
+        self._learn_model(answer.turn.envelope.get("model"))
+        events = self._release_held()
+        broken_off = answer.finish_reason in BROKEN_OFF  # the model was stopped in the middle of the last open item
         # Server calls that are still open were begun early, in a turn that was not completed.
         written = (item for item in self._items if not isinstance(item, (SearchCall, McpCall)))
         last = max((item.index for item in written if item.status == "in_progress"), default=None)
-        events: Events = []
         for item in self._items:
             if item.status == "in_progress":
                 events += self._end(item, "incomplete" if broken_off and item.index == last else "completed")
@@ -159,8 +212,10 @@ class OutputBuilder:
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources
-        if isinstance(item, (SearchCall, McpCall)):  # begun early, in a turn that failed and was retried
+        if isinstance(item, (SearchCall, McpCall)):  # announced in a turn that was cut off, or failed and was retried
             status = "failed"
+        if isinstance(item, SearchCall) and self._options.sources:
+            item.sources = ()
         return item.close(status)
 
     def _end_current(self) -> Events:
@@ -229,50 +284,3 @@ def _logprobs(logprobs: Any) -> list[Json]:
 
 def _objects(listed: Any) -> list[Json]:
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-
-
-def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, json_only: bool) -> None:
-    """Build the output of a finished run, in the order in which it would have been streamed.
-
-    Args:
-        output: takes the items.
-        answer: the end of the run, with the turns before it.
-        events: the progress events of the run.
-        json_only: whether only the text of the last turn is shown.
-    """
-    ran = [event for event in events if event["type"].startswith("tool.")]
-    for turn in answer.earlier_turns:
-        before = [event for event in ran if event["turn"] == turn.number]
-        delta = delta_of(turn.message, answer.cite, is_last=False, with_text=not json_only)
-        output.begin_turn()
-        output.show({"delta": delta})
-        for event in before:
-            output.tool(event)
-    earlier = {turn.number for turn in answer.earlier_turns}
-    # The turns of a corrected answer are numbered from 1 again.
-    last = [event for event in ran if event["turn"] not in earlier]
-    message, choice = answer.message, answer.turn.choice
-    shown = {"delta": delta_of(message, answer.cite, is_last=True), "logprobs": choice.get("logprobs")}
-    output.begin_turn()
-    output.show(shown)
-    _replay_last_calls(output, answer, last)
-    if given := message.get(ANNOTATIONS):  # last, as in a stream
-        output.show({"delta": {ANNOTATIONS: given}})
-
-
-def _replay_last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) -> None:
-    """Show the calls of the last turn in their order: the client's, and the server's that have events."""
-    started: dict[object, list[Json]] = {}  # lists, because some upstreams use an id more than once
-    for event in events:
-        if event["type"] == "tool.started":
-            started.setdefault(event["call_id"], []).append(event)
-    visible = enumerate(answer.message.get("tool_calls") or ())
-    for entry, client_id in answer.turn.entries:
-        if client_id:
-            index, call = next(visible)
-            output.show({"delta": {"tool_calls": [{**call, "index": index}]}})
-        elif same_id := started.get(entry.get("id")):
-            output.tool(same_id.pop(0))
-    for event in events:
-        if event["type"] != "tool.started":
-            output.tool(event)

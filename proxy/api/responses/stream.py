@@ -8,14 +8,13 @@ from msgspec.structs import replace
 
 from proxy.api.event_stream import EventStream, Outbox
 from proxy.api.responses.items import Events
-from proxy.api.responses.output import ANNOTATIONS, OutputBuilder
+from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import rawjson, sse
+from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
-from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import ProxyError
 from proxy.loop.tally import Tally, token_count
-from proxy.ports import MODEL
 
 # Fields that a response echoes -> their values if the request does not have them.
 _ECHOED: Json = {
@@ -40,7 +39,6 @@ _ECHOED: Json = {
     "truncation": "disabled",
     "user": None,
 }
-_TEXT = ("content", CITATIONS, ANNOTATIONS)  # the keys of a delta for text and its citations
 _TEXT_DELTA = b'event: response.output_text.delta\ndata: %b%b,"sequence_number":%d}\n\n'
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the status of its error; for any other status it is `server_error`.
@@ -138,66 +136,41 @@ class ResponseStream:
         stream: the stream to the client.
         head: the properties of the response.
         output: makes the events of its items.
-        hold_text: whether text is held back until the end, because it may have to be dropped.
     """
 
-    def __init__(self, stream: EventStream, head: ResponseHead, output: OutputBuilder, *, hold_text: bool) -> None:
-        self.head = head
+    def __init__(self, stream: EventStream, head: ResponseHead, output: OutputBuilder) -> None:
+        self._head = head
         self.output = output
         self._outbox = Outbox(stream)
-        self._hold_text = hold_text
-        self._held: list[Json] = []  # choices with text
         self._next_number = 0
+
+    @property
+    def head(self) -> ResponseHead:
+        """The properties of the response; its `model` is the upstream's, if that was known before the first event."""
+        return replace(self._head, model=self.output.model or self._head.model)
 
     def show(self, _index: int, chunk: Json) -> Awaitable[None]:
         """Write a chunk of the only choice."""
         choices = chunk["choices"]
-        if len(choices) != 1 or self._hold_text or choices[0].get("logprobs"):
-            return self._show(chunk)
+        if len(choices) != 1 or choices[0].get("logprobs"):
+            return self._write(self.output.take(chunk))
         delta: Json = choices[0]["delta"]
         text: Any = delta.get("content")
         if text and isinstance(text, str) and len(delta) == 1 and (beginning := self.output.grow_text(text)):
             event = _TEXT_DELTA % (beginning, rawjson.dumps_answer(text), self._next_number)
             self._next_number += 1
             return self._outbox.write(event)
-        return self._show(chunk)
-
-    async def _show(self, chunk: Json) -> None:
-        self._learn_model(chunk.get("model"))
-        for choice in chunk["choices"]:
-            calls = bool(choice["delta"].get("tool_calls"))
-            if self._hold_text and not calls and any(choice["delta"].get(key) for key in _TEXT):
-                self._held.append({**choice})
-                continue
-            if calls:  # they are the client's, so this turn is the last one; its text precedes its calls
-                await self._write_held()
-            await self._write(self.output.show(choice))
+        return self._write(self.output.take(chunk))
 
     async def tell(self, event: Json) -> bool:
         """Write the changes that a progress event makes to the output; returns whether there are any."""
-        if event["type"] == "turn.started":
-            self._held.clear()  # the text of the turn before is not the answer
-            events = self.output.begin_turn()
-        else:
-            self._learn_model(event.get(MODEL))
-            events = self.output.tool(event)
+        events = self.output.progress(event)
         await self._write(events)
         return bool(events)
 
-    def _learn_model(self, model: Any) -> None:
-        """Use the upstream's name for the model, unless an event with a name has been written already."""
-        if not self._next_number and isinstance(model, str) and model:
-            self.head = replace(self.head, model=model)
-
-    async def end_items(self, *, broken_off: bool, carried: str | None) -> None:
-        """Write the held text, and close all open items."""
-        await self._write_held()
-        await self._write(self.output.finish(broken_off=broken_off, carried=carried))
-
-    async def _write_held(self) -> None:
-        held, self._held = self._held, []
-        for choice in held:
-            await self._write(self.output.show(choice))
+    async def end_items(self, answer: Respond, *, carried: str | None) -> None:
+        """Write the end of the output."""
+        await self._write(self.output.finish(answer, carried=carried))
 
     async def finish(self, response: Json) -> None:
         """Write the last event, and end the stream."""

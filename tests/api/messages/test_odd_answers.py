@@ -608,12 +608,14 @@ async def test_json_that_was_cut_off_beside_a_call_is_shown(upstream, streaming)
     }
     answer = completion('{"a": 1', calls=[SEARCH_CALL])
     answer["choices"][0]["finish_reason"] = "length"
-    parts = [chunk({"content": '{"a": 1'}), chunk({}, "length")]
+    calls = [{**call, "index": at} for at, call in enumerate(answer["choices"][0]["message"]["tool_calls"])]
+    parts = [chunk({"content": '{"a": 1'}), chunk({"tool_calls": calls}), chunk({}, "length")]
     upstream.replies = [stream(*parts) if streaming else Reply([orjson.dumps(answer)])]
     form = {"format": {"type": "json_schema", "schema": schema}}
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=streaming, tools=[SEARCH], output_config=form)
-    assert (message["content"][0]["text"], message["stop_reason"]) == ('{"a": 1', "max_tokens")
+    assert (message["content"][-2]["text"], message["stop_reason"]) == ('{"a": 1', "max_tokens")
+    assert message["content"][-1]["content"]["error_code"] == "unavailable"
 
 
 @BOTH

@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.tools import ResponseTools, read_tools
+from proxy.loop.actions import Respond, Stop
+from proxy.loop.chat import Turn
+from proxy.loop.tally import Tally
 from tests.api.responses.folding import fold
 
 RUN = "a" * 32
@@ -16,8 +19,8 @@ SEARCHING = OutputOptions(
 FOUND = [{"title": "A page", "url": "https://a.example/"}]
 
 
-def delta(**delta):
-    return {"delta": delta}
+def delta(*, logprobs=None, **delta):
+    return {"choices": [{"delta": delta, "logprobs": logprobs}]}
 
 
 def started(call_id="u1", tool="web_search", turn=1):
@@ -29,24 +32,26 @@ def ended(kind="tool.completed", **event):
     return {**started(**event), "type": kind, **outcome}
 
 
-def built(*steps, options=None, **finish):
+def built(*steps, options=None, broken_off=False, carried=None):
     """The short names of the events, and the items; folding the events has to give the items."""
     output = OutputBuilder(RUN, options or OutputOptions())
-    events = [event for step in steps for event in step(output)] + list(output.finish(**finish))
+    reason = "length" if broken_off else "stop"
+    answer = Respond(Turn({}, reason), {}, reason, Stop.ANSWER, Tally())
+    events = [event for step in steps for event in step(output)] + output.finish(answer, carried=carried)
     assert fold(events) == output.items
     return [event["type"].removeprefix("response.") for event in events], output.items
 
 
 def turn():
-    return lambda output: output.begin_turn()
+    return lambda output: output.progress({"type": "turn.started"})
 
 
 def show(**fields):
-    return lambda output: output.show(delta(**fields))
+    return lambda output: output.take(delta(**fields))
 
 
 def tool(event):
-    return lambda output: output.tool(event)
+    return lambda output: output.progress(event)
 
 
 def kinds(items):
@@ -241,7 +246,7 @@ def test_log_probabilities_have_every_key():
     entry = {"token": "Hi", "logprob": -0.1, "top_logprobs": [{"token": "Ho", "logprob": -2.0, "bytes": None}]}
 
     def with_logprobs(output):
-        return output.show({**delta(content="Hi"), "logprobs": {"content": [entry]}})
+        return output.take(delta(content="Hi", logprobs={"content": [entry]}))
 
     _, (item,) = built(with_logprobs)
     top = [{"token": "Ho", "logprob": -2.0, "bytes": []}]
@@ -251,7 +256,7 @@ def test_log_probabilities_have_every_key():
 @pytest.mark.parametrize("content", [5, [5], [{"top_logprobs": 5}], [{"top_logprobs": [5]}]])
 def test_log_probabilities_that_are_none_are_left_out(content):
     def with_logprobs(output):
-        return output.show({**delta(content="Hi"), "logprobs": {"content": content}})
+        return output.take(delta(content="Hi", logprobs={"content": content}))
 
     _, (item,) = built(with_logprobs)
     assert [entry["top_logprobs"] for entry in item["content"][0]["logprobs"]] in ([], [[]])
@@ -284,14 +289,14 @@ def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
 def test_only_text_that_follows_text_is_added_by_the_short_way():
     output = OutputBuilder(RUN, OutputOptions())
     assert output.grow_text("nothing is open") == b""
-    steps = [*output.begin_turn(), *output.show(delta(content="One"))]
+    steps = [*output.progress({"type": "turn.started"}), *output.take(delta(content="One"))]
     beginning = output.grow_text(" two")
     grown = [orjson.loads(beginning + b'" two"}')]
-    refused = list(output.show(delta(refusal="No.")))
+    refused = list(output.take(delta(refusal="No.")))
     assert output.grow_text("behind a refusal") == b""
-    again = list(output.show(delta(content="Three")))
+    again = list(output.take(delta(content="Three")))
     grown_again = [orjson.loads(output.grow_text(" four") + b'" four"}')]
-    ended = list(output.finish())
+    ended = output.finish(Respond(Turn({}, "stop"), {}, "stop", Stop.ANSWER, Tally()))
     assert fold([*steps, *grown, *refused, *again, *grown_again, *ended]) == output.items
     assert [part.get("text") for part in output.items[0]["content"]] == ["One two", None, "Three four"]
     assert output.grow_text("after the end") == b""
