@@ -239,6 +239,22 @@ class UpstreamTraits(Protocol):
         ...
 
 
+class RelayClient(Struct, frozen=True):
+    """The client of a relayed stream.
+
+    Attributes:
+        write: takes the events of the response.
+        finish: takes the last bytes of the response, after `count` was called.
+        count: takes the usage, even after a failure.
+        note_ids: called before events with an `id` are written; comments between such events need another form.
+    """
+
+    write: Write
+    finish: Write
+    count: CountUsage
+    note_ids: Callable[[], None]
+
+
 class Upstream(Protocol):
     """A model at an upstream, for one request; its properties change when a fallback answers."""
 
@@ -275,16 +291,8 @@ class Upstream(Protocol):
         """Relay a whole completion. `request` is `body`, parsed. Raises `UpstreamError`."""
         ...
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
-        """Relay a streamed completion event by event. Raises `UpstreamError`.
-
-        Args:
-            body: the request.
-            request: `body`, parsed.
-            write: takes the events of the response.
-            finish: takes the last bytes of the response, after `count` was called.
-            count: takes the usage, even after a failure.
-        """
+    async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
+        """Relay a streamed completion event by event. `request` is `body`, parsed. Raises `UpstreamError`."""
         ...
 
     def open(self, request: RawRequest) -> AbstractAsyncContextManager[RawResponse]:

@@ -22,7 +22,7 @@ from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
 from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tally import Tally, sum_of
-from proxy.ports import MODEL, Headers
+from proxy.ports import MODEL, Headers, RelayClient
 
 _OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # if the upstream sends them
 
@@ -70,7 +70,8 @@ async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
 
 
 async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
-    await request.model.upstream.relay_stream(*_for_upstream(request), stream.write, stream.finish, _note_usage)
+    client = RelayClient(stream.write, stream.finish, _note_usage, stream.note_ids)
+    await request.model.upstream.relay_stream(*_for_upstream(request), client)
 
 
 def _note_usage(usage: Json | None) -> None:

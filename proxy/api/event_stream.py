@@ -50,6 +50,10 @@ class EventStream:
         """Add to the headers of the response, before its first byte."""
         self._headers = (*self._headers, *headers)
 
+    def note_ids(self) -> None:
+        """Send heartbeats in the form for a stream whose events carry an `id`."""
+        self.heartbeat = lambda: sse.KEEPALIVE_BETWEEN_IDS
+
     def write(self, data: bytes) -> Awaitable[None]:
         """Send whole events, or a comment. Waits as long as the client does not read."""
         if not self.is_started:

@@ -17,7 +17,7 @@ _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 _BARE = -zlib.MAX_WBITS
 _HEAD_BYTES = 2
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
-_NO_CODING = frozenset({"", "identity"})
+_NO_CODING = frozenset({"", "identity", "none"})  # the last is no registered name, but some servers send it
 
 
 class Inflater:

@@ -13,6 +13,10 @@ from proxy.timeouts import resumed
 if TYPE_CHECKING:
     from proxy.http.connection import Http1Connection
 
+MOST_AT_ONCE = 16 * 1024
+"""The bytes of a body after which its reader gives way to others. No event of them takes the processor for long: the
+worst, a few thousand comments, take some milliseconds."""
+
 Handle: TypeAlias = Callable[[bytes], Coroutine[Any, Any, bool]]
 """Takes a part of a body; returns true if it needs no more."""
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from proxy.loop.errors import UpstreamError
 from proxy.loop.rawjson import dumps_answer
@@ -19,6 +18,13 @@ DONE_DATA = b"[DONE]"
 
 DONE = b"data: %b\n\n" % DONE_DATA
 KEEPALIVE = b": keep-alive\n\n"
+
+KEEPALIVE_BETWEEN_IDS = b": keep-alive\n"
+"""The comment for a stream whose events carry an `id`.
+
+There OpenAI's SDK for Python takes each blank line for the end of an event, and fails because that event has no data.
+Therefore the line of the comment belongs to the next event.
+"""
 
 # An event holds at most one chunk. The longest legitimate chunk is a whole tool call without `tool_stream`, whose
 # arguments are bounded by the model's output of 131,072 tokens, far below this.
@@ -34,6 +40,22 @@ _BLANK_LINE = b"\n\n"
 _SHORTEST = len(_DATA) + _LINE_ENDS  # an event with empty data
 _CR = ord("\r")  # searching for an integer takes a tenth of the time of searching for bytes
 _BOM = b"\xef\xbb\xbf"
+_FIELDS = (b"data", b"event", b"id", b"retry", b"")  # a comment is a field without a name
+_LONGEST_FIELD = len(b"event:")
+_BEGINNING = 64  # the bytes of a body by which a stream is recognised
+
+
+def begins_stream(data: bytes) -> bool | None:
+    """Whether the body of a response that begins with `data` is a stream of events; None: these bytes are too few.
+
+    Servers and gateways call their streams text/plain, application/json, application/octet-stream, or nothing at all.
+    """
+    begin = data[:_BEGINNING].removeprefix(_BOM).lstrip()
+    if begin.startswith((b"{", b"[", b"<")):
+        return False
+    if len(begin) < _LONGEST_FIELD:
+        return None if len(data) < _BEGINNING else False
+    return begin.split(b":", 1)[0] in _FIELDS
 
 
 class Event(Struct, frozen=True):
@@ -47,13 +69,20 @@ class Event(Struct, frozen=True):
 class Decoder(Struct):
     """Splits a byte stream into events, however the bytes are cut.
 
-    Blocks without data (comments) are not events, but part of the bytes of the next event.
+    Blocks without data are not events. Comments are part of the bytes of the next event; other blocks, such as a lone
+    `event: ping` or an empty `data:`, are left out, because clients take them for events whose data they cannot parse.
+
+    Attributes:
+        max_event_bytes: the most bytes of an event.
+        has_ids: whether any event so far has an `id`. From then on no blank line but those after events is part of the
+            bytes: see `KEEPALIVE_BETWEEN_IDS`.
 
     Raises:
         UpstreamError: an event is longer than `max_event_bytes`.
     """
 
     max_event_bytes: int = MAX_EVENT_BYTES
+    has_ids: bool = False
     _buffer: bytearray = field(default_factory=bytearray)
     _searched: int = 0
     _at_start: bool = True
@@ -83,11 +112,8 @@ class Decoder(Struct):
         while end := _EVENT_END.search(self._buffer, max(begin, self._searched)):
             raw = bytes(self._buffer[begin : end.end()])
             begin = self._searched = end.end()
-            event = _parse(raw)
-            if event is None:
-                self._carried += raw
-            else:
-                yield self._with_carried(event)
+            if (event := self._parse(raw)) is not None:
+                yield event
         del self._buffer[:begin]
         self._searched = max(0, len(self._buffer) - _LONGEST_END + 1)
         if len(self._buffer) + len(self._carried) > self.max_event_bytes:
@@ -95,17 +121,43 @@ class Decoder(Struct):
 
     def close(self) -> Iterator[Event]:
         """The last event, if the stream ended without the empty line after it, as the streams of some servers do."""
-        event = _parse(bytes(self._buffer) + b"\n\n")
+        event = self._parse(bytes(self._buffer) + b"\n\n")
         self._buffer.clear()
         if event is not None:
-            yield self._with_carried(event)
+            yield event
 
-    def _with_carried(self, event: Event) -> Event:
-        if not self._carried:
-            return event
-        raw = bytes(self._carried) + event.raw
+    def _parse(self, raw: bytes) -> Event | None:
+        """The event in a block, which ends with an empty line; None: it has no data."""
+        data: list[bytes] = []
+        kind = "message"
+        is_comment = True
+        for line in _LINE_END.split(raw):
+            name, _, value = line.partition(b":")
+            is_comment = is_comment and not name
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            elif name == b"event":
+                kind = value.decode("utf-8", "replace")
+            elif name == b"id":
+                self.has_ids = True
+            elif name == b"error":  # how gpustack reports a failure in a stream: a line of JSON outside of any event
+                data, kind = [value], "error"
+                break
+        if any(data):
+            return Event(self._with_carried(raw), b"\n".join(data), kind)
+        if is_comment:
+            self._carried += raw
+        return None
+
+    def _with_carried(self, raw: bytes) -> bytes:
+        """The bytes of an event, after the comments before it."""
+        comments = bytes(self._carried)
         self._carried.clear()
-        return replace(event, raw=raw)
+        if self.has_ids:
+            comments = b"".join([line + b"\n" for line in _LINE_END.split(comments) if line])
+            raw = raw.lstrip(b"\r\n")
+        return comments + raw
 
 
 def _whole_events(data: bytes) -> list[Event]:
@@ -116,24 +168,6 @@ def _whole_events(data: bytes) -> list[Event]:
             return []
         events.append(Event(line + b"\n\n", line[len(_DATA) :]))
     return events if data.count(b"\n") == _LINE_ENDS * len(events) else []
-
-
-def _parse(raw: bytes) -> Event | None:
-    data: list[bytes] = []
-    kind = "message"
-    for line in _LINE_END.split(raw):
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if name == b"data":
-            data.append(value)
-        elif name == b"event":
-            kind = value.decode("utf-8", "replace")
-        elif name == b"error":  # how gpustack reports a failure in a stream: a line of JSON outside of any event
-            data, kind = [value], "error"
-            break
-    if not any(data):
-        return None
-    return Event(raw, b"\n".join(data), kind)
 
 
 def encode(payload: Any) -> bytes:

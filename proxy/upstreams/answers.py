@@ -29,6 +29,13 @@ _OTHER_REASONS = {
 # Reasons of an answer that its server has broken off: vLLM and SGLang, DeepSeek, OpenRouter, and Z.AI, whose
 # `network_error` was seen in answers with empty content and an orderly [DONE].
 _FAILURES = frozenset({"abort", "engine_error", "error", "network_error", "insufficient_system_resource"})
+# The data of events by which gateways keep a connection alive, in place of a comment.
+_SIGNS_OF_LIFE = frozenset(
+    b"ping pong alive keepalive keep-alive keep_alive heartbeat heart-beat processing waiting null".split()
+)
+_LONGEST_SIGN, _MOST_WORDS = 64, 2
+# A chunk has at least one of these; other objects, such as `{"type": "ping"}`, are signs of life.
+_CHUNK_FIELDS = frozenset({"choices", "usage", "id", "object", "model", "created"})
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
 _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."
@@ -40,8 +47,8 @@ def parse_chunk(
     names: ToolNames | None,
     loads: Callable[[bytes], Any],
     calling: Collection[int] = (),
-) -> tuple[Json, bool]:
-    """The chunk in an event, and whether it had to be mended.
+) -> tuple[Json | None, bool]:
+    """The chunk in an event, and whether it had to be mended; None: the event is only a sign of life.
 
     Args:
         event: an event of the stream.
@@ -56,18 +63,35 @@ def parse_chunk(
     try:
         chunk = loads(event.data)
     except orjson.JSONDecodeError:
+        if _is_sign_of_life(event):
+            return None, True
         chunk = event.data.decode("utf-8", "replace") if event.type == "error" else _parse_leniently(event.data)
     if event.type == "error":
         failures.raise_if_failed(chunk)
         failures.raise_if_failed({"error": chunk})
         raise UpstreamError("The upstream reported an error in the middle of its stream.")
     if not isinstance(chunk, dict):
+        if _is_sign_of_life(event):
+            return None, True
         failures.raise_if_failed(chunk)
         raise UpstreamError(_NO_OBJECT)
     if "error" in chunk or not chunk.get("choices"):
         failures.raise_if_failed(chunk)
+        if _CHUNK_FIELDS.isdisjoint(chunk):
+            return None, True
     changed = mend(chunk, profile, kind=CHUNK, calling=calling)
     return chunk, (names is not None and names.restore(chunk)) or changed
+
+
+def _is_sign_of_life(event: sse.Event) -> bool:
+    """Whether an event that is no chunk says only that the server lives, such as `[PING]` or `: keep-alive`."""
+    data = event.data
+    if event.type.encode().lower() in _SIGNS_OF_LIFE:
+        return True
+    if len(data) > _LONGEST_SIGN or b"error" in data.lower():
+        return False
+    words = [word for part in data.lower().split() if (word := part.strip(b":\"'[]().*"))]
+    return not words or (len(words) <= _MOST_WORDS and words[-1] in _SIGNS_OF_LIFE)
 
 
 def parse_completion(raw: bytes, profile: Profile, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
@@ -201,9 +225,10 @@ def _finish_reason(reason: Any, profile: Profile, *, has_calls: bool) -> str | N
         raise UpstreamError(f"The upstream broke off its answer: {known}.")
     if not reason:
         return None
-    if known in FINISH_REASONS:  # in other letters, such as Gemini's STOP
-        return known
-    return profile.finish_reasons.get(known) or _OTHER_REASONS.get(known, "tool_calls" if has_calls else "stop")
+    meant = profile.finish_reasons.get(known) or _OTHER_REASONS.get(known)
+    if meant is None and known in FINISH_REASONS and known != "stop":  # in other letters, such as Gemini's LENGTH
+        meant = known
+    return meant or ("tool_calls" if has_calls else "stop")
 
 
 # Tuples, because a union would be created anew for each call of `isinstance`.

@@ -10,15 +10,15 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from proxy.config import PriceConfig
-from proxy.http.response import Response
-from proxy.loop import rawjson
+from proxy.http.response import MOST_AT_ONCE, Response
+from proxy.loop import rawjson, sse
 from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.loop.tally import credible
 from proxy.loop.tokens import count_tokens, tokens_of, with_estimates
-from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
+from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, RelayClient, Show
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_completion, parse_object
@@ -26,7 +26,7 @@ from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.names import ToolNames, clean_calls
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
-from proxy.upstreams.relay import RelayReader
+from proxy.upstreams.relay import CompletionReader, RelayReader
 from proxy.upstreams.request_body import LatestRequests, prepare, serialize
 from proxy.upstreams.turn_reader import TurnReader
 
@@ -84,16 +84,20 @@ class OpenAICompatible:
             call = replace(call, renamed=names.originals)
         assembler = Assembler(call)
         try:
-            if show is not None:
-                reader = TurnReader(self.profile, names, assembler, show, early)
-                if call.body.get("stream"):
-                    await self._read_stream(content, reader)
-                else:
-                    await reader.take_whole(await self._whole(content, names, call.body))
-                for visible in assembler.close(done=reader.done):
-                    await show(visible)
+            is_stream = call.body.get("stream")
+            raw = b"" if is_stream else await self.endpoint.complete_whole(content, key=self.api_key)
+            if show is None and not sse.begins_stream(raw):
+                assembler.feed_whole(parse_completion(raw, self.profile, names, call.body)[0])
             else:
-                assembler.feed_whole(await self._whole(content, names, call.body))
+                reader = TurnReader(self.profile, names, assembler, show or _show_nothing, early)
+                if is_stream:
+                    await self._read_stream(content, reader)
+                elif sse.begins_stream(raw):
+                    await _read_all(raw, reader)
+                else:
+                    await reader.take_whole(parse_completion(raw, self.profile, names, call.body)[0])
+                for visible in assembler.close(done=reader.done):
+                    await reader.show(visible)
             turn = assembler.finish()
         except EnoughShown:  # the connection is closed by now, so the upstream stops writing
             turn = _ended_early(assembler.finish())
@@ -106,16 +110,17 @@ class OpenAICompatible:
             raise
         return replace(turn, usage=self._used(turn.usage, call.body, partial(_written, turn)))
 
-    async def _whole(self, content: bytes, names: ToolNames | None, request: Json) -> Json:
-        raw = await self.endpoint.complete_whole(content, key=self.api_key)
-        return parse_completion(raw, self.profile, names, request)[0]
-
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
         content, names = self._relayed_body(body, request)
         try:
             raw = await self.endpoint.complete_whole(content, key=self.api_key)
-            answer, changed = parse_completion(raw, self.profile, names, request)
+            if sse.begins_stream(raw):
+                reader = CompletionReader(self.profile, names, request)
+                await _read_all(raw, reader)
+                answer, changed = reader.completion(), True
+            else:
+                answer, changed = parse_completion(raw, self.profile, names, request)
             changed = clean_calls(answer, request) or changed
         except (ProxyError, asyncio.CancelledError) as exc:
             if not isinstance(exc, ProxyError):
@@ -129,7 +134,7 @@ class OpenAICompatible:
         count(self._used_by_relay(usage, request, partial(_written_in, answer)))
         return rawjson.dumps_answer(answer) if changed else raw
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
+    async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion event by event, with the original bytes if possible."""
         options = request.get("stream_options") or {}
         shows_usage = not self.counts_use or bool(options.get("include_usage"))
@@ -137,22 +142,22 @@ class OpenAICompatible:
             request = {**request, "stream_options": {**options, "include_usage": True}}
             body = rawjson.dumps(request)
         content, names = self._relayed_body(body, request)
-        reader = RelayReader(self.profile, names, request, write, self.price, shows_usage)
+        reader = RelayReader(self.profile, names, request, client, self.price, shows_usage)
         is_counted = False
 
         async def end() -> None:
             nonlocal is_counted
             reader.require_finished()
-            count(self._used_by_relay(reader.usage, request, lambda: reader.written))
+            client.count(self._used_by_relay(reader.usage, request, lambda: reader.written))
             is_counted = True
-            await finish(reader.ending)
+            await client.finish(reader.ending)
 
         try:
             await self._read_stream(content, reader, end)
         except (ProxyError, asyncio.CancelledError) as exc:
             if not is_counted:
                 failed = isinstance(exc, ProxyError)
-                count(self._used_by_relay(reader.usage, request, lambda: reader.written, failed=failed))
+                client.count(self._used_by_relay(reader.usage, request, lambda: reader.written, failed=failed))
             self._redact(exc)
             raise
 
@@ -211,11 +216,11 @@ class OpenAICompatible:
         endpoint = self.endpoint
         async with aclosing(await endpoint.complete(content, key=self.api_key, stream=True)) as response:
             # A prefix, because Z.AI sends `text/event-stream;charset=UTF-8`.
-            if not response.header(b"content-type").lower().startswith(b"text/event-stream"):
-                failures.raise_if_failed(parse_object(await endpoint.read_whole(response)))
-                raise UpstreamError("The upstream answered a stream with something else.")
+            is_named = response.header(b"content-type").lower().startswith(b"text/event-stream")
+            begin = b"" if is_named else await self._begin_of_stream(response)
             try:
-                await response.pump(reader.take)
+                if not (begin and await reader.take(begin)):
+                    await response.pump(reader.take)
             except FOREIGN as exc:
                 raise endpoint.translated(exc) from exc
             if not reader.done:
@@ -229,6 +234,20 @@ class OpenAICompatible:
                     while await response.read():
                         pass
 
+    async def _begin_of_stream(self, response: Response) -> bytes:
+        """The first bytes of a stream that its server calls something else.
+
+        Raises:
+            ProxyError: the response is no stream; the error that it holds, if it holds one.
+        """
+        begin = b""
+        while sse.begins_stream(begin) is None and (part := await self.endpoint.read(response)):
+            begin += part
+        if sse.begins_stream(begin):
+            return begin
+        failures.raise_if_failed(parse_object(begin + await self.endpoint.read_whole(response)))
+        raise UpstreamError("The upstream answered a stream with something else.")
+
     def _redact(self, error: BaseException) -> None:
         """Mask the secrets in an error, and make an error about the operator's account a 502."""
         if not isinstance(error, ProxyError):
@@ -239,6 +258,19 @@ class OpenAICompatible:
                 setattr(error, name, failures.clipped(redact(text)))
         if isinstance(error, UpstreamRefused) and not self.of_client:
             error.blame_operator(self.name, self.key_advice)
+
+
+async def _read_all(stream: bytes, reader: _Reader) -> None:
+    """Give `reader` a stream that was sent in place of a whole completion, in parts, between which others may run."""
+    for at in range(0, len(stream), MOST_AT_ONCE):
+        if await reader.take(stream[at : at + MOST_AT_ONCE]):
+            return
+        await asyncio.sleep(0)
+    await reader.take(b"")
+
+
+async def _show_nothing(_: object) -> None:
+    """Show nothing of an answer to a client that has asked for a whole completion."""
 
 
 def _ended_early(turn: Turn) -> Turn:

@@ -5,20 +5,22 @@ The reader also records the parts of the stream that show, at the end, whether t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
 from proxy.config import PriceConfig
 from proxy.loop import rawjson, sse
-from proxy.loop.assembler import NO_REASON
+from proxy.loop.actions import CallUpstream
+from proxy.loop.assembler import NO_REASON, Assembler
 from proxy.loop.call_fragments import Fragment, StreamedCalls
 from proxy.loop.chat import Json
 from proxy.loop.errors import UpstreamError
 from proxy.loop.finish_reason import inferred_reason
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.loop.sse import DONE_DATA
-from proxy.ports import Write
-from proxy.upstreams.answers import parse_chunk
+from proxy.ports import RelayClient
+from proxy.upstreams.answers import COMPLETION, parse_chunk
 from proxy.upstreams.names import ToolNames, clean_call, functions_of
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
@@ -46,7 +48,7 @@ class RelayReader:
     profile: Profile
     names: ToolNames | None
     request: Json
-    write: Write
+    client: RelayClient
     price: PriceConfig | None = None
     shows_usage: bool = True
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
@@ -74,8 +76,10 @@ class RelayReader:
                 else:
                     good.append(self._mended(event))
         finally:  # the events before a bad one are written before the error is reported
+            if self.decoder.has_ids:
+                self.client.note_ids()
             if good:
-                await self.write(b"".join(good))
+                await self.client.write(b"".join(good))
         return self.done
 
     def _mended(self, event: sse.Event) -> bytes:
@@ -84,10 +88,12 @@ class RelayReader:
         # The indices and names of calls may have to be corrected, and then the chunk is serialized again.
         loads = rawjson.loads if _CALLS in event.data else orjson.loads
         chunk, changed = parse_chunk(event, self.profile, self.names, loads, calling)
+        if chunk is None:
+            return b""
         is_priced = self.price is not None and chunk.get("usage")
         if changed or is_priced:  # it is serialized again, with its numbers untouched
-            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
-            changed = True
+            mended, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
+            chunk, changed = mended or chunk, True
         if usage := chunk.get("usage"):
             self.usage = chunk["usage"] = with_cost(usage, self.price)
             if not (self.shows_usage or chunk["choices"]):
@@ -128,6 +134,56 @@ class RelayReader:
         """Raise `UpstreamError` if no choice has a finish reason, because the stream was cut off."""
         if not self.finished:
             raise UpstreamError(NO_REASON)
+
+
+class CompletionReader:
+    """Reads a stream that was sent in place of a whole completion.
+
+    Attributes:
+        done: whether `[DONE]` has arrived; everything after it is ignored.
+    """
+
+    def __init__(self, profile: Profile, names: ToolNames | None, request: Json) -> None:
+        self.done = False
+        self._profile = profile
+        self._names = names
+        self._call = CallUpstream(request, number=1)
+        self._decoder = sse.Decoder()
+        self._choices: dict[int, Assembler] = {}
+        self._usage: Json | None = None
+
+    async def take(self, data: bytes) -> bool:
+        """Take the bytes of one read, or empty bytes as the end of the body; whether the stream is done."""
+        for event in self._decoder.feed(data) if data else self._decoder.close():
+            if event.data[:6] == DONE_DATA:
+                self.done = True
+                break
+            chunk, _ = parse_chunk(event, self._profile, self._names, rawjson.loads)
+            if chunk is not None:
+                self._usage = chunk.pop("usage", None) or self._usage
+                for choice in chunk["choices"]:
+                    index = choice.pop("index", None) or 0
+                    assembler = self._choices.get(index) or self._choices.setdefault(index, Assembler(self._call))
+                    assembler.feed({**chunk, "choices": [choice]})
+        return self.done
+
+    def completion(self) -> Json:
+        """The whole completion.
+
+        Raises:
+            UpstreamError: the stream has broken off.
+        """
+        envelope: Mapping[str, Any] = {}
+        choices: list[Json] = []
+        for index, assembler in sorted(self._choices.items()):
+            assembler.close(done=self.done)
+            turn = assembler.finish()
+            envelope = envelope or turn.envelope
+            final = {"index": index, "message": turn.message, "finish_reason": turn.finish_reason}
+            choices.append({**turn.choice, **final})
+        if not choices:
+            raise UpstreamError(NO_REASON)
+        return {**envelope, "object": COMPLETION, "choices": choices, "usage": self._usage}
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.breaker import Backoff, Breaker, BreakerState
 from proxy.loop.actions import CallUpstream
@@ -26,9 +27,9 @@ from proxy.ports import (
     Observer,
     RawRequest,
     RawResponse,
+    RelayClient,
     Show,
     UpstreamTraits,
-    Write,
     elapsed,
     fault_of,
 )
@@ -103,11 +104,12 @@ class Resilient:
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             return await self._try(lambda one: one.relay(body, request, count), attempt)
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
+    async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion."""
-        attempt = Attempt(write, self._shared.clock)
+        attempt = Attempt(client.write, self._shared.clock)
+        client = replace(client, write=attempt.show)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            await self._try(lambda one: one.relay_stream(body, request, attempt.show, finish, count), attempt)
+            await self._try(lambda one: one.relay_stream(body, request, client), attempt)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:

@@ -65,6 +65,8 @@ class TurnReader(Struct, eq=False):
     async def _feed(self, event: sse.Event) -> None:
         """Take an event that does not fit the pattern of the last chunk."""
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
+        if chunk is None:
+            return
         await self._show_parts(chunk, start_calls=True)
         self.pattern = pattern_of(event.data, self.assembler.text_field)
 

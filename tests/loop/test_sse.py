@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.loop.errors import UpstreamError
 from proxy.loop.rawjson import dumps_answer
-from proxy.loop.sse import DONE, Decoder, encode
+from proxy.loop.sse import DONE, Decoder, begins_stream, encode
 
 STREAM = (
     b": comment\n\n"
@@ -87,9 +87,46 @@ def test_what_is_nested_too_deep_to_be_written_is_the_upstreams_fault(write):
         write(deep)
 
 
-def test_blocks_without_data_stay_in_front_of_the_next_event():
-    (event,) = Decoder().feed(b": comment\n\nid: 7\n\ndata: 1\n\n")
-    assert (event.raw, event.data) == (b": comment\n\nid: 7\n\ndata: 1\n\n", b"1")
+def test_comments_stay_in_front_of_the_next_event_and_other_blocks_without_data_are_left_out():
+    (event,) = Decoder().feed(b": comment\n\nevent: ping\n\ndata:\n\nretry: 5\n\ndata: 1\n\n")
+    assert (event.raw, event.data) == (b": comment\n\ndata: 1\n\n", b"1")
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_once_events_have_ids_blank_lines_stand_only_after_events(end):
+    lines = [
+        b": one",
+        b"",
+        b"id: 7",
+        b"",
+        b"",
+        b": two",
+        b"",
+        b"",
+        b"id: 8",
+        b"data: 1",
+        b"",
+        b"",
+        b"data: 2",
+        b"",
+        b"",
+    ]
+    events = list(Decoder().feed(end.join(lines)))
+    assert [event.raw for event in events] == [
+        b": one\n: two\n" + end.join([b"id: 8", b"data: 1", b"", b""]),
+        end.join([b"data: 2", b"", b""]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_stream"),
+    [
+        (b"data: 1", True), (b"\xef\xbb\xbf\n data:1", True), (b": ping\n\n", True), (b"event: x\n", True),
+        (b'{"data": 1}', False), (b"[1]", False), (b"<html>", False), (b"database gone", False), (b"da", None), (b"", None),
+    ],
+)  # fmt: skip
+def test_a_stream_is_recognised_by_how_it_begins(body, is_stream):
+    assert begins_stream(body) is is_stream
 
 
 def test_what_is_written_can_be_read():

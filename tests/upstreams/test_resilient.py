@@ -15,6 +15,7 @@ from proxy.loop.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from proxy.ports import RelayClient
 from proxy.upstreams.failures import retry_after
 from proxy.upstreams.profile import GLM, GPT_OSS
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
@@ -61,8 +62,8 @@ class Candidate:
     async def relay(self, body, request, count):
         return await self.complete(None, None)
 
-    async def relay_stream(self, body, request, write, finish, count):
-        return await self.complete(None, write)
+    async def relay_stream(self, body, request, client):
+        return await self.complete(None, client.write)
 
 
 class Attempt:
@@ -247,7 +248,7 @@ async def test_when_every_fallback_fails_the_last_failure_is_told():
 async def test_what_is_handed_through_is_tried_again_too():
     attempt = Attempt(Candidate("a", UpstreamError("x"), "whole", UpstreamError("x"), "streamed"))
     assert await attempt.upstream.relay(b"", {}, print) == "whole"
-    await attempt.upstream.relay_stream(b"", {}, attempt.show, attempt.show, print)
+    await attempt.upstream.relay_stream(b"", {}, RelayClient(attempt.show, attempt.show, print, list))
     assert attempt.heard == ["upstream.retried"] * 2
 
 
