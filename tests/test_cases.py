@@ -18,11 +18,6 @@ PENDING: tuple[str, ...] = (  # beginnings of tests' names
     "02-arguments-broken-",
     "02-arguments-mixed-",
     "02-arguments-own-",
-    "04-keepalive-between-",
-    "04-keepalive-inside-",
-    "07-type-relay-",
-    "07-type-search-",
-    "07-type-text-",
     "09-cut-at-",
     "09-cut-glm-",
     "09-cut-gpt-oss-",
@@ -41,9 +36,6 @@ PENDING: tuple[str, ...] = (  # beginnings of tests' names
     "15-fold-bad-arguments-",
     "15-fold-newlines-search-call-",
     "15-fold-repeat-beside-call-",
-    "17-encoding-",
-    "17-noise-between-",
-    "17-noise-first-",
 )
 
 
