@@ -192,8 +192,13 @@ def _names_in(tools: Iterable[Json]) -> KeysView[str]:
 
 
 def is_hosted_search(tool: Json, *, native: bool) -> bool:
-    """Whether a tool is a search by the server. With `native`, GLM's own form, which has settings in it, is not."""
-    return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
+    """Whether a tool is a search by the server. With `native`, GLM's own form is not."""
+    return tool.get("type") in HOSTED_SEARCHES and not (native and is_native_search(tool))
+
+
+def is_native_search(tool: Json) -> bool:
+    """Whether a tool is GLM's own form of a search, which has settings in it, and which other upstreams refuse."""
+    return "web_search" in tool and tool.get("type") in HOSTED_SEARCHES and isinstance(tool["web_search"], dict)
 
 
 def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, Collection[str] | None]:

@@ -15,7 +15,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, drop_tools
 from proxy.loop.errors import RequestError
 from proxy.loop.forcing import AnswerStep
-from proxy.loop.offer import is_hosted_search, narrowed
+from proxy.loop.offer import is_native_search, narrowed
 from proxy.loop.prompts import ANSWER_AS_JSON, CALL_A_TOOL, CALL_THE_TOOL, NOTHING_RETURNED, with_system_text
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import OPENAI, Profile
@@ -96,7 +96,6 @@ def serialize(
     if request is None or not request.extend(call, profile, model):
         names = ToolNames.replaced_in(call.body)  # first, so that a demand in words names the tool likewise
         body = {**prepare(call.body if names is None else names.replace(call.body), profile), "model": model}
-        _drop_searches(body, profile)
         if call.step is AnswerStep.RETELL:
             body |= profile.retelling
         if body.get("stream"):
@@ -118,18 +117,6 @@ def _end_of(body: Json) -> bytes:
     return b'],"%s":%s}' % (_LENGTH.encode(), rawjson.dumps(body[_LENGTH])) if _LENGTH in body else b"]}"
 
 
-def _drop_searches(body: Json, profile: Profile) -> None:
-    """Remove hosted searches that this upstream would refuse, such as GLM's own from the request to a fallback."""
-    tools = body.get("tools") or ()
-    kept = [tool for tool in tools if not is_hosted_search(tool, native=profile.native_search)]
-    if len(kept) == len(tools):
-        return
-    if kept:
-        body["tools"] = kept
-    else:
-        drop_tools(body)
-
-
 def prepare(request: Json, profile: Profile) -> Json:
     """The request as the upstream accepts it; `request` itself if nothing has to change.
 
@@ -139,7 +126,7 @@ def prepare(request: Json, profile: Profile) -> Json:
     Raises:
         RequestError: the request needs a feature that the upstream does not have.
     """
-    if profile is OPENAI and request.get("tools") != []:
+    if profile is OPENAI and request.get("tools") != [] and not any(map(is_native_search, request.get("tools") or ())):
         return request
     for name, harmless in profile.unsupported.items():
         if request.get(name) not in (None, False, harmless):
@@ -207,6 +194,8 @@ def _fit_thinking(body: Json, profile: Profile) -> None:
 
 def _fit_tools(body: Json, profile: Profile) -> None:
     """Adapt `tools` and `tool_choice`; a choice that the upstream does not accept is made in words, in a message."""
+    if not profile.native_search and any(map(is_native_search, body.get("tools") or ())):
+        body["tools"] = [tool for tool in body["tools"] if not is_native_search(tool)]
     if profile.tool_choices is not None:
         tools, choice, allowed_names = narrowed(body.get("tools") or (), body.get("tool_choice"))
         if allowed_names is not None:

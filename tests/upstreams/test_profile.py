@@ -353,3 +353,11 @@ def test_an_answer_is_mended_once_and_for_all_or_is_none(answer, profile):
         for call in (choice.get("message") or choice.get("delta") or {}).get("tool_calls") or ():
             assert isinstance((call.get("function") or {}).get("arguments"), str | None)
             assert isinstance(call.get("id"), str | int | None)
+
+
+@pytest.mark.parametrize("profile", [OPENAI, GPT_OSS])
+def test_glms_own_search_is_sent_to_no_other_upstream(profile):
+    native = {"type": "web_search", "web_search": {"enable": True}}
+    assert prepare({"messages": [USER], "tools": [native], "tool_choice": "auto"}, profile) == {"messages": [USER]}
+    assert prepare({"messages": [USER], "tools": [native, TOOL]}, profile)["tools"] == [TOOL]
+    assert prepare({"messages": [USER], "tools": [native]}, GLM)["tools"] == [native]
