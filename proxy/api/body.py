@@ -10,6 +10,7 @@ from starlette.types import Message, Receive, Scope
 
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft
+from proxy.api.json_bounds import MOST_BLOCKS, MOST_VALUES, holds_too_many_blocks, holds_too_many_values
 from proxy.config import ServerConfig
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
@@ -130,8 +131,10 @@ def parse_object(body: bytes) -> Json:
 
     Raises:
         InvalidJson: the body is not JSON, or is nested more than 1024 levels deep.
-        RequestError: the body is JSON, but not an object.
+        RequestError: the body holds too many values, or is JSON, but not an object.
     """
+    if holds_too_many_values(body):
+        raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
     try:
         request = rawjson.loads(body)
     except orjson.JSONDecodeError as exc:
@@ -155,8 +158,9 @@ def parse_chat_request(body: bytes) -> Json:
         raise _at_fault("messages", "must be a list of at least one message")
     if len(messages) > MOST_MESSAGES:
         raise _at_fault("messages", f"may hold {MOST_MESSAGES} messages at most")
+    expect_few_blocks(messages, "messages", of=body)
     for at, message in enumerate(messages):
-        if fault := _message_fault(message):
+        if fault := message_fault(message):
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
     if not isinstance(request.get("stream"), bool | None):
@@ -169,7 +173,7 @@ def parse_chat_request(body: bytes) -> Json:
     return request
 
 
-def _message_fault(message: Any) -> _Fault | None:
+def message_fault(message: Any) -> _Fault | None:
     """The first fault of a message, None without one. It must be fast: there may be thousands of messages."""
     if not isinstance(message, dict):
         return "", "must be an object"
@@ -245,6 +249,12 @@ def expect(condition: object, param: str, demand: str) -> None:
     """Raise `RequestError` unless the condition holds; `demand` says what the field `param` must be or hold."""
     if not condition:
         raise _at_fault(param, demand)
+
+
+def expect_few_blocks(messages: Any, param: str, *, of: bytes) -> None:
+    """Raise `RequestError` if the messages or items of a request, read from the body `of`, have too many blocks."""
+    if len(of) > MOST_BLOCKS and isinstance(messages, list):  # each block takes a byte at least
+        expect(not holds_too_many_blocks(messages), param, f"may hold {MOST_BLOCKS} blocks or parts at most")
 
 
 def _at_fault(param: str, demand: str) -> RequestError:

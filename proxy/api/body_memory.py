@@ -12,8 +12,9 @@ retry would be of no use.
 
 import os
 import resource
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -44,6 +45,7 @@ class BodyMemory:
 
     limit: int
     used: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)  # requests are read in another thread, too (`beside`)
 
 
 class Share(Struct):
@@ -53,11 +55,13 @@ class Share(Struct):
         memory: the memory of the process.
         reserved: the bytes that are reserved at present.
         parsed: how many of these are for JSON that is parsed, or about to be.
+        is_over: whether the request has ended.
     """
 
     memory: BodyMemory
     reserved: int = 0
     parsed: int = 0
+    is_over: bool = False
 
     @property
     def is_scarce(self) -> bool:
@@ -85,13 +89,19 @@ class Share(Struct):
     def reserve(self, cost: int) -> None:
         """Reserve `cost` bytes instead of those reserved so far. Raises `Overloaded`, `RequestTooLarge`."""
         memory = self.memory
-        others = memory.used - self.reserved
         if cost > memory.limit:
             raise RequestTooLarge("The request would take more memory than the proxy has for all requests together.")
-        if others + cost > memory.limit:
-            raise Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
-        memory.used = others + cost
-        self.reserved = cost
+        with memory.lock:
+            others = memory.used - self.reserved
+            if others + cost > memory.limit or (self.is_over and cost):
+                raise Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
+            memory.used = others + cost
+            self.reserved = cost
+
+    def end(self) -> None:
+        """Release everything. Whatever still works for the request can reserve no more."""
+        self.is_over = True
+        self.reserve(0)
 
 
 def cost_of(body: bytes) -> int:

@@ -15,6 +15,7 @@ from proxy.api.body import parse_chat_request, read_body
 from proxy.api.event_stream import EventStream
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
+from proxy.beside import beside
 from proxy.config import ToolEvents
 from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
@@ -33,7 +34,8 @@ class ChatCompletions(Surface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        request = await self.resolver.resolve(scope, parse_chat_request(body), body=body)
+        chat = await beside(len(body), partial(parse_chat_request, body))
+        request = await self.resolver.resolve(scope, chat, body=body)
         if not request.offer.in_play:
             if request.chat.get("stream"):
                 await self.send_stream(request, partial(_relay_stream, request), scope, receive, send)

@@ -13,10 +13,11 @@ from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
+from proxy.beside import beside
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
 from proxy.loop.tally import Tally, credible
-from proxy.loop.tokens import tokens_in_text, with_estimates
+from proxy.loop.tokens import has_all_counts, tokens_in_text, with_estimates
 from proxy.ports import Model, Ports, RawRequest
 
 _HOP_BY_HOP = frozenset(
@@ -56,6 +57,9 @@ _BOUNDARY = re.compile(r"[0-9A-Za-z'()*+_,./:=? -]{0,69}[0-9A-Za-z'()*+_,./:=?-]
 # Segments that a URL library would resolve, and escapes that decode to such segments: with them, a request could leave
 # the base URL.
 _ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
+# No API has a form with a hundred parts, or a file whose name and type take a kilobyte.
+_MOST_PARTS, _MOST_HEAD_BYTES = 1000, 8192
+_PADDING = re.compile(rb"[ \t]++(?=\r\n)")
 _FIRST_ERROR = 400  # the lowest HTTP status of an error
 
 
@@ -73,7 +77,16 @@ class Passthrough:
         path = _path_below_v1(scope)
         body = await read_body(scope, receive, self._server, self._clock)
         caller: Caller = scope[CALLER]
-        model, body = self._route(scope, body, caller)
+        content_type = header(scope, b"content-type") or ""
+        if sum(name == b"content-type" for name, _ in scope["headers"]) > 1:
+            raise RequestError("There may be only one Content-Type.")
+        form = _Form(body, content_type) if content_type.lower().startswith("multipart/form-data") else None
+        name = form.model if form else await beside(len(body), partial(_model_in_json, scope, body))
+        model = self._router.resolve(name, client_key=caller.upstream_key, headers=scope["headers"])
+        if not caller.may_use(model.name):
+            raise ModelNotAllowed(model.name)
+        renaming = partial(form.with_model if form else partial(replace_model, body), model.upstream_name)
+        body = await beside(len(body), renaming)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
         headers = _forwarded(scope)
         if self._counts_use:  # in a compressed response, the count of tokens could not be found
@@ -88,19 +101,6 @@ class Passthrough:
         )
         # Not within `while_wanted`, because a client that has read everything may have left.
         await send({"type": "http.response.body", "body": b""})
-
-    def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
-        """The model that the request names, and the body with the upstream's name for the model."""
-        content_type = header(scope, b"content-type") or ""
-        if sum(name == b"content-type" for name, _ in scope["headers"]) > 1:
-            raise RequestError("There may be only one Content-Type.")
-        form = _Form(body, content_type) if content_type.lower().startswith("multipart/form-data") else None
-        name = form.model if form else _model_in_json(scope, body)
-        model = self._router.resolve(name, client_key=caller.upstream_key, headers=scope["headers"])
-        if not caller.may_use(model.name):
-            raise ModelNotAllowed(model.name)
-        theirs = model.upstream_name
-        return model, form.with_model(theirs) if form else replace_model(body, theirs)
 
 
 async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: bool) -> None:
@@ -124,7 +124,9 @@ async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: b
             if counts_use and response.status < _FIRST_ERROR:
                 # What a response that was not read to its end lacks is estimated: each event of a stream is one token.
                 read, written = partial(_tokens_in, request.body), lambda: counted.events
-                usage = with_estimates(credible(counted.usage()), read, written)
+                usage = credible(counted.usage())
+                if usage is None or not has_all_counts(usage):
+                    usage = await beside(len(request.body), partial(with_estimates, usage, read, written))
                 note_use(Tally(usage=model.upstream.with_cost(usage)))
 
 
@@ -163,7 +165,10 @@ class _Form:
             raise RequestError("The form must name exactly one boundary.")
         self._delimiter = b"\r\n--" + boundaries[0].encode("latin-1")
         # The first delimiter may be at the very beginning. After the last delimiter there is `--`, which is not a part.
-        self._parts = (b"\r\n" + body).split(self._delimiter)
+        self._parts = (b"\r\n" + body).split(self._delimiter, _MOST_PARTS + 2)
+        if len(self._parts) > _MOST_PARTS + 2:
+            raise RequestError(f"A form may have {_MOST_PARTS} parts at most.")
+        self._parts[1:-1] = map(_without_padding, self._parts[1:-1])
         named = [at for at, part in enumerate(self._parts[1:-1], 1) if _name_of_part(part) == b"model"]
         if len(named) != 1:
             raise RequestError("The form must have exactly one part named 'model'.", param="model")
@@ -178,9 +183,14 @@ class _Form:
         return whole.removeprefix(b"\r\n")
 
 
+def _without_padding(part: bytes) -> bytes:
+    """A part without the blanks that may stand behind its delimiter (RFC 2046, section 5.1.1), which nobody needs."""
+    return part[match.end() :] if (match := _PADDING.match(part)) else part
+
+
 def _name_of_part(part: bytes) -> bytes:
-    """The name of one part. Raises `RequestError` if its head is not in the plain form."""
-    head, mark, _ = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    """The name of one part. Raises `RequestError` if its head is not in the plain form, or is too long."""
+    head, mark, _ = part[:_MOST_HEAD_BYTES].removeprefix(b"\r\n").partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     dispositions = [match for line in lines if (match := _DISPOSITION.fullmatch(line))]
     parameters = _PARAMETER.finditer(dispositions[0][1]) if len(dispositions) == 1 else ()

@@ -1,6 +1,7 @@
 """A request of any surface, resolved: its caller, its model, its tools and its limits."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +14,7 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
+from proxy.beside import beside
 from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import CarriedTurns, Continuation, from_json, put_back, runs_in
@@ -147,7 +149,9 @@ class RequestResolver:
             if stored is not None:
                 if share is not None:
                     share.count_parsed(stored)
-                found[run] = from_json(orjson.loads(stored))
+                restored = from_json(await beside(len(stored), partial(orjson.loads, stored)))
+                if restored is not None:
+                    found[run] = restored
         # A run without calls of the client's is stored only if its turns carry fields that clients cannot bring back.
         sought = sum(run in found or calls_client for run, calls_client in runs.items())
         if sought:

@@ -15,9 +15,9 @@ Where a client is shown the whole run, only the fields that it cannot bring back
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from proxy.loop.carried import Carried
 from proxy.loop.chat import BROKEN_OFF, Json, Turn, in_plain_text
@@ -90,11 +90,14 @@ class Continuation(Struct, frozen=True):
         }
 
     @classmethod
-    def from_json(cls, stored: Json) -> "Continuation":
-        """A continuation from the JSON of a store."""
-        results = {int(at): content for at, content in stored["results"].items()}
-        sources = stored.get("sources", {})
-        return cls(tuple(stored["before"]), stored["message"], results, stored["client_ids"], sources)
+    def from_json(cls, stored: Any) -> "Continuation | None":
+        """A continuation from the JSON of a store, or of a client; None: it is none that this version can put back."""
+        try:
+            found = convert(stored, cls, str_keys=True)
+        except ValidationError:
+            return None
+        calls = found.message.get("tool_calls")
+        return found if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else None
 
     def restored(self, answers: Mapping[str, Json]) -> list[Json]:
         """The messages with the upstream's ids; `answers`: the id that the client got -> its tool message."""
@@ -115,11 +118,13 @@ def as_json(hidden: Continuation | CarriedTurns) -> Json:
     return {"carried": [turn.as_json() for turn in hidden]} if isinstance(hidden, tuple) else hidden.as_json()
 
 
-def from_json(stored: Json) -> Continuation | CarriedTurns:
-    """What is stored under a run, from JSON."""
-    if "carried" not in stored:
-        return Continuation.from_json(stored)
-    return tuple([turn for held in stored["carried"] if (turn := Carried.from_json(held)) is not None])
+def from_json(stored: Any) -> Continuation | CarriedTurns | None:
+    """What is stored under a run, from JSON; None: it is nothing that this version can put back."""
+    match stored:
+        case {"carried": [*turns]}:
+            return tuple([turn for held in turns if (turn := Carried.from_json(held)) is not None])
+        case _:
+            return Continuation.from_json(stored)
 
 
 def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:

@@ -6,7 +6,9 @@ do; messages, calls and tools cost as much as GLM's own templates for them.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 import orjson
@@ -20,16 +22,19 @@ _PIECES = re.compile(r"[A-Za-z]+|[0-9]|\s*\n\s*|[^\S\n]{2,}|[^\sA-Za-z0-9]+")
 _WHOLE_WORD, _LETTERS_PER_TOKEN = 7, 4.5  # a word of up to 7 letters is a token, each further 4.5 letters another
 _SIGN, _FURTHER_SIGN = 0.85, 0.18  # signs in a row are mostly one token
 _IDEOGRAPH, _OTHER_LETTER = 0.65, 0.6  # Chinese, Japanese, Korean; accents, Greek, Cyrillic ...
-_FIRST_IDEOGRAPH = 0x2E80
+_IDEOGRAPHS = re.compile(r"[\u2e80-\U0010ffff]+")
 _LINE_BREAK, _INDENT = 0.9, 0.5
 
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _CONVERSATION, _MESSAGE, _RESULT = 5, 2.5, 3
 _CALL, _ARGUMENT = 5, 6
 _TOOLS = 86  # the preamble on how to call tools
 _EFFORT = 9  # the sentence on reasoning effort
 # Claude Code sends 64 kB of tools with each request, which take 8 ms to count.
 _LONG = 200  # characters
+_PART = 65_536  # characters that are cut into pieces at a time, which takes 4 ms
 _known: LRUCache[tuple[int, int], float] = LRUCache(8192)
+_lock = Lock()  # long requests are counted in another thread
 _PICTURE = 1000  # for a picture of about a megapixel
 
 
@@ -47,6 +52,11 @@ def count_tokens(chat: Json) -> int:
     return max(1, round(total))
 
 
+def has_all_counts(usage: Json | None) -> bool:
+    """Whether a usage lacks no count of tokens that is summed over the turns of a run."""
+    return usage is not None and all(token_count(usage, name) is not None for name in _COUNTS)
+
+
 def with_estimates(usage: Json | None, read: Callable[[], float], written: Callable[[], float]) -> Json:
     """The usage of an upstream call with both counts of tokens; a count that is missing is estimated.
 
@@ -57,8 +67,6 @@ def with_estimates(usage: Json | None, read: Callable[[], float], written: Calla
     """
     usage = usage or {}
     asked, wrote = token_count(usage, "prompt_tokens"), token_count(usage, "completion_tokens")
-    if asked is not None and wrote is not None:
-        return usage if "total_tokens" in usage else {**usage, "total_tokens": asked + wrote}
     asked = round(read()) if asked is None else asked
     wrote = round(written()) if wrote is None else wrote
     return {**usage, "prompt_tokens": asked, "completion_tokens": wrote, "total_tokens": asked + wrote}
@@ -67,18 +75,27 @@ def with_estimates(usage: Json | None, read: Callable[[], float], written: Calla
 def tokens_in_text(text: str) -> float:
     """The estimated tokens of a text; those of a long text are cached by its hash, because clients send it again."""
     if len(text) < _LONG:
-        return sum(_of_piece(piece) for piece in _PIECES.findall(text))
+        return sum(map(_of_piece, _PIECES.findall(text)))
     key = (len(text), hash(text))
-    known = _known.get(key)
+    with _lock:
+        known = _known.get(key)
     if known is None:
-        known = _known[key] = sum(_of_piece(piece) for piece in _PIECES.findall(text))
+        known = sum(_of_part(text[at : at + _PART]) for at in range(0, len(text), _PART))
+        with _lock:
+            _known[key] = known
     return known
+
+
+def _of_part(text: str) -> float:
+    """The estimated tokens of a part of a long text, in which most pieces come several times."""
+    return sum(_of_piece(piece) * times for piece, times in Counter(_PIECES.findall(text)).items())
 
 
 def _of_piece(piece: str) -> float:
     first = piece[0]
     if not first.isascii():
-        return sum(_IDEOGRAPH if ord(letter) >= _FIRST_IDEOGRAPH else _OTHER_LETTER for letter in piece)
+        ideographs = sum(map(len, _IDEOGRAPHS.findall(piece)))
+        return ideographs * _IDEOGRAPH + (len(piece) - ideographs) * _OTHER_LETTER
     if first.isalpha():
         return 1 + max(0, len(piece) - _WHOLE_WORD) / _LETTERS_PER_TOKEN
     if first.isdigit():

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from proxy.beside import beside
 from proxy.config import PriceConfig
 from proxy.http.response import MOST_AT_ONCE, Response
 from proxy.loop import rawjson, sse
@@ -17,7 +18,7 @@ from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.loop.tally import credible
-from proxy.loop.tokens import count_tokens, tokens_of, with_estimates
+from proxy.loop.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
 from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, RelayClient, Show
 from proxy.redact import redactor
 from proxy.upstreams import failures
@@ -105,10 +106,10 @@ class OpenAICompatible:
             turn = assembler.finish()
             early.drop()
             if self.counts_use and (turn.envelope or not isinstance(exc, ProxyError)):
-                early.count_unfinished(self._used(turn.usage, call.body, partial(_written, turn)))
+                early.count_unfinished(await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
             self._redact(exc)
             raise
-        return replace(turn, usage=self._used(turn.usage, call.body, partial(_written, turn)))
+        return replace(turn, usage=await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
@@ -124,14 +125,14 @@ class OpenAICompatible:
             changed = clean_calls(answer, request) or changed
         except (ProxyError, asyncio.CancelledError) as exc:
             if not isinstance(exc, ProxyError):
-                count(self._used_by_relay(None, request, float))
+                count(await self._used_by_relay(None, request, len(content), float))
             self._redact(exc)
             raise
         usage = answer.get("usage")
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
-        count(self._used_by_relay(usage, request, partial(_written_in, answer)))
+        count(await self._used_by_relay(usage, request, len(content), partial(_written_in, answer)))
         return rawjson.dumps_answer(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
@@ -148,16 +149,15 @@ class OpenAICompatible:
         async def end() -> None:
             nonlocal is_counted
             reader.require_finished()
-            client.count(self._used_by_relay(reader.usage, request, lambda: reader.written))
+            client.count(await self._used_by_relay(reader.usage, request, len(content), lambda: reader.written))
             is_counted = True
             await client.finish(reader.ending)
 
         try:
             await self._read_stream(content, reader, end)
         except (ProxyError, asyncio.CancelledError) as exc:
-            if not is_counted:
-                failed = isinstance(exc, ProxyError)
-                client.count(self._used_by_relay(reader.usage, request, lambda: reader.written, failed=failed))
+            if not is_counted and (reader.written or not isinstance(exc, ProxyError)):
+                client.count(await self._used_by_relay(reader.usage, request, len(content), lambda: reader.written))
             self._redact(exc)
             raise
 
@@ -176,23 +176,26 @@ class OpenAICompatible:
         """A usage with its cost, if the model has a price."""
         return with_cost(usage, self.price)
 
-    def _used(self, usage: Json | None, request: Json, written: Callable[[], float]) -> Json:
+    async def _used(self, usage: Json | None, request: Json, size: int, written: Callable[[], float]) -> Json:
         """The usage of a call, with its cost: the upstream's credible counts, and estimates of those that are missing.
 
         Args:
             usage: what the upstream has sent; None: nothing, or nothing yet.
             request: the upstream's request.
+            size: the bytes of the request.
             written: estimates the tokens of the answer, as far as it has come.
         """
-        return self.with_cost(with_estimates(credible(usage), partial(count_tokens, request), written))
+        counted = credible(usage)
+        if counted is None or not has_all_counts(counted):
+            estimate = partial(with_estimates, counted, partial(count_tokens, request), written)
+            counted = await beside(size, estimate)
+        return self.with_cost(counted)
 
-    def _used_by_relay(
-        self, usage: Json | None, request: Json, written: Callable[[], float], *, failed: bool = False
+    async def _used_by_relay(
+        self, usage: Json | None, request: Json, size: int, written: Callable[[], float]
     ) -> Json | None:
-        """The usage of a relayed call; None: nothing was written before it `failed`, or nobody needs an estimate."""
-        if not self.counts_use:
-            return credible(usage)
-        return None if failed and not written() else self._used(usage, request, written)
+        """The usage of a relayed call; only where use is counted, it has estimates."""
+        return await self._used(usage, request, size, written) if self.counts_use else credible(usage)
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.endpoint.read(response):

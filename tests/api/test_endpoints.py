@@ -506,6 +506,34 @@ async def test_a_boundary_may_stand_among_blanks_and_other_parameters(upstream, 
     assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
 
 
+async def test_blanks_behind_a_boundary_are_left_out(upstream):
+    upstream.replies = [Reply([b"{}"])]
+    body = '--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nalias\r\n--b--\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    async with proxy_of(upstream) as url:
+        padded = body.replace("--b\r\n", "--b \t \r\n", 1).encode()
+        response = await post(url, padded, path="/v1/audio/transcriptions", headers=headers)
+    assert response.status_code == 200
+    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        '--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n\r\n' * 1000,
+        '--b\r\nContent-Disposition: form-data; name="x"' + "; filename=f" * 1000 + "\r\n\r\n\r\n",
+        '--b\r\nContent-Disposition: form-data; name="x"\r\nA: ' + "a" * 9000 + "\r\n\r\n\r\n",
+    ],
+)
+async def test_a_form_has_a_bounded_number_of_parts_with_heads_of_a_bounded_length(upstream, others):
+    body = f'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n{others}--b--\r\n'.encode()
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    async with proxy_of(upstream) as url:
+        response = await post(url, body, path="/v1/audio/transcriptions", headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert upstream.bodies == []
+
+
 async def test_a_boundary_of_asterisks_is_one(upstream):
     upstream.replies = [Reply([b"{}"])]
     body = '--*****\r\nContent-Disposition: form-data; name="model"\r\n\r\nalias\r\n--*****--\r\n'

@@ -7,11 +7,12 @@ results of the client's own calls, in the last turn, are in the client's next me
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from proxy.api.body import MOST_MESSAGES
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import (
     as_blocks,
@@ -55,7 +56,6 @@ _READ = frozenset({"text", "thinking", "tool_use", *_SERVER_CALLS, *_SERVER_RESU
 # The run, the number of the call in the run, and its turn. Ids from an earlier version of the proxy have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _SHOWN = re.compile(r"(?:srv|mcp)toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
-_MOST_MESSAGES = 100_000
 
 
 def tool_use_id(client_id: str, turn: int) -> str:
@@ -122,8 +122,10 @@ def read_conversation(
     Raises:
         RequestError: it is not well formed; `param` is the place, such as `messages.1.content.0.source`.
     """
-    if not isinstance(messages, list) or not 0 < len(messages) <= _MOST_MESSAGES:
+    if not isinstance(messages, list) or not messages:
         refuse("messages", "must be a list of messages, at least one")
+    if len(messages) > MOST_MESSAGES:
+        refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
     chat = [{"role": "system", "content": text}] if (text := system_text(system)) else []
     reader = _Reader(unseal, own_names, read_signature)
     chat += reader.read(messages)
@@ -146,13 +148,17 @@ def system_text(system: Any, where: str = "system") -> str:
 
 
 class _Reader:
-    """Reads messages in order. A turn with unanswered calls is kept open for the next message."""
+    """Reads messages in order. A turn with unanswered calls is kept open for the next message.
+
+    So is what the user says: an empty message of the assistant does not separate two messages of the user.
+    """
 
     def __init__(self, unseal: Unseal, own_names: Mapping[str, str], read_signature: ReadSignature) -> None:
         self._unseal = unseal
         self._read_signature = read_signature
         self._own_names = own_names
         self._open: ReplayedTurn | None = None
+        self._said: list[Json] = []  # by the user, and not yet in the chat
         self._chat: list[Json] = []
         self.pages: list[FoundPage] = []  # found by the searches so far
         self._system: list[Json] = []  # system messages that stand between calls and their results
@@ -168,12 +174,29 @@ class _Reader:
                 case _:
                     self._read_system(blocks, where)
         self._close_turn()
+        self._end_user_message()
         return self._chat
+
+    def _add(self, messages: Iterable[Json]) -> None:
+        """Add messages to the chat; one of the user waits for what else the user says."""
+        for message in messages:
+            if message["role"] == "user":
+                self._said += message["content"]
+                continue
+            self._end_user_message()
+            self._chat.append(message)
+
+    def _end_user_message(self) -> None:
+        if self._said:
+            self._chat.append({"role": "user", "content": content_of(self._said)})
+            self._said = []
 
     def _read_system(self, blocks: Mapping[str, Any], where: str) -> None:
         text = system_text([*blocks.values()], f"{where}.content")
-        if text:
-            (self._system if self._open else self._chat).append({"role": "system", "content": text})
+        if text and self._open:
+            self._system.append({"role": "system", "content": text})
+        elif text:
+            self._add([{"role": "system", "content": text}])
 
     def _read_assistant(self, blocks: Mapping[str, Any]) -> None:
         turns = [ReplayedTurn()]
@@ -191,11 +214,11 @@ class _Reader:
         _tie_to_runs(turns)
         *complete, last = turns
         for turn in complete:
-            self._chat += turn.messages()
+            self._add(turn.messages())
         if any(call.result is None for call in last.calls):
             self._open = last
         else:
-            self._chat += last.messages()
+            self._add(last.messages())
 
     def _read_block(self, turn: ReplayedTurn, block: Json, where: str) -> None:
         """Add a block to its turn."""
@@ -214,14 +237,14 @@ class _Reader:
                 call = read_call(block, where)
                 call.id = _client_id(call.id)
                 turn.origin = _origin_of(block)
-                turn.calls.append(call)
+                turn.add_call(call)
             case "server_tool_use" | "mcp_tool_use":
                 call = read_call(block, where)
                 call.is_server_tool = True
                 if block["type"] == "server_tool_use":
                     call.name = self._own_names.get(call.name, call.name)
                 turn.origin = _origin_of(block)
-                turn.calls.append(call)
+                turn.add_call(call)
             case _:
                 known = turn.call(block.get("tool_use_id"))
                 if known is not None and known.is_server_tool and known.result is None:
@@ -237,12 +260,7 @@ class _Reader:
             else:
                 rest += parts_of(block, place)
         self._close_turn()
-        if rest:
-            if (
-                self._chat and self._chat[-1]["role"] == "user"
-            ):  # an empty message was between them, or the last one holds pictures
-                rest = as_blocks(self._chat.pop()["content"], "") + rest
-            self._chat.append({"role": "user", "content": content_of(rest)})
+        self._said += rest
 
     def _read_result(self, block: Json, tool: str) -> str:
         """The result of a server's call as the model has read it, from the result block."""
@@ -261,7 +279,7 @@ class _Reader:
         call = self._open.call(call_id) if self._open else None
         if call_id in answered:
             refuse(where, f"there are two results for the call {named(given)}")
-        if call is None or call.result is not None:
+        if call is None or call.is_server_tool or call.result is not None:
             refuse(where, f"there is no call {named(given)} in the message before for this tool_result")
         parts = result_parts(as_blocks(block.get("content"), f"{where}.content"))
         call.pictures = [part for part in parts if part["type"] != "text"]
@@ -276,7 +294,7 @@ class _Reader:
         missing = next((call.block_id for call in self._open.calls if call.result is None), None)
         if missing is not None:
             refuse("messages", f"the call {missing!r} has no tool_result in the message after it")
-        self._chat += [*self._open.messages(), *self._system]
+        self._add([*self._open.messages(), *self._system])
         self._open, self._system = None, []
 
 
@@ -312,7 +330,7 @@ def _merged(messages: list[Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
         content = as_blocks(given, f"{where}.content")
         blocks = {f"{where}.content.{position}": block for position, block in enumerate(content)}
         if held and held[1] == role != "system":
-            held = (held[0], role, held[2] | blocks)
+            held[2].update(blocks)
             continue
         if held:
             yield held

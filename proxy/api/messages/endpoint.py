@@ -1,6 +1,6 @@
 """`POST /v1/messages` and `/v1/messages/count_tokens`: Messages requests, answered by the loop of Chat Completions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
@@ -11,23 +11,25 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.access import CALLER, names_for_header
-from proxy.api.body import parse_object, read_body
+from proxy.api.body import expect_few_blocks, parse_object, read_body
+from proxy.api.body_memory import SHARE
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.exchange import send_json
-from proxy.api.messages.conversation import read_conversation
+from proxy.api.messages.conversation import BlockConversation, read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import with_demands
 from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.signatures import Signatures
 from proxy.api.messages.stream import MessageHead, MessageStream
-from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
+from proxy.api.messages.tools import MessageTools, hosted_names, read_tools, with_hosted
 from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import sealer_for, sealing_keys
+from proxy.api.sealed import Sealer, sealer_for, sealing_keys, size_opened
 from proxy.api.surface import Callbacks, building, tool_headers
+from proxy.beside import beside
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
 from proxy.loop.carried import carries
@@ -44,22 +46,13 @@ class _MessagesSurface(CheckingSurface):
         super().__init__(ports)
         self._secrets = sealing_keys(ports.config.upstreams.values())
 
-    async def _prepare(self, scope: Scope, fields: Json, *, for_answer: bool) -> "_Prepared":
+    async def _prepare(self, scope: Scope, body: bytes, *, for_answer: bool) -> "_Prepared":
         """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
-        toolset = self.ports.toolset
+        toolset, share = self.ports.toolset, scope.get(SHARE)
+        sealer = sealer_for(scope[CALLER], self._secrets, most_bytes=self.server.max_body_bytes, share=share)
         own_names = hosted_names(self.ports.config.tools, toolset.specs)
-        request = read_request(fields, needs_max_tokens=for_answer)
-        declared, check = read_tools(fields, toolset.names), request.schema_check()
-        sealer = sealer_for(scope[CALLER], self._secrets)
-        signatures = Signatures(sealer)
-        conversation = read_conversation(
-            fields.get("system"),
-            fields.get("messages"),
-            sealer.open_text,
-            own_names,
-            read_signature=signatures.read,
-            for_answer=for_answer,
-        )
+        reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
+        request, declared, check, conversation = await beside(size_opened(body), reading)
         resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
         resolved, tools = with_hosted(resolved, declared, own_names)
         ignored = resolved.ignored
@@ -71,7 +64,7 @@ class _MessagesSurface(CheckingSurface):
         resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
         options = MessageOptions(
             sealer.seal_text,
-            signatures.sign,
+            Signatures(sealer).sign,
             self._now,
             tools,
             server_calls=resolved.tool_events != "none",
@@ -82,10 +75,25 @@ class _MessagesSurface(CheckingSurface):
             pages=conversation.pages,
         )
         checked = check if check is not None and needs_check(resolved) else None
-        return _Prepared(request, token_hex(16), resolved, options, checked)
+        return _Prepared(request, token_hex(16), resolved, options, len(body), checked)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self.ports.clock.time(), UTC).isoformat()
+
+
+def _read(
+    body: bytes, names: Collection[str], sealer: Sealer, own_names: Mapping[str, str], *, for_answer: bool
+) -> tuple[MessagesRequest, MessageTools, SchemaCheck | None, BlockConversation]:
+    """A request, its tools, the check of its answer, and its conversation. Raises `RequestError`."""
+    fields = parse_object(body)
+    request = read_request(fields, needs_max_tokens=for_answer)
+    declared, check = read_tools(fields, names), request.schema_check()
+    system, messages = fields.get("system"), fields.get("messages")
+    expect_few_blocks(messages, "messages", of=body)
+    conversation = read_conversation(
+        system, messages, sealer.open_text, own_names, read_signature=Signatures(sealer).read, for_answer=for_answer
+    )
+    return request, declared, check, conversation
 
 
 class CreateMessage(_MessagesSurface):
@@ -94,7 +102,7 @@ class CreateMessage(_MessagesSurface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        prepared = await self._prepare(scope, parse_object(body), for_answer=True)
+        prepared = await self._prepare(scope, body, for_answer=True)
         if prepared.request.stream:
             await self.send_stream(prepared.resolved, partial(self._stream, prepared, scope), scope, receive, send)
         else:
@@ -110,13 +118,16 @@ class CreateMessage(_MessagesSurface):
                 message.sign_again(number, of_turn)
         await self._keep_carried(prepared, answer, carried)
         usage = usage_of(answer, message.server_tool_use())
-        whole = prepared.head.message(message.blocks.content, message.ending(answer), usage)
+        head = MessageHead(prepared.run_id, prepared.request.model)
+        whole = head.message(message.blocks.content, message.ending(answer), usage)
         return rawjson.dumps_answer(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
         message, request_id = prepared.builder(), _request_id()
         stream.add_headers(((REQUEST_ID, request_id.encode()),))
-        writer = MessageStream(stream, prepared.head, message, request_id)
+        tokens = await beside(prepared.size, prepared.input_tokens)
+        head = MessageHead(prepared.run_id, prepared.request.model, tokens)
+        writer = MessageStream(stream, head, message, request_id)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
         answer = await self._answer(prepared, Callbacks(writer.show, writer.tell, writer.report))
         await self._keep_carried(prepared, answer, prepared.carried(answer, message))
@@ -148,9 +159,9 @@ class CountTokens(_MessagesSurface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        prepared = await self._prepare(scope, parse_object(body), for_answer=False)
-        headers = {REQUEST_ID.decode(): _request_id()}
-        await send_json(send, {"input_tokens": prepared.declared_tokens()}, headers=headers)
+        prepared = await self._prepare(scope, body, for_answer=False)
+        tokens = await beside(len(body), prepared.declared_tokens)
+        await send_json(send, {"input_tokens": tokens}, headers={REQUEST_ID.decode(): _request_id()})
 
 
 def _request_id() -> str:
@@ -161,6 +172,7 @@ class _Prepared(Struct, frozen=True):
     """A resolved Messages request, with the options of its answer.
 
     Attributes:
+        size: of the request's body, in bytes.
         check: checks the answer against a schema; None: there is no schema, or the upstream enforces it itself.
     """
 
@@ -168,6 +180,7 @@ class _Prepared(Struct, frozen=True):
     run_id: str
     resolved: ResolvedRequest
     options: MessageOptions
+    size: int
     check: SchemaCheck | None
 
     def hides(self, answer: Respond) -> bool:
@@ -192,11 +205,6 @@ class _Prepared(Struct, frozen=True):
         """A builder of the message; `mended` repairs the arguments of the client's calls."""
         options = replace(self.options, mended=mended)
         return MessageBuilder(self.run_id, options, hold_text=self.check is not None)
-
-    @property
-    def head(self) -> MessageHead:
-        """The properties of the message that answers the request."""
-        return MessageHead(self.run_id, self.request.model, self.input_tokens)
 
     def input_tokens(self) -> int:
         """The estimated tokens of the request, with all tools that the model is offered."""

@@ -1,6 +1,6 @@
 """The message object of the Messages API, and the stream of events that describes it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,12 +30,12 @@ class MessageHead(Struct, frozen=True):
     Attributes:
         run_id: the id of its run.
         model: the model's name in the request.
-        input_tokens: estimates the input tokens, for the beginning of a stream, which precedes the upstream's count.
+        input_tokens: an estimate for the beginning of a stream, which precedes the upstream's count.
     """
 
     run_id: str
     model: str
-    input_tokens: Callable[[], int]
+    input_tokens: int = 0
 
     def message(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
         """The message object in one of its states."""
@@ -45,7 +45,7 @@ class MessageHead(Struct, frozen=True):
     def beginning(self) -> Json:
         """The message object before anything is written."""
         ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
-        usage = {"input_tokens": self.input_tokens(), "output_tokens": 1}
+        usage = {"input_tokens": self.input_tokens, "output_tokens": 1}
         cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
         return self.message([], ending, {**usage, **cache})
 

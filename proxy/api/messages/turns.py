@@ -44,6 +44,7 @@ class ReplayedTurn(Struct):
     ends_with_citation: bool = False
     origin: str | None = None
     carried: Carried = Carried()
+    _by_id: dict[str, ReplayedCall] = {}
 
     def continues_with(self, origin: str | None) -> bool:
         """Whether a call of this origin belongs to the turn, although it comes after the turn's results."""
@@ -56,9 +57,14 @@ class ReplayedTurn(Struct):
         self.texts.append(text)
         self.ends_with_citation = is_cited
 
+    def add_call(self, call: ReplayedCall) -> None:
+        """Add a call; of several with one id, results belong to the first."""
+        self.calls.append(call)
+        self._by_id.setdefault(call.id, call)
+
     def call(self, call_id: object) -> ReplayedCall | None:
-        """The call of the turn with that id."""
-        return next((call for call in self.calls if call.id == call_id), None)
+        """The call that was added with that id."""
+        return self._by_id.get(call_id) if isinstance(call_id, str) else None
 
     def messages(self) -> Iterator[Json]:
         """The assistant message, one tool message per result, and a message with the pictures of all results."""

@@ -65,7 +65,7 @@ class Admission:
                 await start
             await self._app(scope, receive, send)
         finally:
-            share.reserve(0)
+            share.end()
             self._limit.release()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from proxy.api.body import message_fault
 from proxy.api.sealed import Sealer
 from proxy.loop.continuation import Continuation
 
@@ -43,7 +44,10 @@ class Seal:
         """The sealed content; None if it was not sealed here for this caller."""
         match self._sealer.open(sealed):
             case {"run": str(run_id), "hidden": hidden}:
-                return Hidden(run_id, Continuation.from_json(hidden))
+                continuation = Continuation.from_json(hidden)
+                if continuation is None or any(map(message_fault, (*continuation.before, continuation.message))):
+                    return None  # another version of the proxy has sealed it
+                return Hidden(run_id, continuation)
             case {"thoughts": str(text)}:
                 return Thoughts(text)
             case _:

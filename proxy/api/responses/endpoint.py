@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.access import CALLER, Caller, names_for_header
-from proxy.api.body import parse_object, read_body
-from proxy.api.body_memory import SHARE
+from proxy.api.body import read_body
+from proxy.api.body_memory import SHARE, Share
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.request import ResolvedRequest
@@ -19,13 +19,14 @@ from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.declared import declared_in
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
-from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
+from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.stream import ResponseHead, ResponseStream
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import sealer_for, sealing_keys
+from proxy.api.sealed import sealer_for, sealing_keys, size_opened
 from proxy.api.surface import Callbacks, building, tool_headers
+from proxy.beside import beside
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
 from proxy.loop.carried import carries
@@ -46,9 +47,10 @@ class CreateResponse(CheckingSurface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        request = read_request(parse_object(body))
+        size = size_opened(body)
+        request = await beside(size, partial(parse_request, body))
         try:
-            prepared = await self._prepare(scope, request)
+            prepared = await self._prepare(scope, request, size)
             if request.stream:
                 await self.send_stream(prepared.resolved, partial(self._stream, prepared, scope), scope, receive, send)
             else:
@@ -68,19 +70,21 @@ class CreateResponse(CheckingSurface):
             self.ports.observe("continuation.sought", sought=1, found=1)
         return history
 
-    async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Prepared":
-        """Read, check, translate and resolve a request."""
+    async def _prepare(self, scope: Scope, request: ResponsesRequest, size: int) -> "_Prepared":
+        """Translate and resolve a request; `size`: of its body, as `beside` judges it."""
         caller: Caller = scope[CALLER]
-        responses = ResponseStore(self.ports.store, caller.scope, scope.get(SHARE))
-        seal = Seal(sealer_for(caller, self._secrets))
+        share: Share | None = scope.get(SHARE)
+        responses = ResponseStore(self.ports.store, caller.scope, share)
+        seal = Seal(sealer_for(caller, self._secrets, most_bytes=self.server.max_body_bytes, share=share))
         history = await self._history(responses, request)
         declared = declared_in(request.fields, before=history.before, own=history.own)
         where = "tools" if request.fields.get("tools") else "input"
         tools = read_tools(declared, request.fields.get("tool_choice"), self.ports.toolset.names, where=where)
         instructions = request.fields.get("instructions")
-        conversation = read_conversation(
-            history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open
+        reading = partial(
+            read_conversation, history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open
         )
+        conversation = await beside(size + responses.bytes_read, reading)
         chat = request.as_chat(conversation, tools)
         resolved = await self.resolver.resolve(scope, chat, hidden=conversation.hidden)
         resolved, tools = _with_available_tools(resolved, tools)

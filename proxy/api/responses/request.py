@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.api.body import MOST_TOOLS, expect, is_integer
+from proxy.api.body import MOST_TOOLS, expect, expect_few_blocks, is_integer, parse_object
 from proxy.api.responses.conversation import ItemConversation, read_items
 from proxy.api.responses.tools import ResponseTools
 from proxy.api.schema import SchemaCheck
@@ -122,6 +122,13 @@ class ResponsesRequest(Struct, frozen=True):
         if sent is not None:
             error.message = error.message.replace(f"'{error.param}'", f"'{sent}'")
             error.param = sent
+
+
+def parse_request(body: bytes) -> ResponsesRequest:
+    """The request in a body, whose bounds are checked first. Raises `InvalidJson`, `RequestError`."""
+    fields = parse_object(body)
+    expect_few_blocks(fields.get("input"), "input", of=body)
+    return read_request(fields)
 
 
 def read_request(fields: Json) -> ResponsesRequest:

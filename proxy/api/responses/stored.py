@@ -12,14 +12,16 @@ An item's id contains the id of its response, so an item needs no entry of its o
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import orjson
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from proxy.api.body_memory import Share
 from proxy.api.responses.conversation import TURNS
+from proxy.beside import beside
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound
@@ -109,12 +111,16 @@ class ResponseStore:
         store: the store of the process.
         owner: the scope of the caller.
         share: counts the memory of the responses that are read; None: it is not counted.
+
+    Attributes:
+        bytes_read: the size of all responses that were read.
     """
 
     def __init__(self, store: ClientStore, owner: str, share: Share | None = None) -> None:
         self._store = store
         self._owner = owner
         self._share = share
+        self.bytes_read = 0
 
     async def put(self, stored: StoredResponse) -> None:
         """Store a response, for `state.ttl`."""
@@ -194,7 +200,16 @@ class ResponseStore:
             return None
         if self._share is not None:
             self._share.count_parsed(data)
-        return StoredResponse(**orjson.loads(data))
+        self.bytes_read += len(data)
+        return await beside(len(data), partial(_read, data))
+
+
+def _read(data: bytes) -> StoredResponse | None:
+    """A response as it was stored; None if another version of the proxy has stored it, in another form."""
+    try:
+        return msgspec.json.decode(data, type=StoredResponse)
+    except msgspec.DecodeError:
+        return None
 
 
 def _is_again(item: Json, known: Mapping[Any, Json]) -> bool:
