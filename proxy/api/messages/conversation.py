@@ -7,22 +7,23 @@ results of the client's own calls, in the last turn, are in the client's next me
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES
+from proxy.api.messages.history import NO_CHANGES, TOOL_CHANGES, HistoryChanges
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import (
     as_blocks,
     content_of,
+    is_known,
     joined_text,
     named,
     parts_of,
     refuse,
     result_parts,
-    user_parts,
 )
 from proxy.api.messages.signatures import Signed
 from proxy.api.messages.turns import ReplayedTurn, read_call
@@ -52,6 +53,8 @@ def _unsigned(signature: Any, *, has_thoughts: bool) -> Signed:  # noqa: ARG001
 _BILLING = "x-anthropic-billing-header"
 _HOSTED_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
 _SERVER_CALLS, _SERVER_RESULTS = ("server_tool_use", "mcp_tool_use"), (*_HOSTED_RESULTS, "mcp_tool_result")
+_LEFT_OUT = frozenset({*_SERVER_CALLS, "redacted_thinking"})  # in assistant messages, and nothing new
+_MOST_NOTED = 20  # types of blocks; clients choose the names
 _READ = frozenset({"text", "thinking", "tool_use", *_SERVER_CALLS, *_SERVER_RESULTS})  # in assistant messages
 # The run, the number of the call in the run, and its turn. Ids from an earlier version of the proxy have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
@@ -94,10 +97,14 @@ class BlockConversation(Struct, frozen=True):
     Attributes:
         messages: the messages of the chat request.
         pages: the pages that its visible searches have found, which the answer may cite.
+        effort: the effort that its system messages ask for; None: they ask for none.
+        unknown: the types of blocks that are not known here.
     """
 
     messages: list[Json]
     pages: Sequence[FoundPage]
+    effort: str | None = None
+    unknown: Collection[str] = ()
 
 
 def read_conversation(
@@ -106,6 +113,7 @@ def read_conversation(
     unseal: Unseal,
     own_names: Mapping[str, str],
     *,
+    changes: HistoryChanges = NO_CHANGES,
     read_signature: ReadSignature = _unsigned,
     for_answer: bool = True,
 ) -> BlockConversation:
@@ -116,6 +124,7 @@ def read_conversation(
         messages: the request's `messages`.
         unseal: opens text that this proxy sealed for the client.
         own_names: the client's names of server tools -> the names of the tools.
+        changes: the changes by its system messages.
         read_signature: reads the signatures of thoughts.
         for_answer: whether it is to be answered, so that it must not end with an assistant message.
 
@@ -126,25 +135,15 @@ def read_conversation(
         refuse("messages", "must be a list of messages, at least one")
     if len(messages) > MOST_MESSAGES:
         refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
-    chat = [{"role": "system", "content": text}] if (text := system_text(system)) else []
     reader = _Reader(unseal, own_names, read_signature)
-    chat += reader.read(messages)
+    chat = [{"role": "system", "content": text}] if (text := reader.system_text(system, "system")) else []
+    chat += reader.read(messages, changes.left_out)
     roles = [role for message in chat if (role := message["role"]) != "system"]
     if not roles:
         refuse("messages", "must hold a message that is not empty")
     if for_answer and roles[-1] == "assistant":
         refuse("messages", "the last message must be the user's: prefill is not supported")
-    return BlockConversation(chat, reader.pages)
-
-
-def system_text(system: Any, where: str = "system") -> str:
-    """The text of a system prompt without Claude Code's version block. Raises `RequestError`."""
-    if system is None:
-        return ""
-    parts = user_parts(as_blocks(system, where), where)
-    if any(part["type"] != "text" for part in parts):
-        refuse(where, "may hold text only")
-    return joined_text([part for part in parts if not part["text"].startswith(_BILLING)])
+    return BlockConversation(chat, reader.pages, changes.effort, reader.unknown)
 
 
 class _Reader:
@@ -163,8 +162,10 @@ class _Reader:
         self.pages: list[FoundPage] = []  # found by the searches so far
         self._system: list[Json] = []  # system messages that stand between calls and their results
 
-    def read(self, messages: list[Any]) -> list[Json]:
-        for where, role, blocks in _merged(messages):
+        self.unknown: dict[str, None] = {}  # types of blocks, in order
+
+    def read(self, messages: list[Any], left_out: Collection[int]) -> list[Json]:
+        for where, role, blocks in _merged(messages, left_out):
             match role:
                 case "assistant":
                     self._close_turn()
@@ -192,11 +193,32 @@ class _Reader:
             self._said = []
 
     def _read_system(self, blocks: Mapping[str, Any], where: str) -> None:
-        text = system_text([*blocks.values()], f"{where}.content")
+        text = self.system_text([*blocks.values()], f"{where}.content")
         if text and self._open:
             self._system.append({"role": "system", "content": text})
         elif text:
             self._add([{"role": "system", "content": text}])
+
+    def system_text(self, content: Any, where: str) -> str:
+        """The text of a system prompt without Claude Code's version block. Raises `RequestError`."""
+        if isinstance(content, str) and content.startswith(_BILLING):
+            content = content.partition("\n")[2].lstrip()
+        known: dict[str, Any] = {}
+        for at, block in enumerate(as_blocks(content, where)):
+            if not self._note_unknown(block) and (not isinstance(block, dict) or block.get("type") not in TOOL_CHANGES):
+                known[f"{where}.{at}"] = block
+        parts = [part for place, block in known.items() for part in parts_of(block, place)]
+        if any(part["type"] != "text" for part in parts):
+            refuse(where, "may hold text only")
+        return joined_text([part for part in parts if not part["text"].startswith(_BILLING)])
+
+    def _note_unknown(self, block: Any) -> bool:
+        """Note the type of a block if it is unknown; whether it is."""
+        if is_known(block) or block["type"] in TOOL_CHANGES:
+            return False
+        if len(self.unknown) < _MOST_NOTED:
+            self.unknown[block["type"]] = None
+        return True
 
     def _read_assistant(self, blocks: Mapping[str, Any]) -> None:
         turns = [ReplayedTurn()]
@@ -205,7 +227,9 @@ class _Reader:
                 refuse(place, "must be a content block, an object with a `type`")
             kind, turn = block.get("type"), turns[-1]
             if not isinstance(kind, str) or kind not in _READ or (kind in _SERVER_CALLS and not _is_ours(block)):
-                continue  # a block of another server's tool
+                if isinstance(kind, str) and kind not in _LEFT_OUT:
+                    self._note_unknown(block)
+                continue  # a block of another server's tool, or of a type that is not known yet
             # The order tells the turns apart, but the AI SDK moves the client's calls to the end of the message.
             is_late = kind == "tool_use" and turn.continues_with(_origin_of(block))
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
@@ -258,6 +282,7 @@ class _Reader:
             if isinstance(block, dict) and block.get("type") == "tool_result":
                 answered.add(self._take_result(block, place, answered))
             else:
+                self._note_unknown(block)
                 rest += parts_of(block, place)
         self._close_turn()
         self._said += rest
@@ -281,7 +306,10 @@ class _Reader:
             refuse(where, f"there are two results for the call {named(given)}")
         if call is None or call.is_server_tool or call.result is not None:
             refuse(where, f"there is no call {named(given)} in the message before for this tool_result")
-        parts = result_parts(as_blocks(block.get("content"), f"{where}.content"))
+        content = as_blocks(block.get("content"), f"{where}.content")
+        for one in content:
+            self._note_unknown(one)
+        parts = result_parts(content)
         call.pictures = [part for part in parts if part["type"] != "text"]
         text = joined_text(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
         call.result = FAILED_RESULT.format(text=text) if block.get("is_error") is True else text
@@ -311,13 +339,17 @@ def _tie_to_runs(turns: list[ReplayedTurn]) -> None:
                 call.id = server_call_id(match[1], int(match[2]))
 
 
-def _merged(messages: list[Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _merged(messages: list[Any], left_out: Collection[int]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Place, role and blocks of each message. Consecutive messages of one role, except system, are merged.
+
+    Messages at the positions in `left_out` are not there at all.
 
     The keys of the blocks are their places.
     """
     held: tuple[str, str, dict[str, Any]] | None = None
     for at, message in enumerate(messages):
+        if at in left_out:
+            continue
         where = f"messages.{at}"
         if not isinstance(message, dict):
             refuse(where, "must be an object with `role` and `content`")

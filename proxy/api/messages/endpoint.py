@@ -18,6 +18,7 @@ from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.exchange import send_json
 from proxy.api.messages.conversation import BlockConversation, read_conversation
 from proxy.api.messages.errors import REQUEST_ID
+from proxy.api.messages.history import changes_in
 from proxy.api.messages.hosted import with_demands
 from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.request import MessagesRequest, read_request
@@ -53,13 +54,15 @@ class _MessagesSurface(CheckingSurface):
         own_names = hosted_names(self.ports.config.tools, toolset.specs)
         reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
         request, declared, check, conversation = await beside(size_opened(body), reading)
+        if conversation.unknown:
+            request_context.add({"blocks_ignored": names_for_header(conversation.unknown)})
         resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
         resolved, tools = with_hosted(resolved, declared, own_names)
         ignored = resolved.ignored
         if tools.ignored:
             ignored = names_for_header((*ignored, *tools.ignored))
             request_context.add({"tools_ignored": ignored})
-        chat = resolved.chat | request.fields_for(resolved.model.upstream)
+        chat = resolved.chat | request.fields_for(resolved.model.upstream, conversation.effort)
         limits = replace(resolved.limits, max_output_tokens=request.max_tokens)
         resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
         options = MessageOptions(
@@ -87,11 +90,18 @@ def _read(
     """A request, its tools, the check of its answer, and its conversation. Raises `RequestError`."""
     fields = parse_object(body)
     request = read_request(fields, needs_max_tokens=for_answer)
-    declared, check = read_tools(fields, names), request.schema_check()
     system, messages = fields.get("system"), fields.get("messages")
     expect_few_blocks(messages, "messages", of=body)
+    changes = changes_in(messages)
+    declared, check = read_tools(fields, names, changes.tools), request.schema_check()
     conversation = read_conversation(
-        system, messages, sealer.open_text, own_names, read_signature=Signatures(sealer).read, for_answer=for_answer
+        system,
+        messages,
+        sealer.open_text,
+        own_names,
+        changes=changes,
+        read_signature=Signatures(sealer).read,
+        for_answer=for_answer,
     )
     return request, declared, check, conversation
 

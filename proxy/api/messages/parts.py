@@ -1,7 +1,7 @@
 """Content blocks that a user sends -> parts of Chat Completions.
 
 A block that cannot be passed to a model is refused in a user's own content. In the result of a tool it is replaced by a
-note, because a refusal would block the conversation for good.
+note, because a refusal would block the conversation for good. So is a block of an unknown type, unless it has a text.
 """
 
 from typing import Any, NoReturn
@@ -11,6 +11,8 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
 _NOT_SHOWN = "[{what} that cannot be shown here]"
+_LONGEST_TYPE = 100  # characters
+_KNOWN = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
 _PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
@@ -64,6 +66,12 @@ def named(value: Any) -> str:
     return repr(value[:100]) if isinstance(value, str) else rawjson.dumps(value).decode()[:100]
 
 
+def is_known(block: Any) -> bool:
+    """Whether a block is of a type that a user's content may have here, or of no type at all."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    return not isinstance(kind, str) or kind in _KNOWN
+
+
 def _shown_parts(block: Any) -> list[Json]:
     """The parts of one block of a tool's result."""
     if isinstance(block, dict) and block.get("type") == "tool_reference":
@@ -72,7 +80,7 @@ def _shown_parts(block: Any) -> list[Json]:
         return parts_of(block, "")
     except RequestError:
         kind = block.get("type") if isinstance(block, dict) else None
-        return [_text(_NOT_SHOWN.format(what=f"content of type {kind}" if isinstance(kind, str) else "content"))]
+        return [_text(_NOT_SHOWN.format(what=_content_of_type(kind) if isinstance(kind, str) else "content"))]
 
 
 def parts_of(block: Any, where: str) -> list[Json]:
@@ -92,8 +100,15 @@ def parts_of(block: Any, where: str) -> list[Json]:
             texts = [part["text"] for part in user_parts(_list(block, "content", where), f"{where}.content")]
             lines = (block.get("title"), block.get("source"), *texts)
             return [_text("\n".join([line for line in lines if isinstance(line, str) and line]))]
+        case str(kind):  # a type that is not known yet; a refusal would block the conversation for good
+            own: Any = block.get("text")
+            return [_text(own if own and isinstance(own, str) else _NOT_SHOWN.format(what=_content_of_type(kind)))]
         case kind:
             refuse(f"{where}.type", f"{named(kind)} is not supported here")
+
+
+def _content_of_type(kind: str) -> str:
+    return f"content of type {kind[:_LONGEST_TYPE]}"
 
 
 def _document(block: Json, where: str) -> list[Json]:

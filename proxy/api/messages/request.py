@@ -113,8 +113,11 @@ class MessagesRequest(Struct, frozen=True):
             chat["stream"] = True
         return chat
 
-    def fields_for(self, upstream: Upstream) -> Json:
-        """The fields of the chat request that depend on the upstream: those for thinking, and `top_k`."""
+    def fields_for(self, upstream: Upstream, effort: str | None) -> Json:
+        """The fields of the chat request that depend on the upstream: those for thinking, and `top_k`.
+
+        `effort` is the one that was asked for in the history.
+        """
         fields: Json = {}
         if upstream.traits.top_k and self.top_k is not None:
             fields["top_k"] = self.top_k
@@ -122,7 +125,7 @@ class MessagesRequest(Struct, frozen=True):
             fields["thinking"] = {"type": "enabled" if self.thinks else "disabled"}
             if not self.thinks:
                 return fields
-        if (effort := self._effort()) is not None:
+        if (effort := _EFFORTS.get(effort or "") or self._effort()) is not None:
             fields["reasoning_effort"] = effort
         return fields
 

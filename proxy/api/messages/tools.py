@@ -4,6 +4,8 @@ custom         one of the client's own functions, unless it has the name or an a
 web_search_*   the server's `web_search`, whose calls and results the client is shown
 web_fetch_*    the server's first tool of `type: web_fetch`, likewise
 the others     tools that are not available here: left out, and named in `x-tools-ignored`
+
+System messages of the history may have changed them (`history`).
 """
 
 import re
@@ -14,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.body import MOST_TOOLS, is_integer
+from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.hosted import NO_DEMANDS, Demands, read_demands
 from proxy.api.messages.parts import named, refuse
 from proxy.api.request import ResolvedRequest
@@ -80,25 +83,27 @@ class MessageTools(Struct, frozen=True):
 NO_TOOLS = MessageTools()
 
 
-def read_tools(fields: Json, server_names: Collection[str]) -> MessageTools:
+def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[ToolChange] = ()) -> MessageTools:
     """The tools of a request.
 
     Args:
         fields: the request.
         server_names: the names and aliases of the server tools.
+        changes: the changes of the tools in its history.
 
     Raises:
         RequestError: they are not well formed, or require a tool that is not available here.
     """
-    if _FIELDS.isdisjoint(fields):
+    if not changes and _FIELDS.isdisjoint(fields):
         return NO_TOOLS
-    declared = _listed(fields.get("tools"))
+    declared = offered_tools(_listed(fields.get("tools")), changes)
+    if len(declared) > MOST_TOOLS:
+        refuse("tools", f"must be at most {MOST_TOOLS} with those of the history")
     functions: dict[str, Json] = {}
     hosted: dict[str, HostedTool] = {}
     ignored: dict[str, str] = {}  # by name
-    for at, tool in enumerate(declared):
-        where = f"tools.{at}"
-        kind = tool.get("type") or "custom"
+    for where, tool in declared:
+        kind = _kind(tool, where)
         if kind == "custom":
             name = _name(tool, where)
             functions[name] = _function(tool, name, where)
@@ -186,9 +191,16 @@ def _listed(declared: Any) -> list[Json]:
     if not isinstance(declared, list) or len(declared) > MOST_TOOLS:
         refuse("tools", f"must be a list of at most {MOST_TOOLS} tools")
     for at, tool in enumerate(declared):
-        if not isinstance(tool, dict) or not isinstance(tool.get("type"), str | None):
+        if not isinstance(tool, dict):
             refuse(f"tools.{at}", "must be an object; its `type` must be a string")
     return declared
+
+
+def _kind(tool: Json, where: str) -> str:
+    kind = tool.get("type")
+    if not isinstance(kind, str | None):
+        refuse(where, "must be an object; its `type` must be a string")
+    return kind or "custom"
 
 
 def _name(tool: Json, where: str) -> str:

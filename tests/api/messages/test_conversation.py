@@ -94,7 +94,7 @@ def test_results_stand_after_the_calls_in_call_order_with_their_pictures_behind_
     [
         {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "x"}},
         {"type": "document", "source": {"type": "url", "url": "https://a"}},
-        {"type": "hologram"},
+        {"type": None},
         "text",
         {"type": "image", "source": {"type": "file", "file_id": "f"}},
     ],
