@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_arguments import Arguments, without_repetition
 from proxy.loop.call_fragments import ARGUMENTS, Fragment, StreamedCalls, as_text
-from proxy.loop.carried import merged_fields
+from proxy.loop.carried import merge_fields
 from proxy.loop.chat import JSON_BLANKS, Json, ToolCall, is_json, name_of
 from proxy.loop.continuation import client_call_id
 from proxy.loop.leaks import Leak
@@ -55,8 +55,7 @@ class PartialCall(Struct):
         detail = fragment.get(self.type)
         has_others = isinstance(detail, dict) and not detail.keys() <= _OF_FUNCTIONS
         if has_others or not fragment.keys() <= _OF_FRAGMENTS:
-            known = {key: self.fields[key] for key in fragment if key in self.fields}
-            self.fields |= merged_fields(known, fragment)
+            merge_fields(self.fields, fragment)
 
     def entry(self) -> Json:
         """The call as an entry of a message's `tool_calls`."""
@@ -69,7 +68,9 @@ class PartialCall(Struct):
 
     def opening(self, arguments: str) -> Json:
         """The first fragment that the client gets of a call of its own; `arguments`: the latest piece of them."""
-        opening = {**self.fields, "index": self.client_index, "id": self.client_id, "type": self.type}
+        opening: Json = {}
+        merge_fields(opening, self.fields)  # a copy, because the fields grow, and what is shown may have to wait
+        opening |= {"index": self.client_index, "id": self.client_id, "type": self.type}
         if self.type in ARGUMENTS:
             opening[self.type] = self._detail("".join([*self._unnamed, arguments]))
         return opening

@@ -19,9 +19,9 @@ id of its own.
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from proxy.loop.call_arguments import Arguments
+from proxy.loop.call_arguments import Arguments, ScanBudget
 from proxy.loop.chat import Json
 from proxy.loop.leaks.glm import split_glued_name
 from proxy.loop.rawjson import dumps_answer
@@ -99,8 +99,10 @@ class StreamedCalls(Struct):
 
     Attributes:
         so_far: the calls.
+        budget: the budget of the scanners of their arguments.
     """
 
+    budget: ScanBudget = field(default_factory=ScanBudget)
     so_far: list[StreamedCall] = []
     _latest: dict[int | None, int] = {}  # index -> position of the latest call with it; None: of the latest call
     _by_id: dict[tuple[int | None, Any], int] = {}  # index and id -> position; the same with None as the index
@@ -118,7 +120,7 @@ class StreamedCalls(Struct):
             if at is None or (known is not None and known.ends_before(fragment)):
                 at = len(self.so_far)
                 name = known.name if known is not None and known.is_named_again else ""
-                arguments = Arguments(is_plain=fragment.type != "function")
+                arguments = Arguments(self.budget, is_plain=fragment.type != "function")
                 self.so_far.append(StreamedCall(arguments, identity, fragment.name or name))
             if identity:
                 self._by_id[index, identity] = at

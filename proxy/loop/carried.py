@@ -75,16 +75,18 @@ def carries(message: Json) -> bool:
     return bool(carried_by(message, ())) or any(map(_fields_of, calls))
 
 
-def merged_fields(known: Json, given: Json, *, depth: int = 0) -> Json:
-    """The fields of earlier pieces and a later one, objects merged key by key; null replaces nothing."""
-    merged = {**known}
+def merge_fields(known: Json, given: Json, *, depth: int = 0) -> None:
+    """Merge the fields of another piece into those of the earlier ones, in place.
+
+    Objects are merged key by key, and null replaces nothing. `known` has objects of its own, `given` is not changed.
+    """
     for key, value in given.items():
-        held = merged.get(key)
-        if isinstance(held, dict) and isinstance(value, dict) and depth < _DEEPEST_MERGE:
-            merged[key] = merged_fields(held, value, depth=depth + 1)
-        elif value is not None or key not in merged:
-            merged[key] = value
-    return merged
+        if isinstance(value, dict) and depth < _DEEPEST_MERGE:
+            if not isinstance(known.get(key), dict):
+                known[key] = {}
+            merge_fields(known[key], value, depth=depth + 1)
+        elif value is not None or key not in known:
+            known[key] = value
 
 
 def _fields_of(call: Json) -> Json:

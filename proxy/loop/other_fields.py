@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from proxy.loop.carried import merged_fields
+from proxy.loop.carried import merge_fields
 from proxy.loop.chat import TEXT_FIELDS, Json
 from proxy.loop.citations import CITATIONS
 from proxy.loop.details import FoldedDetails
@@ -40,14 +40,14 @@ class OtherFields(Struct):
             if (value := delta[key]) is None:
                 continue
             known = self.message.get(key)
-            if key == DETAILS and isinstance(value, list):
+            if isinstance(value, dict):
+                merge_fields(self.message, {key: value})
+            elif key == DETAILS and isinstance(value, list):
                 self._details.add(value)
             elif isinstance(value, list) and isinstance(known, list):
                 known += value
             elif isinstance(value, list):
                 self.message[key] = [*value]
-            elif isinstance(value, dict) and isinstance(known, dict):
-                self.message[key] = merged_fields(known, value)
             else:
                 self.message[key] = value
 

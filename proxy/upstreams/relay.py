@@ -13,6 +13,7 @@ from proxy.config import PriceConfig
 from proxy.loop import rawjson, sse
 from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import NO_REASON, Assembler
+from proxy.loop.call_arguments import ScanBudget
 from proxy.loop.call_fragments import Fragment, StreamedCalls
 from proxy.loop.chat import Json
 from proxy.loop.errors import UpstreamError
@@ -36,6 +37,7 @@ class RelayReader:
     Attributes:
         finished: the indices of the choices that have a finish reason.
         choices: index -> the state of the choice so far.
+        budget: the budget for looking at the arguments of all calls.
         head: the latest chunk with a delta.
         price: the price of the model; None: no cost is added to the usage.
         shows_usage: whether a chunk that holds only the usage is passed on; False if the proxy has asked for it and the
@@ -58,6 +60,7 @@ class RelayReader:
     written: int = 0
     finished: set[int] = field(default_factory=set)
     choices: dict[int, "_StreamedChoice"] = field(default_factory=dict)
+    budget: ScanBudget = field(default_factory=ScanBudget)
     head: Json = field(default_factory=dict)
     pattern: ChunkPattern | None = None
 
@@ -105,13 +108,17 @@ class RelayReader:
             if delta := choice.get("delta"):
                 self.head = chunk
                 self.written += 1
-                so_far = self.choices.get(index) or self.choices.setdefault(index, _StreamedChoice(self.request))
+                so_far = self.choices.get(index) or self._begin_choice(index)
                 changed = so_far.take(delta) or changed
         if changed:
             self.pattern = None
             return sse.encode(chunk)
         self.pattern = pattern_of(event.data, only_text_field(chunk))
         return event.raw
+
+    def _begin_choice(self, index: int) -> "_StreamedChoice":
+        choice = self.choices[index] = _StreamedChoice(self.request, StreamedCalls(self.budget))
+        return choice
 
     def _missing_end(self) -> bytes:
         """The events that are missing before `[DONE]`: finish reasons for complete choices without one.
@@ -192,9 +199,9 @@ class _StreamedChoice:
 
     Attributes:
         request: the request that it answers.
+        calls: the tool calls.
         has_text: whether there is a text for the user.
         function: the call in OpenAI's old format.
-        calls: the tool calls.
         indices: the index of each call in the client's stream.
         taken: the same indices.
         next_index: the lowest index above them.
@@ -202,9 +209,9 @@ class _StreamedChoice:
     """
 
     request: Json
+    calls: StreamedCalls
     has_text: bool = False
     function: Json | None = None
-    calls: StreamedCalls = field(default_factory=StreamedCalls)
     indices: list[int] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
     next_index: int = 0

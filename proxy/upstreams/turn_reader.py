@@ -4,6 +4,7 @@ A whole answer is read as the stream that would have had the text, each call and
 and the contents of what a client is shown are the same for an upstream that streams and one that does not.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
@@ -73,6 +74,8 @@ class TurnReader(Struct, eq=False):
     async def _show_parts(self, chunk: Json, *, start_calls: bool) -> None:
         assembler = self.assembler
         for part in _call_by_call(chunk):
+            if part is not chunk:
+                await asyncio.sleep(0)  # an event may be long, and other requests wait no longer than for one call
             shown, ready = assembler.feed(part), assembler.calls.take_ready()
             # The client is told of a call after the text of its chunk, and before anything that follows the call.
             shown, client_calls = _split(shown) if ready else (shown, [])

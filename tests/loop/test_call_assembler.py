@@ -118,6 +118,27 @@ def test_arguments_of_too_many_bytes_are_a_failure_of_the_upstream():
         CallAssembler(CALL).add_whole([function(arguments={"q": "x" * MOST_ARGUMENT_BYTES})])
 
 
+def test_objects_that_are_closed_in_very_many_calls_are_looked_at_no_longer_than_the_budget_lasts():
+    calls = CallAssembler(CALL)
+    dense = '{"q":[' + "{}," * 30_000 + "0]}"
+    for at in range(4):
+        calls.add([function(index=at, arguments=dense)])
+    assert [len(call.arguments) for call in calls.take_ready()] == [len(dense)] * 3  # the last one waits for its turn
+    assert calls.entries()[3]["function"]["arguments"] == dense
+
+
+def test_fields_beside_the_arguments_are_folded_without_a_copy_of_the_earlier_ones():
+    def seconds(count):
+        calls, begun = CallAssembler(CALL), process_time()
+        for at in range(count):
+            calls.add([{"index": 0, "id": "a", f"k{at}": 1, "extra_content": {f"k{at}": 1}}])
+        assert len(calls.entries()[0]["extra_content"]) == count
+        return process_time() - begun
+
+    seconds(1000)
+    assert seconds(20_000) < 30 * seconds(2000)
+
+
 @pytest.mark.parametrize("name", ["search", "open_door", None])
 @pytest.mark.parametrize("opening", ['{"a":[', "", '{}{"a":[', '{"a":1}{"a":['])
 def test_arguments_in_very_many_pieces_cost_no_more_than_their_length(name, opening):

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.loop.carried import Carried, carried_by, carries, merged_fields
+from proxy.loop.carried import Carried, carried_by, carries, merge_fields
 from proxy.loop.details import FoldedDetails
 
 SIGNED = {"google": {"thought_signature": "s"}}
@@ -64,11 +64,10 @@ def test_carried_fields_of_another_form_are_ignored(held):
 
 def test_objects_of_several_pieces_are_merged_and_null_takes_nothing_away():
     first = {"extra_content": {"google": {"a": 1}}, "other": None}
-    merged = merged_fields(merged_fields({}, first), {"extra_content": {"google": {"b": 2}}, "other": 3})
-    assert merged_fields(merged, {"extra_content": None, "other": None}) == {
-        "extra_content": {"google": {"a": 1, "b": 2}},
-        "other": 3,
-    }
+    merged: dict = {}
+    for piece in (first, {"extra_content": {"google": {"b": 2}}, "other": 3}, {"extra_content": None, "other": None}):
+        merge_fields(merged, piece)
+    assert merged == {"extra_content": {"google": {"a": 1, "b": 2}}, "other": 3}
     assert first == {"extra_content": {"google": {"a": 1}}, "other": None}
 
 
@@ -76,7 +75,10 @@ def test_objects_that_are_nested_deeper_than_any_stack_are_merged_at_the_top_onl
     deep: dict = {}
     for _ in range(5_000):
         deep = {"in": deep}
-    assert merged_fields(deep, deep)["in"] is not None
+    merged: dict = {}
+    merge_fields(merged, deep)
+    merge_fields(merged, deep)
+    assert merged["in"] is not None
 
 
 def test_the_pieces_of_reasoning_details_are_folded_as_a_whole_answer_has_them():

@@ -115,7 +115,7 @@ class Blocks:
     def begin_tool_use(self, call_id: str, name: str) -> Events:
         """Begin a call of one of the client's tools."""
         events = self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-        self._is_object, self._has_ended, self._scanner = None, False, ObjectScanner()
+        self._is_object, self._has_ended, self._scanner = None, False, ObjectScanner(self._scanner.budget)
         return events
 
     def add_input(self, text: str) -> Events:
