@@ -73,9 +73,9 @@ def choices(shown):
 
 def test_the_log_probabilities_of_text_that_was_held_back_are_shown_with_the_text_that_follows():
     assembler = Assembler()
-    shown = feed(assembler, rated("a"), rated("nother"), rated(" one, "), rated("a"), chunk({"content": "nd"}))
-    assert [one["delta"]["content"] for one in choices(shown)] == ["another", " one, ", "and"]
-    assert tokens(shown) == [["a", "nother"], [" one, "], ["a"]]
+    shown = feed(assembler, rated("a"), rated("nother"), rated(" one,\n"), rated("a"), chunk({"content": "nd"}))
+    assert [one["delta"]["content"] for one in choices(shown)] == ["another", " one,\n", "and"]
+    assert tokens(shown) == [["a", "nother"], [" one,\n"], ["a"]]
     rest = [*feed(assembler, rated(" a"), chunk({}, "stop")), *assembler.close()]
     assert "".join(one["delta"]["content"] for one in choices(rest)) == " a"
     assert [token for one in tokens(rest) for token in one] == [" a"]
@@ -110,9 +110,9 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     assembler = Assembler()
     feed(assembler, chunk({"reasoning_content": "Hm"}))
     assert deltas(feed(assembler, chunk({"reasoning_content": ", yes"}))) == [{"reasoning_content": ", yes"}]
-    assert deltas(feed(assembler, chunk({"content": "It"}), chunk({"content": " is "}))) == [
+    assert deltas(feed(assembler, chunk({"content": "It"}), chunk({"content": " is\n"}))) == [
         {"content": "It"},
-        {"content": " is "},
+        {"content": " is\n"},
     ]
     assert feed(assembler, chunk({"content": "a"})) == []  # what may be the beginning of a name waits
     assert deltas(feed(assembler, chunk({"content": "nother"}, "stop"))) == [{"content": "another"}]
@@ -120,7 +120,7 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     assert finish(assembler).message == {
         "role": "assistant",
         "reasoning_content": "Hm, yes",
-        "content": "It is another",
+        "content": "It is\nanother",
     }
 
 
@@ -600,10 +600,10 @@ def test_what_a_native_search_found_is_shown_although_nothing_was_said():
 def test_what_was_kept_back_of_a_text_comes_before_what_follows_it():
     assembler = Assembler(client_tools={"open_door"})
     opening = tool_delta(id="a", name="open_door", arguments="{}")
-    shown = feed(assembler, chunk({"reasoning_content": "use `foo`"}), chunk({"content": "Run `ls`"}), chunk(opening))
+    shown = feed(assembler, chunk({"reasoning_content": "foo <"}), chunk({"content": "Run <"}), chunk(opening))
     keys = [list(delta) for delta in deltas(shown)]
-    assert deltas(shown)[1]["reasoning_content"] == "`"
-    assert deltas(shown)[2]["content"] == "`"
+    assert deltas(shown)[1]["reasoning_content"] == "<"
+    assert deltas(shown)[2]["content"] == "<"
     assert keys == [["reasoning_content"], ["content", "reasoning_content"], ["content", "tool_calls"]]
 
 

@@ -10,17 +10,26 @@
     bare      {"name": "web_search", "arguments": {"query": "x"}}
               {"query": "x"}                                                        (nothing but the arguments)
 
-`filter` finds them in a text that arrives in pieces; `glm`, `harmony` and `bare` parse the parts that it has found.
-`written` recognises further formats, which are not parsed: a text in such a format is not an answer.
+Each of `glm`, `harmony` and `bare` has a `Syntax`; `filter` finds their calls in a text that arrives in pieces.
+`openings` knows how a call begins whose first marks were lost. `written` recognises further formats, which are not
+parsed: a text in such a format is not an answer.
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
+from enum import Enum, auto
+from typing import Protocol
 
 import orjson
 from msgspec import Struct
 
 from proxy.loop.chat import Json
+
+LONGEST_NAME = 128
+"""The longest name of a tool that is recognised in a text."""
+
+WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
+"""The last word of a text. ASCII only, as names of tools are: Chinese text has no blank before a name."""
 
 # Harmony's marks and GLM's tags, of which the last may be cut off.
 _MARK = re.compile(r"<\|\w+\|>|</?\w+>|<[|/]?\w*\Z")
@@ -48,6 +57,47 @@ class Found(Struct, frozen=True):
     garbled: bool = False
 
 
+class NotACall(Exception):
+    """What has arrived of a text in a raw format shows that it is no call."""
+
+
+class End(Enum):
+    """What ended a text in a raw format."""
+
+    MARK = auto()  # the mark that closes a call
+    TEXT = auto()  # the end of the model's text
+    CUT = auto()  # a limit: more would have followed
+
+
+class Scanner(Protocol):
+    """Reads one call while it arrives, each character a bounded number of times."""
+
+    def feed(self, piece: str) -> int | None:
+        """The index in the piece at which the call has ended; None: more of it may follow.
+
+        Raises:
+            NotACall: it is no call. How the text is cut into pieces does not matter.
+        """
+
+
+class Syntax(Struct, frozen=True):
+    """A raw format of calls.
+
+    Attributes:
+        marks: the marks with which a call can begin.
+        header_length: how many characters before a mark belong to its call; None: no call begins at the mark. Takes the
+            text before the mark, the mark, and the names that may be called.
+        scanner: makes a scanner for a call; takes the names that may be called -> their JSON Schemas.
+        read: parses a call; takes its text, these names, and what ended it. Raises `UpstreamError` if the arguments are
+            nested too deep.
+    """
+
+    marks: tuple[str, ...]
+    header_length: Callable[[str, str, Mapping[str, Json]], int | None]
+    scanner: Callable[[Mapping[str, Json]], Scanner]
+    read: Callable[[str, Mapping[str, Json], End], Found]
+
+
 def clean_name(name: str, tools: Container[str]) -> str:
     """A function's name without the parts of a raw format that servers leave attached to it.
 
@@ -64,6 +114,14 @@ def clean_name(name: str, tools: Container[str]) -> str:
 def bare_name(word: str) -> str:
     """The name in `to=functions.name`."""
     return word.removeprefix("to=").removeprefix("functions.")
+
+
+def last_word(text: str) -> str:
+    """The last word of a text, with the blanks after it; empty: the text ends with no word, or with a long one."""
+    text = text[-LONGEST_NAME:]
+    words = text.rsplit(None, 1)
+    match = WORD_AT_END.search(words[-1]) if words else None
+    return text[text.rindex(words[-1]) + match.start() :] if match else ""
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:

@@ -6,9 +6,12 @@ name of a tool, and those with arguments that only gpt-oss's own browser has.
 
 import re
 from collections.abc import Mapping
+from functools import partial
+
+from msgspec import Struct
 
 from proxy.loop.chat import Json
-from proxy.loop.leaks import Found, Leak, bare_name, fitting_tool, parsed
+from proxy.loop.leaks import End, Found, Leak, NotACall, Syntax, bare_name, fitting_tool, parsed
 from proxy.loop.rawjson import dumps_answer
 
 _KEY = re.compile(r'[{,]\s*"([^"\\]*)"\s*:')
@@ -30,18 +33,39 @@ _LONGEST_OPENING = 256
 _LONGEST_BROWSERS = 512
 
 
-def may_be_call(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> bool:
-    """Whether a text that begins with a brace may become a call; `only_sure`: an object that is sure to be one."""
-    begun = text.lstrip()
-    key = FIRST_KEY.match(begun)
-    if key is None:
-        return begun[1:].lstrip()[:1] in ("", '"', "}")
-    if only_sure:
-        is_browsers = len(begun) <= _LONGEST_BROWSERS and BROWSER_ARGUMENTS.issuperset(_KEY.findall(begun))
-        return is_browsers or may_be_named_call(begun, tools)
-    known = (schema.get("properties") for schema in tools.values())
-    is_argument = key[1] in BROWSER_ARGUMENTS or any(isinstance(names, dict) and key[1] in names for names in known)
-    return is_argument or may_be_named_call(begun, tools)
+class ObjectScanner(Struct):
+    """Refuses an object that cannot be a call, which mostly shows at its first key; else all of the text belongs to it.
+
+    Attributes:
+        tools: the names that may be called -> their JSON Schemas.
+        only_sure: whether only an object that is sure to be a call counts as one.
+    """
+
+    tools: Mapping[str, Json]
+    only_sure: bool
+    _begun: str | None = ""  # the beginning of the object; None: the object may be a call, whatever follows
+
+    def feed(self, piece: str) -> None:
+        """Take the next piece; the end of the text is the end of the call."""
+        if self._begun is None:
+            return
+        self._begun += piece
+        begun = self._begun.lstrip()
+        key = FIRST_KEY.match(begun)
+        if key is None:
+            is_possible = begun[1:].lstrip()[:1] in ("", '"', "}") and len(begun) <= _LONGEST_OPENING
+        elif self.only_sure:
+            is_browsers = len(begun) <= _LONGEST_BROWSERS and BROWSER_ARGUMENTS.issuperset(_KEY.findall(begun))
+            is_possible = is_browsers or may_be_named_call(begun, self.tools)
+        else:
+            is_named = may_be_named_call(begun, self.tools)
+            is_possible = is_named or key[1] in BROWSER_ARGUMENTS or _is_argument(key[1], self.tools)
+            if not is_named:
+                self._begun = None
+        if not is_possible:
+            raise NotACall
+        if len(begun) > _LONGEST_BROWSERS:
+            self._begun = None
 
 
 def may_be_named_call(begun: str, tools: Mapping[str, Json]) -> bool:
@@ -58,24 +82,40 @@ def may_be_named_call(begun: str, tools: Mapping[str, Json]) -> bool:
     return False
 
 
-def read(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> Found:
-    """Parse a text that may be a call: a name with arguments, or only arguments.
+def syntax(*, only_sure: bool) -> Syntax:
+    """The syntax of an object at the beginning of a text; `only_sure`: it counts only if it is sure to be a call."""
+    return Syntax((), lambda *_: 0, partial(ObjectScanner, only_sure=only_sure), partial(_read, only_sure=only_sure))
 
-    Args:
-        text: the text.
-        tools: the names that may be called -> their JSON Schemas.
-        only_sure: whether only an object that is sure to be a call counts as one.
 
-    Raises:
-        UpstreamError: the arguments are nested too deep.
-    """
+def _read(text: str, tools: Mapping[str, Json], end: End, *, only_sure: bool) -> Found:
+    """Parse a text that may be a call: a name with arguments, or only arguments."""
     value = parsed(text.strip())
     if call := named_call(value, tools):
         return Found(leaks=(Leak(call[0], dumps_answer(call[1]).decode()),))
     is_browsers = is_browsers_call(value)
     if (is_browsers or not only_sure) and (name := fitting_tool(value, tools)) is not None:
         return Found(leaks=(Leak(name, text.strip()),))
-    return Found(garbled=True) if is_browsers else Found(text)
+    is_cut = end is End.CUT and _is_cut_call(text.strip(), tools, only_sure=only_sure)
+    return Found(garbled=True) if is_browsers or is_cut else Found(text)
+
+
+def _is_cut_call(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> bool:
+    """Whether the beginning of an object is that of a call: it names a tool, or has only arguments of one tool."""
+    keys = set(_KEY.findall(text))
+    if only_sure:
+        is_browsers = BROWSER_ARGUMENTS.issuperset(keys) and not keys.isdisjoint(_ONLY_BROWSERS)
+        return is_browsers or ("name" in keys and may_be_named_call(text, tools))
+    is_argument = any(keys <= properties.keys() for properties in map(_properties, tools.values()))
+    return is_argument or may_be_named_call(text, tools)
+
+
+def _is_argument(name: str, tools: Mapping[str, Json]) -> bool:
+    return any(name in _properties(schema) for schema in tools.values())
+
+
+def _properties(schema: Json) -> Json:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
 
 
 def is_browsers_call(value: object) -> bool:

@@ -4,45 +4,82 @@ Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an a
 `<|end_of_box|>`, are not shown either. Text that only looks similar stays text: markers in code (a user asks about
 `<tool_call>`), harmony's words without harmony's structure, and JSON that the client asked for.
 
+    beginning   only blanks have arrived
+    text        shown as it comes, up to a mark of one of the `SYNTAXES`; what may begin a call waits (`openings`)
+    code        shown as it comes, up to the mark that closes the code
+    call        nothing is shown until the `Scanner` finds the end of the call, or that it is none
+
 Each character is examined a bounded number of times, and at most `MAX_BUFFERED` characters are buffered.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import Json
-from proxy.loop.leaks import Found, Leak, bare, clean_name, glm, harmony
+from proxy.loop.leaks import End, Leak, NotACall, Scanner, Syntax, bare, glm, harmony
+from proxy.loop.leaks.openings import Openings, Place, is_ordinary, place_after
 from proxy.loop.turn_bounds import require_few_calls
 
-# A longer text is not a tool call: it is shown, however it began.
+SYNTAXES = (glm.SYNTAX, harmony.SYNTAX)
+"""The raw formats whose calls begin with a mark. An object without marks (`bare`) may only be the whole text."""
+
 MAX_BUFFERED = 64 * 1024
+"""A longer text is not a tool call: it is shown, however it began."""
+
 # Text is processed in pieces of this size, so that cutting out a call never copies more.
-_STEP = 4096
+_STEP = 1024
+# How much of the text before a piece is kept: more than a header, and than a word before one.
+_CONTEXT = 256
 
 _BOXES = ("<|begin_of_box|>", "<|end_of_box|>")
-_CALL_MARKS = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS)
-_ALL_MARKS = (*_CALL_MARKS, *_BOXES)
-_LONGEST_MARK = max(map(len, _ALL_MARKS))
+_SYNTAX_OF = {mark: syntax for syntax in SYNTAXES for mark in syntax.marks}
+_MARKS = (*_SYNTAX_OF, *_BOXES)
+_LONGEST_MARK = max(map(len, _MARKS))
 # Each alternative begins with a literal character, so that the regex engine skips all other text fast.
-_TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _ALL_MARKS)))
+_TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _MARKS)))
 _FENCE = 3  # the backticks that open a block of code
-_QUOTE = re.compile(r'\\.|"', re.DOTALL)
-_A_LETTER = "0"  # stands for any letter; hardly any name begins with it
+# `<`, `<|`, `<t` and `<a` begin tags of HTML and formulas as well.
+_SHORT_MARK = 2
+# A text in which so many words, or `<`, have waited in vain has many more of them. From then on they are shown at once:
+# a call is still found, but its first letters may have been shown. Half of the patience is kept for the likely places.
+_PATIENCE = 6
+_SURE, _LIKELY, _RARE, _NEVER = -1, 0, 3, _PATIENCE
+_LIKELIHOOD = {Place.START: _LIKELY, Place.SENTENCE: _RARE, Place.FIRST_WORD: _RARE, Place.INSIDE: _NEVER}
 
 
-_Mode: TypeAlias = Literal[
-    "beginning",  # only blanks have arrived
-    "text",
-    "fence",  # in a block of code
-    "inline",  # in a span of code
-    "glm",
-    "harmony",  # to the end of the turn
-    "json",  # to the end of the turn
-]
+class _Opening(Struct, frozen=True):
+    """The possible beginning of a call at the end of the buffer.
+
+    Attributes:
+        start: the index in the buffer.
+        least_patience: it waits for what follows if more than this is left of the filter's patience.
+        is_cut_call: whether it is taken for a call if nothing follows, because a limit has cut off the text.
+    """
+
+    start: int
+    least_patience: int
+    is_cut_call: bool
+
+
+class _Call(Struct):
+    """A call that has begun.
+
+    Attributes:
+        syntax: the raw format that it is written in.
+        scanner: looks for its end.
+        mark_end: the index after its first mark.
+        pieces: the pieces of its text so far.
+        length: how many characters these have.
+    """
+
+    syntax: Syntax
+    scanner: Scanner
+    mark_end: int
+    pieces: list[str] = []
+    length: int = 0
 
 
 class LeakFilter(Struct):
@@ -59,188 +96,213 @@ class LeakFilter(Struct):
     asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
     leaks: list[Leak] = []
     garbled: bool = False
-    _mode: _Mode = "beginning"
-    _only_sure: bool = False  # whether a text in JSON is a call only if it is sure to be one
-    _fence: str = ""  # the mark that opened the current code, and will close it
-    _buffer: str = ""
-    _searched: int = 0
-    _quoted_to: int = 0  # the end of the part of a call in Hermes form in which the quotes have been counted
-    _in_string: bool = False  # whether that end is inside a JSON string
-    _shown: str = ""  # the latest text that was shown; the next text may continue its last word
-    _names: str = ""  # words that may begin a header, each after a line end, so that one search finds a beginning
+    _openings: Openings = Openings(())
+    _is_begun: bool = False  # whether a character other than a blank has arrived
+    _code: str = ""  # the mark that opened the current code, and will close it
+    _call: _Call | None = None
+    _buffer: str = ""  # text at whose end a call or a mark may begin
+    _shown: int = 0  # how many characters of the buffer, or of the call, were shown already
+    _before: str = ""  # the end of the text before the buffer
+    _patience: int = _PATIENCE
 
     def __post_init__(self) -> None:
-        self._names = "\n".join(("", *self.tools, *harmony.HEADER_WORDS))
+        self._openings = Openings(self.tools)
 
     def feed(self, text: str) -> str:
         """The text that may be shown now. Most pieces have no mark and no beginning of a name."""
-        if self._mode == "beginning" and not self._buffer and text[:1] not in ("", "{") and not text[0].isspace():
-            self._mode = "text"
-        has_mark = "<" in text or "`" in text or "~" in text or "=" in text
-        if self._mode == "text" and not self._buffer and not has_mark and len(text) <= _STEP:
-            words = text.rsplit(None, 1)
-            word = words[-1] if words else ""
-            is_plain = word.isalnum() or word.rstrip(".,").isalnum()
-            if (is_plain and word.isascii() and f"\n{word}" not in self._names) or not harmony.may_begin_header(
-                text, self._names
-            ):
-                self._shown = text
-                return text
+        if not (self._buffer or self._call) and self._is_begun and len(text) <= _STEP:
+            if self._code:
+                if not ("`" in text or "~" in text or "\n" in text):
+                    return text
+            elif not ("<" in text or "`" in text or "~" in text or "to=" in text):
+                words = text.rsplit(None, 1)
+                word = words[-1] if words else ""
+                if not self._openings.may_end(word):
+                    self._before = text if words and text[0].isspace() else (self._before + text)[-_CONTEXT:]
+                    return text
+        if len(text) <= _STEP:
+            return self._feed(text)
         return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
 
-    def close(self) -> str:
-        """The rest of the text so far, without leaks. More text may follow."""
-        text, self._buffer = self._buffer, ""
-        mode, self._mode = self._mode, "text"
-        match mode:
-            case "glm":
-                self._shown = ""
-                return self._collect(glm.read(text, self.tools, is_whole=False))
-            case "harmony":
-                return self._collect(harmony.read(text, self.tools))
-            case "json":
-                return self._collect(bare.read(text, self.tools, only_sure=self._only_sure))
+    def close(self, *, is_cut: bool = False) -> str:
+        """The rest of the text so far, without leaks. More text may follow.
+
+        Args:
+            is_cut: whether a limit has cut off the text, so that it may end with the beginning of a call.
+
+        Raises:
+            UpstreamError: the text holds too many calls, or one with arguments that are nested too deep.
+        """
+        if self._call is not None:
+            return self._end_call(self._call, End.CUT if is_cut else End.TEXT)
+        shown: list[str] = []
+        if is_cut and not self._code and (opening := self._opening(0)) and opening.is_cut_call:
+            self.garbled = True
+            self._buffer = self._buffer[: max(opening.start, self._shown)]
+        self._show(len(self._buffer), shown)
+        return "".join(shown)
+
+    def _feed(self, piece: str) -> str:
+        shown: list[str] = []
+        rest: str | None = piece
+        while rest is not None:
+            if self._call is not None:
+                rest = self._feed_call(self._call, rest, shown)
+            elif self._is_begun:
+                rest = self._feed_text(rest, shown)
+            else:
+                rest = self._begin(rest, shown)
+        return "".join(shown)
+
+    # -- text and code --
+
+    def _begin(self, piece: str, shown: list[str]) -> str | None:
+        """The text so far, once it has a character other than a blank, or many blanks."""
+        text, self._buffer = self._buffer + piece, ""
+        begun = text.lstrip()
+        if not begun and len(text) < _CONTEXT:
+            self._buffer = text
+            return None
+        self._is_begun = True
+        if begun.startswith("{") and (asked := self.asked_json()) is not AskedJson.BY_FORMAT:
+            self._buffer = text
+            return self._begin_call(bare.syntax(only_sure=asked is AskedJson.IN_WORDS), 0, 0, shown)
         return text
 
-    def _collect(self, found: Found) -> str:
-        self.leaks += found.leaks
-        require_few_calls(len(self.leaks))
-        self.garbled = self.garbled or found.garbled
-        return found.text
-
-    def _feed(self, text: str) -> str:
-        self._buffer += text
-        shown: list[str] = []
-        while True:
-            before = self._mode
-            shown.append(self._advance())
-            if self._mode == before:
-                return "".join(shown)
-
-    def _advance(self) -> str:
-        """Take one step, and return the text that it shows; another step follows if this one changes the mode."""
-        match self._mode:
-            case "beginning":
-                return self._begin()
-            case "glm":
-                return self._buffer_glm()
-            case "json":
-                if bare.may_be_call(self._buffer, self.tools, only_sure=self._only_sure):
-                    return self._limit_buffer()
-                self._mode = "text"
-                return ""
-            case "harmony":
-                return self._limit_buffer()
-            case _:
-                return self._scan()
-
-    def _begin(self) -> str:
-        begun = self._buffer.lstrip()
-        if begun.startswith("{") and (asked := self.asked_json()) is not AskedJson.BY_FORMAT:
-            self._mode, self._only_sure = "json", asked is AskedJson.IN_WORDS
-        elif begun or len(self._buffer) > harmony.LONGEST_NAME:
-            self._mode = "text"
-        return ""
-
-    def _scan(self) -> str:
-        """The text before the first marker outside of code; a possible beginning of a marker stays in the buffer."""
-        shown: list[str] = []
+    def _feed_text(self, piece: str, shown: list[str]) -> str | None:
+        """Show the text up to the next call, and return the call so far; None: there is no call."""
+        waited = len(self._buffer) > self._shown
+        self._buffer += piece
         at = 0
         while match := _TOKEN.search(self._buffer, at):
             mark, start, at = match.group(), match.start(), match.end()
-            if mark[0] in "`~" and at == len(self._buffer):
-                return "".join((*shown, self._release(start)))  # there may be more of them
-            if mark in _CALL_MARKS:
-                if self._mode == "text" and (mark != glm.ARGUMENT or self._follows_a_name(start)):
-                    return "".join((*shown, self._begin_call(mark, start)))
-            elif mark in _BOXES:
-                if self._mode == "text":
-                    shown.append(self._release(start))
-                    self._buffer, self._shown, at = self._buffer[len(mark) :], "", 0
+            if mark[0] == "<":
+                if syntax := _SYNTAX_OF.get(mark):
+                    length = None if self._code else syntax.header_length(self._text_before(start), mark, self.tools)
+                    if length is not None:
+                        return self._begin_call(syntax, max(0, start - length), at, shown)
+                elif not self._code:  # a box
+                    self._show(max(start, self._shown), shown, keep=at)
+                    self._before, at = "", 0
             elif mark == "\n":
-                self._mode = "text" if self._mode == "inline" else self._mode
-            elif mark[0] == "`" or len(mark) >= _FENCE:
+                self._code = self._code if len(self._code) >= _FENCE else ""
+            elif at == len(self._buffer):  # there may be more of them
+                self._show(at, shown, keep=start)
+                return None
+            else:
                 self._pass_fence(mark)
-        return "".join((*shown, self._release(len(self._buffer) - self._undecided(at))))
+        self._show_decided(at, shown, waited=waited)
+        return None
 
     def _pass_fence(self, mark: str) -> None:
         """Enter or leave code: a block at three or more marks, a span at fewer. The same mark closes the code."""
-        if self._mode == "text":
-            self._mode = "fence" if len(mark) >= _FENCE else "inline"
-            self._fence = mark
-        elif mark == self._fence or (self._mode == "fence" and mark.startswith(self._fence)):
-            self._mode = "text"
+        if self._code:
+            is_end = mark == self._code or (len(self._code) >= _FENCE and mark.startswith(self._code))
+            self._code = "" if is_end else self._code
+        elif mark[0] == "`" or len(mark) >= _FENCE:
+            self._code = mark
 
-    def _follows_a_name(self, end: int) -> bool:
-        """Whether the buffer up to `end` ends with the name of a tool."""
-        name = harmony.last_word(self._with_context(end))
-        return bool(name) and clean_name(name.strip(), self.tools) in self.tools
+    def _show_decided(self, begin: int, shown: list[str], *, waited: bool) -> None:
+        """Show the buffer but for its end, if a call may begin there.
 
-    def _begin_call(self, mark: str, start: int) -> str:
-        self._mode = "glm" if mark in (glm.OPEN, glm.ARGUMENT) else "harmony"
-        self._searched = self._quoted_to = 0
-        self._in_string = False
-        if mark == glm.ARGUMENT:
-            start -= len(harmony.last_word(self._buffer[:start]))
-        elif self._mode == "harmony":
-            start -= harmony.header_length(self._with_context(start), self.tools)
-        return self._release(max(0, start))
-
-    def _with_context(self, end: int) -> str:
-        """The buffer up to `end`, preceded by a stand-in for the last character that was shown.
-
-        So the rest of a word whose beginning was shown does not look like a whole word.
+        Args:
+            begin: the index after the last mark.
+            shown: takes the text.
+            waited: whether the buffer waited for the latest piece; what may still begin a call goes on waiting.
         """
-        last = self._shown[-1:]
-        is_letter = last.isascii() and (last.isalnum() or last == "_")
-        context = _A_LETTER if is_letter else last if last in ".=-" else ""
-        return context + self._buffer[:end]
+        end = len(self._buffer)
+        opening = None if self._code else self._opening(begin)
+        if opening is None:
+            self._show(end, shown)
+            return
+        waits = waited and opening.start <= self._shown
+        if not waits and (waits := self._patience > opening.least_patience):
+            self._patience -= opening.least_patience is not _SURE
+        if waits:
+            end = max(opening.start, self._shown)
+            if not any(map(str.isalnum, self._buffer[self._shown : end])):
+                end = self._shown  # blanks and signs before it wait too, so that a piece stays whole
+        self._show(end, shown, keep=min(end, opening.start))
 
-    def _undecided(self, begin: int) -> int:
-        """How many characters at the end may be the beginning of a marker, or belong to a marker that follows."""
-        if self._mode != "text":
-            return 0
-        at = self._buffer.rfind("<", max(begin, len(self._buffer) - _LONGEST_MARK))
-        if at >= 0 and not any(mark.startswith(self._buffer[at:]) for mark in _ALL_MARKS):
-            at = -1
-        end = at if at >= 0 else len(self._buffer)
-        before = self._with_context(end)
-        header = harmony.possible_header_length(before, self.tools, self._names, is_marked=at >= 0)
-        return len(self._buffer) - end + header
+    def _opening(self, begin: int) -> _Opening | None:
+        """The possible beginning of a call at the end of the buffer, from the index `begin` on."""
+        end = len(self._buffer)
+        at = self._buffer.rfind("<", max(begin, end - _LONGEST_MARK))
+        if at >= 0 and any(mark.startswith(self._buffer[at:]) for mark in _MARKS):
+            before = self._text_before(at)
+            if header := max(syntax.header_length(before, "", self.tools) or 0 for syntax in SYNTAXES):
+                return _Opening(max(0, at - header), _SURE, is_cut_call=True)
+            is_short = end - at <= _SHORT_MARK
+            is_cut_call = not is_short or place_after(before) in (Place.START, Place.SENTENCE)
+            return _Opening(at, _RARE if is_short else _SURE, is_cut_call)
+        length = self._openings.length_at_end(self._text_before(end))
+        if not length:
+            return None
+        start = max(0, end - length)
+        place = place_after(self._text_before(start))
+        if is_ordinary(self._buffer[start:]):
+            return _Opening(start, _LIKELIHOOD[place], is_cut_call=False)
+        return _Opening(start, _SURE, is_cut_call=place is not Place.INSIDE)
 
-    def _buffer_glm(self) -> str:
-        while (end := self._buffer.find(glm.CLOSE, self._searched)) >= 0:
-            end += len(glm.CLOSE)
-            call = self._buffer[:end]
-            if call.count("<arg_value>") > call.count("</arg_value>") or self._read_quotes(end):
-                self._searched = end  # the mark is part of a value
-                continue
-            self._buffer = self._buffer[end:]
-            self._mode = "text"
-            self._shown = ""
-            return self._collect(glm.read(call, self.tools, is_whole=True))
-        self._searched = max(self._searched, len(self._buffer) - len(glm.CLOSE))
-        return self._limit_buffer()
+    def _text_before(self, end: int) -> str:
+        """The text before an index of the buffer, as far as a header may reach."""
+        return (self._before + self._buffer[max(0, end - _CONTEXT) : end])[-_CONTEXT:]
 
-    def _read_quotes(self, end: int) -> bool:
-        """Count the quotes of a call in Hermes form up to `end`, which never falls; whether `end` is in a string."""
-        if glm.HERMES.match(self._buffer):
-            for mark in _QUOTE.finditer(self._buffer, self._quoted_to, end):
-                self._in_string ^= mark[0] == '"'
-            self._quoted_to = end
-        return self._in_string
+    def _show(self, end: int, shown: list[str], *, keep: int | None = None) -> None:
+        """Show the buffer up to `end`, and take what is before `keep` (if None, before `end`) out of it."""
+        keep = end if keep is None else keep
+        shown.append(self._buffer[self._shown : end])
+        self._before = self._text_before(keep)
+        self._shown = max(0, max(self._shown, end) - keep)
+        self._buffer = self._buffer[keep:]
 
-    def _limit_buffer(self) -> str:
-        """Show nothing while the buffer is within its limit; beyond the limit, show the whole buffer as text."""
-        if len(self._buffer) <= MAX_BUFFERED:
-            return ""
-        self._mode = "text"
-        return self._release(len(self._buffer))
+    # -- calls --
 
-    def _release(self, end: int) -> str:
-        shown, self._buffer = self._buffer[:end], self._buffer[end:]
-        self._shown = shown or self._shown
-        return shown
+    def _begin_call(self, syntax: Syntax, start: int, mark_end: int, shown: list[str]) -> str:
+        """Show the text before a call, and return the call so far."""
+        self._show(max(start, self._shown), shown, keep=start)
+        self._call = _Call(syntax, syntax.scanner(self.tools), mark_end - start)
+        text, self._buffer = self._buffer, ""
+        return text
+
+    def _feed_call(self, call: _Call, piece: str, shown: list[str]) -> str | None:
+        """Take a piece of a call, and return the text that follows the call; None: the call goes on."""
+        try:
+            end = call.scanner.feed(piece)
+        except NotACall:  # its first mark is text; another call may begin after that
+            call.pieces.append(piece)
+            self._leave_call(call)
+            self._show(call.mark_end, shown)
+            text, self._buffer = self._buffer, ""
+            return text
+        if end is not None:
+            call.pieces.append(piece[:end])
+            shown.append(self._end_call(call, End.MARK))
+            return piece[end:]
+        call.pieces.append(piece)
+        call.length += len(piece)
+        if call.length > MAX_BUFFERED:
+            self._leave_call(call)
+            self._show(len(self._buffer), shown)
+        return None
+
+    def _end_call(self, call: _Call, end: End) -> str:
+        """The text for the user in a call."""
+        self._leave_call(call)
+        found = call.syntax.read(self._buffer, self.tools, end)
+        self.leaks += found.leaks
+        require_few_calls(len(self.leaks))
+        self.garbled = self.garbled or found.garbled
+        if found.text == self._buffer:
+            shown: list[str] = []
+            self._show(len(self._buffer), shown)
+            return "".join(shown)
+        self._buffer, self._shown, self._before, self._patience = "", 0, "", _PATIENCE
+        return found.text
+
+    def _leave_call(self, call: _Call) -> None:
+        """Make the text of the current call the buffer."""
+        self._call, self._buffer = None, "".join(call.pieces)
 
 
 def may_leak(text: str) -> bool:

@@ -4,45 +4,106 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from proxy.loop.chat import Json
-from proxy.loop.leaks import Found, Leak, clean_name, parsed
+from proxy.loop.leaks import End, Found, Leak, NotACall, Syntax, clean_name, last_word, parsed
 from proxy.loop.rawjson import dumps_answer
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ARGUMENT = "<arg_key>"  # the first mark of a call whose opening tag was lost
-HERMES = re.compile(r"<tool_call>\s*\{")
 
+_HERMES = re.compile(r"<tool_call>\s*\{")
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
 _ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 _GLUED_ARGUMENTS = re.compile(r"<arg_key>.*</arg_value>|\{", re.DOTALL)
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+# The beginning of a call, up to a mark or an object; a longer one is none.
+_HEAD = re.compile(r"(?:<tool_call>)?\s*[\w.-]*\s*")
+_LONGEST_HEAD = 256
+# What decides whether a closing tag is one: it is not inside of a value, or of a string in Hermes' object.
+_VALUES = re.compile(r"</?arg_value>|</tool_call>")
+_STRINGS = re.compile(r'\\.|"|</tool_call>', re.DOTALL)
+_MARKS = ("<arg_value>", "</arg_value>", CLOSE)
+_LONGEST_MARK = max(map(len, _MARKS))
 
 
-def read(text: str, tools: Mapping[str, Json], *, is_whole: bool) -> Found:
-    """Parse a call with its tags, of which the first or the last may be missing.
+class CallScanner(Struct):
+    """Finds the closing tag of a call.
 
-    Args:
-        text: the call.
-        tools: the names that may be called -> their JSON Schemas.
-        is_whole: whether the closing tag has arrived.
-
-    Raises:
-        UpstreamError: the arguments are nested too deep.
+    A closing tag in a value counts as text: `<arg_value>` and `</arg_value>` are counted, in Hermes' object quotes.
     """
+
+    _head: str = ""
+    _marks: re.Pattern[str] | None = None  # the marks to look for; None: the head is not complete
+    _tail: str = ""  # the beginning of a mark at the end of the last piece
+    _depth: int = 0  # inside of values or of a string, if above 0
+
+    def feed(self, piece: str) -> int | None:
+        """The index in the piece at which the call has ended; None: more of it may follow."""
+        at = 0
+        if self._marks is None:
+            head = self._head + piece
+            rest = _HEAD.sub("", head, count=1)
+            if len(head) - len(rest) > _LONGEST_HEAD or rest[:1] not in ("", "<", "{"):
+                raise NotACall
+            if not rest:
+                self._head = head
+                return None
+            self._marks = _STRINGS if _HERMES.match(head) else _VALUES
+            at = len(piece) - len(rest)
+        text = self._tail + piece[at:]
+        read_to = 0
+        for mark in self._marks.finditer(text):
+            read_to = mark.end()
+            match mark[0]:
+                case "</tool_call>":
+                    if self._depth <= 0:
+                        return at - len(self._tail) + read_to
+                case '"':
+                    self._depth = 1 - self._depth
+                case "<arg_value>":
+                    self._depth += 1
+                case "</arg_value>":
+                    self._depth -= 1
+        self._tail = _begun_mark(text[max(read_to, len(text) - _LONGEST_MARK) :])
+        return None
+
+
+def _begun_mark(text: str) -> str:
+    """The beginning of a mark, or of an escaped character, at the end of a text."""
+    if text.endswith("\\"):
+        return "\\"
+    begun = text[text.rfind("<") :] if "<" in text else ""
+    return begun if any(mark.startswith(begun) for mark in _MARKS) else ""
+
+
+def _header_length(before: str, mark: str, tools: Mapping[str, Json]) -> int | None:
+    if mark == OPEN:
+        return 0
+    name = last_word(before)
+    return len(name) if name and clean_name(name.strip(), tools) in tools else None
+
+
+def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:
+    """Parse a call with its tags, of which the first or the last may be missing."""
     inner = text.removeprefix(OPEN).removesuffix(CLOSE)
-    if HERMES.match(text):
+    unreadable = Found(garbled=True) if end is End.CUT else Found(text)
+    if _HERMES.match(text):
         leak = _parse_hermes(inner, tools)
         if leak is not None:
             return Found(leaks=(leak,))
-        is_cut_off = '"name"' in text and CLOSE not in text
-        return Found(garbled=True) if is_cut_off else Found(text)
+        return Found(garbled=True) if '"name"' in text and CLOSE not in text else unreadable
     leak, rest = _parse(inner, tools)
     if leak is None or not (leak.name in tools or "<arg_value>" in text):
-        return Found(text)
-    if not rest and (is_whole or text.rstrip().endswith(("</arg_value>", "}"))):
+        return unreadable
+    if not rest and (end is End.MARK or text.rstrip().endswith(("</arg_value>", "}"))):
         return Found(leaks=(leak,))
     # A call that is cut off can neither be run nor shown.
-    return Found(garbled=True) if rest.startswith("<") else Found(text)
+    return Found(garbled=True) if rest.startswith("<") else unreadable
+
+
+SYNTAX = Syntax((OPEN, ARGUMENT), _header_length, lambda _: CallScanner(), _read)
 
 
 def split_glued_name(name: str, arguments: str, tools: Mapping[str, Json]) -> tuple[str, str]:

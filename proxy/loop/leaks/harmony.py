@@ -3,46 +3,90 @@
 import re
 from collections.abc import Mapping
 
-from proxy.loop.chat import Json
-from proxy.loop.leaks import Found, Leak, bare_name, clean_name, fitting_tool, parsed
+from msgspec import Struct
 
-MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|end|>", "<|return|>")
-# The longest bare name before harmony's marks.
-LONGEST_NAME = 128
+from proxy.loop.chat import Json
+from proxy.loop.leaks import End, Found, Leak, NotACall, Syntax, clean_name, fitting_tool, last_word, parsed
+
+ROLE, COMMENTARY = "assistant", "commentary"
 
 _MESSAGE = "<|message|>"
-_ROLE, _COMMENTARY = "assistant", "commentary"
-HEADER_WORDS = (_ROLE, _COMMENTARY, "functions.", "to=")
-"""Words that may begin a header, beside the names of the tools."""
+_ENDS = ("<|call|>", "<|end|>", "<|return|>")
+MARKS = ("<|start|>", "<|channel|>", _MESSAGE, "<|constrain|>", *_ENDS)
+_NEVER_FIRST = (_MESSAGE, "<|constrain|>", *_ENDS)
 _ANY_MARK = re.compile(r"<\|\w+\|>")
+_MARK_BEGUN = re.compile(r"<(?:\|\w*\|?)?\Z")
+# The end of a header that was cut off: a mark or a recipient without what should follow it, and a part of a mark.
+_CUT = re.compile(r"(?:<\|(?:channel|message)\|>|to=)?\s*(?:<(?:\|\w*\|?)?)?\Z")
 _SEGMENT_END = re.compile(r"<\|(?:call|end|return)\|>|(?=<\|start\|>)")
 _RECIPIENT = re.compile(r"\bto=\s*([\w.-]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _KNOWN_CHANNEL = re.compile(r"<\|channel\|>\s*(?:analysis|commentary|final)\b")
 _OBJECT_BEGUN = re.compile(r'\{\s*(?:["}]|\Z)')
-# Role, recipient, channel, recipient and content type, in this order, each of them optional.
+# Role, recipient, channel, recipient and content type, in this order, each of them optional. The blanks are possessive:
+# a row of them could be divided among its parts in millions of ways.
 _HEADER = re.compile(
-    r"\s*(?:<\|start\|>)?\s*(?:[\w.-]+)?\s*(?:to=\s*[\w.-]+)?\s*(?:<\|channel\|>\s*\w+)*"
-    r"\s*(?:to=\s*[\w.-]+)?\s*(?:<\|constrain\|>)?\s*\w*\s*"
+    r"\s*+(?:<\|start\|>)?\s*+(?:[\w.-]+)?\s*+(?:to=\s*+[\w.-]+)?\s*+(?:<\|channel\|>\s*+\w+)*"
+    r"\s*+(?:to=\s*+[\w.-]+)?\s*+(?:<\|constrain\|>)?\s*+\w*\s*+"
 )
-# ASCII only, as names of tools are: Chinese text has no blank before a name.
-_WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
-# A header whose marks before the recipient were lost, such as `commentary to=functions.web_search json` before a mark,
-# and the beginnings of such a header. Each part is bounded, so that it is enough to search the end of a text.
-_RECIPIENT_AT_END = r"(?:commentary\s{1,8})?to=\s{0,4}[\w.-]{1,128}(?:\s{1,4}\w{1,16})?\s{0,4}\Z"
-_HEADER_AT_END = re.compile(rf"(?<!\w){_RECIPIENT_AT_END}", re.ASCII)
-_HEADER_BEGUN = re.compile(rf"(?<!\w)(?:(?:commentary\s{{1,8}})?to=\s{{0,4}}\Z|{_RECIPIENT_AT_END})", re.ASCII)
-_BEGUN_COMMENTARY = "|".join(_COMMENTARY[:end] for end in range(len(_COMMENTARY), 0, -1))
-_CHANNEL_BEGUN = re.compile(rf"(?<!\w)(?:commentary\s{{1,8}}(?:to?)?|{_BEGUN_COMMENTARY}|to?)\Z", re.ASCII)
-_LONGEST_HEADER, _LONGEST_CHANNEL = 192, 24
-_LONGEST_WITH_MARKS = 320
+# What a header is made of, in any order.
+_HEADERS_PARTS = re.compile(r"(?:[\w.=\s-]+|<\|(?:start|channel|constrain)\|>)*+")
+_LONGEST_HEADER = 320
+# The end of a header whose marks before the recipient were lost, such as `commentary to=functions.web_search json`.
+# Each part is bounded, so that it is enough to search the end of a text.
+LOST_MARKS = r"(?<!\w)(?:(?:assistant)?commentary\s{1,8})?to=\s{0,4}"
+RECIPIENT = r"[\w.-]{1,128}(?:\s{1,4}\w{1,16})?\s{0,4}"
+LONGEST_LOST = 192
+_HEADER_AT_END = re.compile(rf"{LOST_MARKS}{RECIPIENT}\Z", re.ASCII)
 
 
-def read(text: str, tools: Mapping[str, Json]) -> Found:
+class HeaderScanner(Struct):
+    """Refuses a text whose first mark does not belong to a header; anything else is read to the end of the text."""
+
+    _header: str | None = ""  # the text so far; None: it begins with a header
+
+    def feed(self, piece: str) -> None:
+        """Take the next piece; the end of the text is the end of the call."""
+        if self._header is not None:
+            text = self._header + piece
+            self._header = text if _is_undecided(text) else None
+
+
+def _is_undecided(text: str) -> bool:
+    """Whether a text may become a header; False: it begins with one. Raises `NotACall` if it does neither."""
+    header, rest = _split_header(text)
+    if not header and rest.startswith(_ENDS):  # another message follows, or nothing
+        header, rest = _split_header(rest[rest.index(">") + 1 :])
+        is_possible = len(header) <= _LONGEST_HEADER and (not rest or rest[0] in "<{")
+    elif _MARK_BEGUN.match(rest) or not rest:
+        is_possible = len(header) <= _LONGEST_HEADER
+        rest = ""
+    elif rest.startswith("{") and _RECIPIENT.search(header) is None:
+        is_possible = _is_header(header) and bool(_KNOWN_CHANNEL.search(header) and _OBJECT_BEGUN.match(rest))
+        rest = rest[1:].strip()
+    else:
+        is_possible = rest.startswith(("{", _MESSAGE, *_ENDS)) and _is_header(header)
+        is_lost = "<|" not in header and _RECIPIENT.search(header) is not None  # only arguments may follow
+        if is_lost and rest.startswith(_MESSAGE):
+            rest = rest.removeprefix(_MESSAGE).lstrip()
+            is_possible = is_possible and rest[:1] in ("", "{")
+    if not is_possible:
+        raise NotACall
+    return not rest
+
+
+def _split_header(text: str) -> tuple[str, str]:
+    rest = _HEADERS_PARTS.sub("", text, count=1)
+    return text[: len(text) - len(rest)], rest
+
+
+def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:
     """Parse a text from harmony's first mark on. If it does not have harmony's structure, all of it is text."""
     leaks: list[Leak] = []
     shown: list[str] = []
-    for segment in _SEGMENT_END.split(text):
+    *segments, last = _SEGMENT_END.split(text)
+    is_cut = end is End.CUT and "<" in last and _is_header(_CUT.sub("", last))
+    for segment in segments if is_cut else (*segments, last):
         header, mark, body = segment.partition(_MESSAGE)
         if not mark:
             header, body = _split_unmarked(segment)
@@ -79,7 +123,7 @@ def _split_unmarked(segment: str) -> tuple[str, str]:
 
 
 def _is_header(text: str) -> bool:
-    return len(text) <= _LONGEST_WITH_MARKS and _HEADER.fullmatch(text) is not None
+    return len(text) <= _LONGEST_HEADER and _HEADER.fullmatch(text) is not None
 
 
 def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
@@ -91,51 +135,15 @@ def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
     return name if name in tools else None
 
 
-# -- headers whose first marks were lost, so that they are plain words up to the next mark --
-
-
-def last_word(text: str) -> str:
-    """The last word of a text, with the blanks after it; empty: the text ends with no word, or with a long one."""
-    text = text[-LONGEST_NAME:]
-    words = text.rsplit(None, 1)
-    match = _WORD_AT_END.search(words[-1]) if words else None
-    return text[text.rindex(words[-1]) + match.start() :] if match else ""
-
-
-def header_length(before: str, tools: Mapping[str, Json]) -> int:
+def _header_length(before: str, mark: str, tools: Mapping[str, Json]) -> int | None:
     """How many characters at the end of a text belong to the mark after it: those of a name or a recipient."""
-    if match := _HEADER_AT_END.search(before[-_LONGEST_HEADER:]):
+    if match := _HEADER_AT_END.search(before[-LONGEST_LOST:]):
         return len(match[0])
     name = last_word(before)  # web_search<|channel|>commentary
-    return len(name) if name and clean_name(name.strip(), tools) in (*tools, _ROLE) else 0
+    if name and clean_name(name.strip(), tools) in (*tools, ROLE):
+        return len(name)
+    # After a word and a blank, a mark that does not begin a message is only mentioned.
+    return None if mark in _NEVER_FIRST and before.endswith(" ") and before.strip() else 0
 
 
-def possible_header_length(before: str, tools: Mapping[str, Json], names: str, *, is_marked: bool) -> int:
-    """How many characters at the end of a text may belong to a mark that has not, or not completely, arrived.
-
-    Args:
-        before: the text.
-        tools: the names that may be called -> their JSON Schemas.
-        names: these names and `HEADER_WORDS`, each after a line end.
-        is_marked: whether the beginning of a mark follows the text, so that a name at its end has to be complete.
-    """
-    window = before[-_LONGEST_HEADER:]
-    if "to=" in window and (match := (_HEADER_AT_END if is_marked else _HEADER_BEGUN).search(window)):
-        return len(match[0])
-    word = last_word(before)
-    if is_marked:
-        name = bare_name(word.strip())
-        return len(word) if name in tools or name == _ROLE else 0
-    length = len(word) if word and _begins_name(word.strip(), names) else 0
-    match = _CHANNEL_BEGUN.search(before[-_LONGEST_CHANNEL:])
-    return max(length, len(match[0])) if match else length
-
-
-def may_begin_header(text: str, names: str) -> bool:
-    """Whether the last word of a plain text may belong to a header that continues after it."""
-    word = last_word(text).rstrip()
-    return bool(word) and (_begins_name(word, names) or _CHANNEL_BEGUN.search(word) is not None)
-
-
-def _begins_name(word: str, names: str) -> bool:
-    return f"\n{bare_name(word)}" in names or f"\n{word}" in names
+SYNTAX = Syntax(MARKS, _header_length, lambda _: HeaderScanner(), _read)
