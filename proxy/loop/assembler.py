@@ -144,7 +144,7 @@ class Assembler:
             raise UpstreamError("The upstream's answer has no finish_reason.")
         self._usage, self._envelope, self._choice = completion.pop("usage", None) or None, completion, choice
         self._others.message = message
-        self._texts.fold_whole(message)
+        self._texts.fold_whole(message, is_cut=self._finish_reason in BROKEN_OFF)
         if entries := message.get("tool_calls"):
             self.calls.add_whole(entries)
         for leak in self._texts.leaks(has_calls=bool(entries)):
@@ -160,7 +160,8 @@ class Assembler:
             UpstreamError: the stream has no finish_reason, and ended without `[DONE]` or with nothing complete in it.
         """
         delta: Json = {}
-        self._texts.close(delta)
+        reason = self._finish_reason or (self._inferred_reason() if done else "")
+        self._texts.close(delta, is_cut=reason in BROKEN_OFF)
         self._shown.show(delta)
         if DETAILS in delta:
             delta[DETAILS] = shifted(delta[DETAILS], self._upstream_call.first_detail)
@@ -170,8 +171,7 @@ class Assembler:
         if shown:
             delta["tool_calls"] = shown
         if not self._finish_reason and done:
-            reason = inferred_reason(self._whole_message(), self._upstream_call.body, self._usage)
-            self._finish_reason = reason or ("stop" if self._texts.garbled else "")
+            self._finish_reason = self._inferred_reason() or ("stop" if self._texts.garbled else "")
         if not self._finish_reason:
             raise UpstreamError(NO_REASON)
         # A turn that calls the server's tools, and none of the client's, is followed by another one.
@@ -207,6 +207,9 @@ class Assembler:
             self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.tools)
         has_calls, calls_client = bool(self.calls.so_far), bool(self.calls.client_count)
         return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
+
+    def _inferred_reason(self) -> str | None:
+        return inferred_reason(self._whole_message(), self._upstream_call.body, self._usage)
 
     def _whole_message(self) -> Json:
         """The assistant message as received, with the leaked calls among its tool calls."""

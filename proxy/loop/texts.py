@@ -73,24 +73,35 @@ class TurnTexts(Struct):
                 delta[DETAILS] = self._without_leaks(details, text, shown)
         return names
 
-    def fold_whole(self, message: Json) -> None:
-        """Take in the texts of a whole message, if a call may have leaked into one of them."""
+    def fold_whole(self, message: Json, *, is_cut: bool = False) -> None:
+        """Take in the texts of a whole message, if a call may have leaked into one of them.
+
+        Args:
+            message: the message.
+            is_cut: whether a limit has cut off its text.
+        """
         for name in filter(message.get, _LEAKY_FIELDS if self.upstream_call.tools else ()):
             text = text_of(message) if isinstance(message[name], list) else message[name]
-            if isinstance(text, str) and may_leak(text):
+            if isinstance(text, str) and (is_cut or may_leak(text)):
                 shown = {**message}
                 self.fold(shown)
-                self.close({})
+                self.close({}, is_cut=is_cut)
                 if DETAILS in shown:
                     message[DETAILS] = shown[DETAILS]
                 return
 
-    def close(self, delta: Json, *, keep_open: Collection[str] = ()) -> None:
-        """End the texts of all fields but those to `keep_open`, and add the text that was held back to the delta."""
+    def close(self, delta: Json, *, keep_open: Collection[str] = (), is_cut: bool = False) -> None:
+        """End the texts of all fields but those to `keep_open`, and add the text that was held back to the delta.
+
+        Args:
+            delta: takes the text.
+            keep_open: the fields whose text goes on.
+            is_cut: whether a limit has cut off the turn, so that its text may end with the beginning of a call.
+        """
         for name, known in self.fields.items():
             if known.leak_filter is None or name in keep_open:
                 continue
-            if rest := known.leak_filter.close():
+            if rest := known.leak_filter.close(is_cut=is_cut):
                 known.pieces.append(rest)
                 delta[name] = (delta.get(name) or "") + rest
                 if name != "content" and self._detail:
