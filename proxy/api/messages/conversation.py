@@ -24,6 +24,7 @@ from proxy.api.messages.parts import (
     parts_of,
     refuse,
     result_parts,
+    string_in,
 )
 from proxy.api.messages.signatures import Signed
 from proxy.api.messages.turns import ReplayedTurn, read_call
@@ -248,7 +249,7 @@ class _Reader:
         """Add a block to its turn."""
         match block["type"]:
             case "text":
-                if isinstance(text := block.get("text"), str) and text:
+                if text := string_in(block, "text", where):
                     turn.add_text(text, is_cited=bool(block.get("citations")))
             case "thinking":
                 shown = thought if isinstance(thought := block.get("thinking"), str) else ""
@@ -299,8 +300,8 @@ class _Reader:
         return text or NO_PAGES
 
     def _take_result(self, block: Json, where: str, answered: set[str]) -> str:
-        given = block.get("tool_use_id")
-        call_id = _client_id(given) if isinstance(given, str) else None
+        given = string_in(block, "tool_use_id", where)
+        call_id = _client_id(given)
         call = self._open.call(call_id) if self._open else None
         if call_id in answered:
             refuse(where, f"there are two results for the call {named(given)}")

@@ -89,7 +89,7 @@ def parts_of(block: Any, where: str) -> list[Json]:
         refuse(where, "must be a content block, an object with a `type`")
     match block.get("type"):
         case "text":
-            text = _string(block, "text", where)
+            text = string_in(block, "text", where)
             return [_text(text)] if text else []
         case "image":
             url = _picture(_object(block, "source", where), f"{where}.source")
@@ -117,7 +117,7 @@ def _document(block: Json, where: str) -> list[Json]:
     heading = [block[key] for key in ("title", "context") if isinstance(block.get(key), str) and block[key]]
     match source.get("type"):
         case "text":
-            return [_text("\n\n".join([*heading, _string(source, "data", f"{where}.source")]))]
+            return [_text("\n\n".join([*heading, string_in(source, "data", f"{where}.source")]))]
         case "content":
             blocks = as_blocks(source.get("content"), f"{where}.source.content")
             title = [_text("\n\n".join(heading))] if heading else []
@@ -134,12 +134,12 @@ def _picture(source: Json, where: str) -> str:
     """The URL of a picture, or a data URL with its content."""
     match source.get("type"):
         case "base64":
-            media = _string(source, "media_type", where)
+            media = string_in(source, "media_type", where)
             if media not in _PICTURES:
                 refuse(f"{where}.media_type", f"must be one of {', '.join(_PICTURES)}")
-            return f"data:{media};base64,{_string(source, 'data', where)}"
+            return f"data:{media};base64,{string_in(source, 'data', where)}"
         case "url":
-            return _string(source, "url", where)
+            return string_in(source, "url", where)
         case "file":
             refuse(where, "files are not kept here; send the picture's data or its URL")
         case kind:
@@ -150,7 +150,8 @@ def _text(text: str) -> Json:
     return {"type": "text", "text": text}
 
 
-def _string(holder: Json, key: str, where: str) -> str:
+def string_in(holder: Json, key: str, where: str) -> str:
+    """A field of the block or the object at `where` that has to be a string. Raises `RequestError`."""
     value = holder.get(key)
     return value if isinstance(value, str) else refuse(f"{where}.{key}", "must be a string")
 

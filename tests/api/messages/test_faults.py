@@ -34,6 +34,11 @@ REFUSED = [
     ({"max_tokens": 0}, "max_tokens: "),
     ({"messages": []}, "messages: "),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: "),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages.0.content.0.tool_use_id: "),
+    (
+        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "text"}]}]},
+        "messages.1.content.0.text: ",
+    ),
     ({"messages": [USER, {"role": "assistant", "content": "Once"}]}, "messages: the last message must be the user's: prefill"),
     (asking({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "x"}}), "messages.2.content.0.source: "),
     (asking({"type": "text", "text": "x"}, {"type": "image", "source": {"type": "file", "file_id": "f"}}), "messages.2.content.1.source: "),
