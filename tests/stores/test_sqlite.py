@@ -176,6 +176,24 @@ async def test_a_file_that_is_removed_is_made_again(database, tmp_path):
         assert await kept(other).get(ME, "b") == b"value"
 
 
+async def test_a_file_that_is_overwritten_while_it_is_open_is_noticed_by_the_next_probe(database, tmp_path, heard):
+    path = tmp_path / "state.db"
+    async with database() as shared:
+        await kept(shared).put(ME, "a", b"value")
+        await shared.probe()
+        good = path.read_bytes()
+        with path.open("r+b") as file:
+            file.write(b"noise..." * 1024)
+        await shared.probe()
+        assert shared.readiness().why_not == "the file is not a SQLite database"
+        assert await kept(shared).get(ME, "a") is None  # and nothing is raised
+        path.unlink()
+        path.write_bytes(good)
+        await shared.probe()
+        assert shared.readiness().usable
+    assert heard == ["state.unavailable", "state.recovered"]
+
+
 async def test_a_process_that_holds_the_file_for_too_long_is_not_waited_for(database, tmp_path, heard):
     async with database() as shared:
         await kept(shared).put(ME, "a", b"value")

@@ -28,6 +28,7 @@ _MOST_TOGETHER: Final = 256  # jobs in one transaction
 _LOCKED_SECONDS: Final = 0.8  # how long to wait for another process's transaction; less than a command's timeout
 _CLOSE_SECONDS: Final = 5.0
 _FAILURES: Final = (sqlite3.Error, OSError)  # failures of the file, not of a job; TimeoutError is an OSError
+_MAGIC: Final = b"SQLite format 3\0"  # the beginning of every database (https://www.sqlite.org/fileformat.html)
 _NOBODY_ELSE: Final = 0o600  # the file contains conversations
 
 
@@ -123,8 +124,18 @@ class SharedSqlite(SharedState):
         return await self._submit(job, writes=True)
 
     async def write_something(self) -> None:
-        """Write a row, to find out whether that is possible."""
-        await self._submit(lambda connection: connection.execute("REPLACE INTO probes VALUES (1)").close(), writes=True)
+        """Write a row, to find out whether that is possible, and look at the file itself.
+
+        SQLite keeps pages in memory, and would notice a file that was overwritten only after a restart.
+        """
+
+        def probe(connection: sqlite3.Connection) -> None:
+            with self._path.open("rb") as file:
+                if file.read(len(_MAGIC)) not in (_MAGIC, b""):
+                    raise sqlite3.DatabaseError(_REASONS["SQLITE_NOTADB"])
+            connection.execute("REPLACE INTO probes VALUES (1)").close()
+
+        await self._submit(probe, writes=True)
 
     async def aclose(self) -> None:
         """Finish the waiting jobs, and close the file."""
