@@ -7,8 +7,10 @@ content is written only with `telemetry.log_content`.
 """
 
 import asyncio
+import json
 import logging
 import os
+import re
 import stat
 import sys
 import threading
@@ -35,6 +37,7 @@ from proxy.terminal import style_of
 Line: TypeAlias = Mapping[str, Any]
 
 _JSON: Final = orjson.OPT_UTC_Z
+_NOT_ASCII: Final = re.compile(r"[^ -~]")
 # A pipe, which several workers may share, keeps this many bytes of one write together (pipe(7), PIPE_BUF).
 _PIPE_BYTES: Final = 4096
 _INTEGER_BITS: Final = 63  # of a number that orjson writes, whatever its sign
@@ -232,6 +235,17 @@ def _exception_in_full(exc_info: structlog.typing.ExcInfo) -> str:
 
 
 def _json(line: Line) -> str:
+    """A line as JSON. What a terminal would not show as itself is escaped: turned text, line breaks of Unicode, C1."""
+    text = _as_json(line)
+    return text if text.isascii() or text.isprintable() else _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+def _as_json(line: Line) -> str:
     try:
         return orjson.dumps(line, str, _JSON).decode()
     except orjson.JSONEncodeError:

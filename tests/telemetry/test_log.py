@@ -101,6 +101,23 @@ def test_half_of_an_emoji_does_not_cost_the_line(written, log_content):
     assert (line["tool"], line["seconds"]) == ("a?", 0.5)
 
 
+def test_what_a_terminal_would_not_show_as_itself_is_escaped(written):
+    text = written()
+    odd = "a\u202eb\u200bc\u2028d\x9be\U000e0041f\ufeffg\x7fé中😀"
+    log.LogObserver()("tool.failed", tool=odd)
+    (line,) = text().split("\n")[:-1]
+    assert orjson.loads(line)["tool"] == odd
+    assert line.isprintable()
+    assert "é中😀" in line
+    assert r"a\u202eb\u200bc\u2028d\u009be\udb40\udc41f\ufeffg" in line
+
+
+def test_a_number_of_any_size_does_not_cost_the_line(written):
+    text = written()
+    log.LogObserver()("tool.failed", tool=10**300)
+    assert orjson.loads(text())["tool"] == str(10**300)
+
+
 def test_a_field_that_cannot_be_written_does_not_cost_the_line(written):
     text = written()
     deep = orjson.loads(b"[" * 1000 + b"]" * 1000)
