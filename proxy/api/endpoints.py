@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, read_body
 from proxy.api.exchange import send_bytes, send_json
+from proxy.api.responses.websocket import refuse_websocket
 from proxy.breaker import BreakerState
 from proxy.loop.chat import Json
 from proxy.loop.errors import MethodNotAllowed, ModelNotFound, NotFound
@@ -63,7 +64,7 @@ class Root:
 
 
 class Healthz:
-    """`GET /healthz`: 200 as long as the process lives. Needs no key."""
+    """`GET /healthz` and `/health`: 200 as long as the process lives. Needs no key."""
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -135,12 +136,13 @@ class NotServed:
 
 
 class WrongMethod:
-    """405 for a path that has only the `allowed` methods."""
+    """405 for a path that has only the `allowed` methods; 426 for the offer of a WebSocket for responses."""
 
     def __init__(self, allowed: str) -> None:
         self._allowed = allowed
 
     async def __call__(self, scope: Scope, _: Receive, __: Send) -> None:
         """Handle one ASGI connection."""
+        refuse_websocket(scope)
         message = f"{scope['path']} takes {self._allowed}, not {scope['method']}."
         raise MethodNotAllowed(message, headers={"allow": self._allowed})

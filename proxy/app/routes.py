@@ -76,6 +76,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
+        *_own("/health", Healthz(), "GET"),  # load-test tools ask here, as vLLM and SGLang have it
         *(_own("/chat", ChatPage(), "GET") if ports.config.server.chat_page else ()),
         *_own("/readyz", Readyz(ports), "GET"),
         *(_own("/metrics", MetricsEndpoint(ports.scrape), "GET") if ports.scrape else ()),

@@ -152,6 +152,10 @@ class MethodNotAllowed(RequestError, status=405, code="method_not_allowed"):
     """The path exists, but not for this method."""
 
 
+class UpgradeRequired(RequestError, status=426, code="websocket_not_supported"):
+    """A WebSocket was asked for, which is not offered. At this status clients go on over HTTP, without a retry."""
+
+
 class RequestTimeout(RequestError, status=408, code="request_timeout"):
     """The body did not arrive in time."""
 

@@ -119,13 +119,16 @@ def check_head(  # noqa: C901, PLR0911 - a flat list of rules
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Fields) -> bytes:
-    """A head without its offer to upgrade, for a parser that would otherwise take the offer for the request's end."""
+    """A head whose `Connection` offers no upgrade: the parser would take an offer for the end of the request.
+
+    `Upgrade` itself stays, so that an endpoint can say that it will never be taken up.
+    """
     lines = [b"%s %s HTTP/%s\r\n" % (method, url, version.encode())]
     for name, value in headers:
         if name == b"connection":
             tokens = [token for token in value.split(b",") if token.strip().lower() not in _UPGRADE_FIELDS]
             lines.append(b"connection: %s\r\n" % b",".join(tokens))
-        elif name not in _UPGRADE_FIELDS:
+        elif name != b"http2-settings":
             lines.append(b"%s: %s\r\n" % (name, value))
     return b"".join((*lines, b"\r\n"))
 

@@ -254,7 +254,7 @@ async def test_every_path_but_the_health_checks_wants_a_key_whatever_the_host_he
     async with proxy_of(upstream, more=CLIENTS.format()) as url, httpx.AsyncClient() as client:
         assert (await client.post(url + path, headers={"host": "healthz"})).status_code == 401
         assert (await client.post(url + path, headers={"host": "a/healthz?x="})).status_code == 400
-        for open_path in ("/healthz", "/readyz"):
+        for open_path in ("/health", "/healthz", "/readyz"):
             assert (await client.get(url + open_path)).status_code == 200
 
 
@@ -1113,7 +1113,7 @@ async def test_a_path_with_a_control_character_is_no_path(upstream, path):
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize("path", ["/health", "/healthz", "/readyz", "/metrics"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 async def test_a_wrong_method_of_an_open_path_is_405_where_use_is_counted_too(upstream, path, method):
     priced = CONFIG.replace("serper-secret,", "serper-secret, price: 0.25,")

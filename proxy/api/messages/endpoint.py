@@ -123,7 +123,9 @@ class CreateMessage(_MessagesSurface):
         answer = await self._answer(prepared, building(message))
         message.finish(answer)
         carried = prepared.carried(answer, message)
-        for number, of_turn in enumerate(carried, 1):
+        # The turns of a corrected answer are numbered from 1 again; the later ones are the answer.
+        of_turns = dict(zip([turn.number for turn in (*answer.earlier_turns, answer.turn)], carried, strict=False))
+        for number, of_turn in of_turns.items():
             if of_turn:
                 message.sign_again(number, of_turn)
         await self._keep_carried(prepared, answer, carried)

@@ -88,12 +88,12 @@ class MessageBuilder:
         self._stop = StopFilter(options.stops) if options.stops else None
         self._text_length = 0  # of the text since the last block, text that is held back included
         self._buffer = ""  # blanks that become a block only if text follows, or text behind a call that is not complete
-        self._turn = 0
+        self._turn = self._number = 0  # in this message, and in its run
         self._has_text = self._has_thoughts = False  # of this turn
         # The key is the upstream's call id, the tool and the arguments: some upstreams use an id more than once.
         self._begun: dict[tuple[str, str, str], list[ShownCall]] = {}
         self._numbered = 0
-        self._thoughts_of: dict[int, int] = {}  # turn -> the index of the block of its thoughts
+        self._thoughts_of: dict[int, int] = {}  # the number of a turn -> the index of its block
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
@@ -117,6 +117,7 @@ class MessageBuilder:
         """Add a progress event of the run."""
         match event["type"]:
             case "turn.started":
+                self._number = event["turn"]
                 return self._begin_turn()
             case "tool.started":
                 return self._begin_call(event["call_id"], event["tool"], event["arguments"])
@@ -262,7 +263,7 @@ class MessageBuilder:
         events = [] if self._has_thoughts else self._flush() + self.blocks.close()
         self._has_thoughts = True
         events += self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
-        self._thoughts_of[self._turn] = len(self.blocks.content) - 1
+        self._thoughts_of[self._number] = len(self.blocks.content) - 1
         return events
 
     def _add_text(self, text: str, citations: Sequence[Citation]) -> Events:

@@ -19,11 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy import request_context
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
+from proxy.api.responses.websocket import refuse_websocket
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey, ProxyError, RateLimitExceeded
 from proxy.ports import Headers, Leases, Rates
 
-OPEN_PATHS = frozenset({"/chat", "/healthz", "/metrics", "/readyz"})
+OPEN_PATHS = frozenset({"/chat", "/health", "/healthz", "/metrics", "/readyz"})
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)
@@ -62,6 +63,7 @@ class Auth:
             try:
                 caller = known if known and is_unambiguous else self._find(_keys_in(scope))
             except InvalidApiKey as exc:
+                refuse_websocket(scope)
                 if _is_for_browsers(scope):
                     exc.headers["www-authenticate"] = 'Basic realm="toolproxy: any name, and an administrator\'s key"'
                 raise
