@@ -2,7 +2,7 @@
 
 Calls of server tools are hidden from the client. The client's own calls get indices without gaps and ids of this run,
 so that the client cannot see that there were others. Every call has an id of its own for the upstream, too: some
-servers give all calls of a turn the same id, or none.
+servers give all calls the same id, or number those of each turn anew, or give none.
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,7 @@ class CallAssembler(Struct):
     so_far: list[PartialCall] = []
     client_count: int = 0
     _streamed: StreamedCalls = field(default_factory=StreamedCalls)
-    _ids: set[Any] = set()
+    _ids: set[Any] | None = None  # of all calls in the conversation; None: no id has been needed yet
     _settled: int = 0  # how many calls from the first on can start no more, or not here
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
@@ -213,7 +213,13 @@ class CallAssembler(Struct):
         return shown
 
     def _unique(self, identity: Any) -> Any:
-        """The upstream's id for a call, or another one if that is missing or taken: its result needs an id."""
+        """The upstream's id for a call, or another one if that is missing or taken, by an earlier turn too.
+
+        A result is told from others by it, and a strict server refuses an id that stands twice.
+        """
+        if self._ids is None:
+            messages = self.upstream_call.body.get("messages", ())
+            self._ids = {str(call.get("id")) for message in messages for call in message.get("tool_calls") or ()}
         if not identity or identity in self._ids:
             identity = f"call_{self.upstream_call.run_id}t{self.upstream_call.number}_{len(self._ids)}"
         self._ids.add(identity)

@@ -1,6 +1,7 @@
 from time import process_time
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_assembler import CallAssembler
@@ -39,6 +40,16 @@ def test_every_call_of_a_turn_has_an_id_of_its_own(ids):
         assert len({entry["id"] for entry in entries}) == len(ids)
         assert entries[0]["id"] == (ids[0] or "call_rt1_0")
     assert [call.id for call in streamed.take_ready()] == [entry["id"] for entry in streamed.entries()]
+
+
+def test_a_call_has_no_id_of_an_earlier_turn_either():
+    earlier = {"role": "assistant", "tool_calls": [function(id="call_1"), function(id=["no text"])]}
+    body = {"messages": [{"role": "user", "content": "Hi"}, earlier]}
+    calls = CallAssembler(replace(CALL, body=body))
+    calls.add_whole([function(id="call_1"), function(id="call_2")])
+    first, second = (entry["id"] for entry in calls.entries())
+    assert first != "call_1"
+    assert second == "call_2"
 
 
 def test_an_id_that_comes_late_is_the_calls_until_the_call_has_started():
