@@ -1,48 +1,48 @@
 """`type: mcp`: the tools of an MCP server, which is reached over HTTP or started as a child process.
 
     connect -> list -> publish -> wait until the list may have changed -> list -> ...
-       ^                                   | the connection broke
-       +------- wait, longer each time <---+
+       ^                                   | the connection broke, or a call was told that there is no such session
+       +- wait, longer each time, or until a call <-+
 
 One task has a server's session from beginning to end, because the client's cancel scopes have to be left by the task
-that entered them. Calls come from other tasks, which use the session if there is one. Each worker has its own session.
+that entered them. Calls come from other tasks, which use the session, or wait for a new one if there is none. Each
+worker has its own session. Tools stay offered for a while after their server has gone, so that a restart withdraws
+none.
 """
 
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from fnmatch import fnmatchcase
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
-import httpx2
 from mcp import Client, MCPError
 from mcp.client import IncomingMessage
-from mcp.client.session import MessageHandlerFnT
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp_types import (
     CONNECTION_CLOSED,
     HEADER_MISMATCH,
     INVALID_REQUEST,
-    PARSE_ERROR,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
-    Implementation,
     ToolListChangedNotification,
 )
 from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from proxy import __version__
 from proxy.breaker import Backoff
 from proxy.config import McpConfig
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
-from proxy.tools.mcp.content import is_malformed, is_repeatable, output_of, tool_of, well_formed
-from proxy.tools.mcp.transport import MendedMessages, SessionTransport, Streams, over_http, over_stdio
+from proxy.tools.mcp.content import is_malformed, is_repeatable, output_of, tool_of
+from proxy.tools.mcp.mending import MOST_TOOLS
+from proxy.tools.mcp.questions import question_in, question_of_error
+from proxy.tools.mcp.session import SessionLost, list_tools, open_client, why_not
+from proxy.tools.mcp.transport import DELIVERY, Delivery, SessionTransport
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 
@@ -56,18 +56,26 @@ _LOOK_AGAIN = 60.0
 # Before a reconnection: no wait after a session that lasted this long, else a wait that doubles up to the longest.
 _LASTED = 60.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-# OpenAI's limit for the tools of one request.
-_MOST_TOOLS = 128
-_MOST_PAGES = 50
+# A server whose answers are too large to be read is not asked again sooner.
+_WAIT_IF_TOO_LARGE = 600.0
+# Seconds for which the tools of a server that has gone stay offered: a call of them may find that it is back.
+_REMEMBERED = 120.0
 _LONGEST_REASON = 200  # characters of a server's own words in the log
+_MOST_REASONS = 20
 
 _AWAY = "The server of this tool cannot be reached now."
 _BROKE = "The connection to this tool's server broke; whether the call was carried out is not known."
 _NO_RESULT = "The tool's server answered with something that is no result."
+_TOO_LARGE = "The tool's result is larger than any that can be read."
+_BUSY = frozenset((429, 502, 503, 504))
 # The errors of a server that has restarted and no longer knows the session: "Session terminated" from our own SDK,
 # "Session not found" from servers in Python and TypeScript, "No valid session ID provided" from TypeScript examples.
-_SESSION_LOST = re.compile(r"\bsession (?:terminated|not found)|\bno valid session", re.IGNORECASE)
+_SESSION_LOST = re.compile(
+    r"\bsession (?:id )?(?:terminated|not found|expired|unknown)|\b(?:no valid|invalid|unknown|expired) session",
+    re.IGNORECASE,
+)
 _SESSION_CODES = (INVALID_REQUEST, -32001, -32000)
+_ANY_OBJECT = TypeAdapter(dict[str, Any])
 
 
 class McpServer:
@@ -100,8 +108,11 @@ class McpServer:
         self._observe = observe
         self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, jitter)
         self._client: Client | None = None
-        self._listed: list[ListedTool] | None = None  # None: the next list is published in any case
-        self._changed = asyncio.Event()  # the tools may have changed, and have to be listed again
+        self._attempt = asyncio.Event()  # set when the attempt that is going on, or comes next, has ended
+        self._wanted = asyncio.Event()  # a call waits for a session
+        self._is_resting = False
+        self._listed: list[ListedTool] | None = None  # as last published
+        self._changed = asyncio.Event()  # the tools may have changed, or the session has been lost
         self._why_not = "not connected yet"
 
     def state(self) -> Readiness:
@@ -112,47 +123,84 @@ class McpServer:
     async def serve(self, publish: Publish) -> None:
         """Keep a session open, and its tools published, until cancelled."""
         failures = 0
-        while not _is_cancelled():
-            began = self._clock.monotonic()
-            self._why_not = await self._hold_session(publish)
+        gone_since = self._clock.monotonic()
+        while True:
+            began, attempt = self._clock.monotonic(), self._attempt
+            transport = SessionTransport()
+            self._why_not = await self._hold_session(transport, publish)
+            if _is_cancelled():
+                return
+            now = self._clock.monotonic()
+            if attempt.is_set():  # there was a session
+                gone_since = now
+            else:
+                if self._listed is None or now - gone_since > _REMEMBERED:
+                    self._publish([], None, publish)
+                self._attempt = asyncio.Event()
+                attempt.set()
             self.tried.set()
-            failures = 0 if self._clock.monotonic() - began > _LASTED else failures + 1
+            failures = 0 if now - began > _LASTED else failures + 1
             wait = self._backoff.wait(failures - 1) if failures else 0.0
+            wait = _WAIT_IF_TOO_LARGE if transport.was_too_large else wait
             self._observe("mcp.lost", server=self.name, why=self._why_not, wait=round(wait, 2))
-            await self._clock.sleep(wait)
+            await self._rest(wait)
 
-    async def _hold_session(self, publish: Publish) -> str:
+    async def _rest(self, seconds: float) -> None:
+        """Wait, but no longer than until a call wants a session."""
+        self._is_resting = True
+        async with asyncio.TaskGroup() as tasks:
+            ends = [tasks.create_task(self._clock.sleep(seconds)), tasks.create_task(self._wanted.wait())]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in ends:
+                end.cancel()
+        self._is_resting = False
+        self._wanted.clear()
+
+    async def _hold_session(self, transport: SessionTransport, publish: Publish) -> str:
         """Keep one session open until it breaks, and return the reason."""
-        transport = SessionTransport()
-        self._listed = None
+        ended = asyncio.Event()
+
+        def end() -> None:
+            ended.set()
+            self._changed.set()
+
         try:
-            client = _client(self._config, transport, on_message=self._on_message, ended=self._changed.set)
+            client = open_client(self._config, transport, on_message=self._on_message, ended=end)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
-                self._publish(await _list(client), publish)
+                self._publish(*await list_tools(client), publish)
                 patience.reschedule(None)
-                await self._keep_listed(client, publish)
+                await self._keep_listed(client, ended, publish)
         except Exception as exc:  # noqa: BLE001 - a server's failure affects only its own tools
-            if self._listed is None:
-                self._publish([], publish)  # tools that cannot work are not offered
-            return _why(exc, transport.refused)
+            return why_not(exc, transport)
         return "the session ended"
 
-    async def _keep_listed(self, client: Client, publish: Publish) -> None:
+    async def _keep_listed(self, client: Client, ended: asyncio.Event, publish: Publish) -> None:
         """Let calls use the session, and list the tools again whenever they may have changed."""
         self._client, self._why_not = client, "the connection broke"
         self._observe("mcp.connected", server=self.name, tools=len(self._listed or ()))
+        self._attempt.set()
         self.tried.set()
         try:
             async with asyncio.TaskGroup() as beside:
                 beside.create_task(self._watch_for_changes(client))
                 while True:
                     await self._changed.wait()
+                    if ended.is_set() or self._client is not client:
+                        raise SessionLost
                     await self._clock.sleep(_BURST)
                     self._changed.clear()
                     async with asyncio.timeout(_LISTING_PATIENCE):
-                        self._publish(await _list(client), publish)
+                        self._publish(*await list_tools(client), publish)
         finally:
+            self._forget(client)
+            self._changed.clear()
+
+    def _forget(self, client: Client) -> None:
+        """Let no further call use a session; the next one waits for the next session."""
+        if self._client is client:
             self._client = None
+            self._attempt = asyncio.Event()
+            self._changed.set()
 
     async def _watch_for_changes(self, client: Client) -> None:
         """Request a new list of tools when a newer server announces a change, and every minute."""
@@ -170,22 +218,23 @@ class McpServer:
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
-    def _publish(self, listed: list[ListedTool], publish: Publish) -> None:
+    def _publish(self, listed: list[ListedTool], cut: str | None, publish: Publish) -> None:
         """Publish the tools, but only if they have changed, because publishing resets caches and circuit breakers."""
         if listed == self._listed:
             return
         self._listed = listed
-        tools, refused = [], []
-        allowed = _allowed(listed, self._config)
-        for tool in allowed[:_MOST_TOOLS]:
+        tools, refused = [], [cut] if cut else []
+        for tool in listed[:MOST_TOOLS]:
             try:
                 tools.append(self._tool(tool))
             except ValueError as exc:
                 refused.append(f"{tool.name}: {exc}")
         refused += publish(self.name, tools)
-        refused += [f"{tool.name}: there are more than {_MOST_TOOLS} tools" for tool in allowed[_MOST_TOOLS:]]
-        for why in refused:
+        refused += [f"{tool.name}: there are more than {MOST_TOOLS} tools" for tool in listed[MOST_TOOLS:]]
+        for why in refused[:_MOST_REASONS]:
             self._observe("mcp.tool_refused", server=self.name, why=why[:_LONGEST_REASON])
+        if more := refused[_MOST_REASONS:]:
+            self._observe("mcp.tool_refused", server=self.name, why=f"and {len(more)} more")
 
     def _tool(self, listed: ListedTool) -> Tool:
         async def run(arguments: Json) -> ToolOutput:
@@ -196,22 +245,54 @@ class McpServer:
         return tool if is_repeatable(listed) else replace(tool, retries=0)
 
     async def _call(self, name: str, arguments: Json) -> ToolOutput:
-        """Make one call. If it is cancelled, the client notifies the server, and the session stays open."""
-        if self._client is None:
-            raise ToolUnavailable(_AWAY)
+        """Make one call, and once more in a new session if the server has not carried it out.
+
+        If it is cancelled, the client notifies the server, and the session stays open.
+        """
+        for _ in range(2):
+            client = await self._session()
+            try:
+                return await self._answer(client, name, arguments)
+            except _NotCarriedOut:
+                self._forget(client)
+        raise ToolUnavailable(_AWAY, blame="nobody")
+
+    async def _answer(self, client: Client, name: str, arguments: Json) -> ToolOutput:
+        """The output of one call in a session. Raises `_NotCarriedOut` or `ToolError`."""
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        delivery = Delivery()
+        token = DELIVERY.set(delivery)
         try:
             # Not `call_tool`, which validates results with the server's schema, whose patterns may take forever.
-            result = await self._client.session.send_request(request, CallToolResult)
+            raw = await client.session.send_request(request, _ANY_OBJECT)  # type: ignore[type-var]  # it takes any type
+            if raw.get("resultType") == "input_required":
+                raise ToolError(question_in(raw))
+            result = CallToolResult.model_validate(raw, by_name=False)
         except MCPError as exc:
             self._changed.set()  # a new list shows whether only the tool has gone, or the session
-            raise _fault(exc) from exc
+            raise _fault(exc, delivery) from exc
         except ValidationError as exc:
             raise ToolError(_NO_RESULT) from exc
+        finally:
+            DELIVERY.reset(token)
         output = output_of(result)
         if result.is_error:
             raise ToolError(output.text)
         return output
+
+    async def _session(self) -> Client:
+        """The session. If there is none, one attempt to begin one is awaited that has not begun before the call.
+
+        Raises:
+            ToolUnavailable: the server cannot be reached.
+        """
+        for _ in range(1 if self._is_resting else 2):
+            if self._client is None:
+                self._wanted.set()
+                await self._attempt.wait()
+        if self._client is None:
+            raise ToolUnavailable(_AWAY, blame="nobody")
+        return self._client
 
 
 async def list_tool_names(config: McpConfig) -> list[str]:
@@ -222,83 +303,30 @@ async def list_tool_names(config: McpConfig) -> list[str]:
     """
     transport = SessionTransport()
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT), _client(config, transport) as client:
-            return [tool.name for tool in _allowed(await _list(client), config) if not is_malformed(tool)]
+        async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport) as client:
+            listed, _ = await list_tools(client)
+            return [tool.name for tool in listed if not is_malformed(tool)]
     except Exception as exc:
-        raise ToolUnavailable(_why(exc, transport.refused)) from exc
+        raise ToolUnavailable(why_not(exc, transport)) from exc
 
 
-def _client(
-    config: McpConfig,
-    transport: SessionTransport,
-    *,
-    on_message: MessageHandlerFnT | None = None,
-    ended: Callable[[], None] = lambda: None,
-) -> Client:
-    if config.url is not None:
-        streams = over_http(config.url, config.headers, transport)
-    else:
-        streams = over_stdio(config.command or (), config.env, ended=ended)
-
-    @asynccontextmanager
-    async def mended() -> AsyncIterator[Streams]:
-        async with streams as (incoming, outgoing):
-            yield MendedMessages(incoming, lambda tool: well_formed(tool, client.protocol_version)), outgoing
-
-    us = Implementation(name="toolproxy", version=__version__)
-    client = Client(mended(), cache=None, message_handler=on_message, client_info=us)
-    return client
+class _NotCarriedOut(Exception):
+    """The server has not carried a call out, and will in another session."""
 
 
-def _allowed(listed: Sequence[ListedTool], config: McpConfig) -> list[ListedTool]:
-    return [tool for tool in listed if any(fnmatchcase(tool.name, pattern) for pattern in config.allow)]
-
-
-async def _list(client: Client) -> list[ListedTool]:
-    """The tools on all pages of the server's list."""
-    found: list[ListedTool] = []
-    cursor = None
-    for _ in range(_MOST_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        found += page.tools
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return found
-
-
-def _fault(error: MCPError) -> ToolError:
-    """The error for the model, `ToolUnavailable` if a retry may succeed."""
+def _fault(error: MCPError, delivery: Delivery) -> Exception:
+    """The error of a call: `ToolUnavailable` if a retry may succeed."""
     is_lost = error.code in _SESSION_CODES and _SESSION_LOST.search(error.message) is not None
-    if is_lost or error.code == HEADER_MISMATCH:
-        return ToolUnavailable(_AWAY)  # the call was not carried out
+    # After a mismatch of headers, the session needs the tool's new definition.
+    if is_lost or delivery.was_lost or error.code == HEADER_MISMATCH:
+        return _NotCarriedOut()
+    if delivery.was_too_large:
+        return ToolError(_TOO_LARGE)
     if error.code == CONNECTION_CLOSED:
-        return ToolUnavailable(_BROKE)
-    return ToolError(error.message)
-
-
-def _why(error: BaseException, refused: int | None) -> str:
-    """The reason why there is no session, without the server's own message."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return _in_words(error) if refused is None else f"answered HTTP {refused}"
-
-
-def _in_words(error: BaseException) -> str:
-    code = error.code if isinstance(error, MCPError) else None
-    match error:
-        case httpx2.TimeoutException() | TimeoutError():
-            return "gave no answer in time"
-        case httpx2.ConnectError():
-            return "cannot be reached"
-        case httpx2.HTTPError() | MCPError() if code in (None, CONNECTION_CLOSED):
-            return "the connection broke"
-        case MCPError() if code != PARSE_ERROR:
-            return f"refused the session (error {code})"
-        case OSError():
-            return "its command cannot be started"
-        case _:
-            return "did not answer as an MCP server does"
+        return ToolUnavailable(_BROKE, blame="nobody")
+    if delivery.status in _BUSY:
+        return ToolUnavailable(f"The server of this tool is busy or down now (HTTP {delivery.status}).")
+    return ToolError(question_of_error(error.error) or error.message)
 
 
 def _is_cancelled() -> bool:

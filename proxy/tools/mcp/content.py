@@ -6,7 +6,6 @@ limited.
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import orjson
 from mcp_types import (
@@ -22,11 +21,10 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types import Tool as ListedTool
-from mcp_types.methods import parse_server_result
-from pydantic import ValidationError
 
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
+from proxy.tools.mcp.mending import MALFORMED
 from proxy.tools.tool import RunTool, Tool
 
 # The limit for joining texts; `limits.max_result_bytes` later cuts the result for the model.
@@ -35,33 +33,11 @@ _LONGEST_NAME = 64
 _LONGEST_DESCRIPTION = 4096
 _LONGEST_LABEL = 200
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-# The key of `_meta`, in the stand-in for a malformed tool, with the fault of that tool.
-_MALFORMED = "toolproxy/malformed"
-# The other fields of a list of tools since 2026.
-_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-
-
-def well_formed(tool: Any, version: str) -> Any:
-    """An entry of a server's list of tools, or, if it is malformed, a stand-in with its name that `tool_of` refuses.
-
-    Args:
-        tool: the entry as the server sent it.
-        version: the version of the protocol, which defines well-formed entries.
-    """
-    try:
-        parse_server_result("tools/list", version, {**_LIST, "tools": [tool]})
-    except ValidationError as exc:
-        fault = exc.errors()[0]
-        why = ".".join(map(str, fault["loc"][2:])) + f": {fault['msg']}"
-        name = tool.get("name") if isinstance(tool, dict) else None
-        name = name if isinstance(name, str) else "(without a name)"
-        return {"name": name, "inputSchema": {"type": "object"}, "_meta": {_MALFORMED: why}}
-    return tool
 
 
 def is_malformed(listed: ListedTool) -> bool:
     """Whether a tool stands in for a malformed one."""
-    return _MALFORMED in (listed.meta or {})
+    return MALFORMED in (listed.meta or {})
 
 
 def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> Tool:
@@ -72,7 +48,7 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> To
     Raises:
         ValueError: the tool is malformed, its schema is not for an object, or it cannot be written as JSON.
     """
-    if why := (listed.meta or {}).get(_MALFORMED):
+    if why := (listed.meta or {}).get(MALFORMED):
         raise ValueError(f"it is malformed: {why}")
     hints = listed.annotations or ToolAnnotations()
     description = listed.description or listed.title or hints.title or ""

@@ -1,24 +1,26 @@
 """The transports to an MCP server: streamable HTTP, or a child process. Both are limited in size and time."""
 
 import asyncio
+import math
 import os
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeAlias
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
 
 import anyio
 import httpx2
-from anyio.abc import ObjectReceiveStream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from proxy.http.connect import client_context
+from proxy.tools.mcp.values import Values
 
 # Seconds. A silence of this length while a message is expected, also on an open stream of changes, is a broken session.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)
@@ -27,8 +29,10 @@ _CLOSE_SECONDS = 1.0
 # Seconds for each step of ending a process.
 _GRACE_SECONDS = 1.0
 # Enough for a picture of a few megabytes as base64 text; a chat model could not use more.
-MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 8 * 1024 * 1024
 _CHUNK = 64 * 1024
+_NOT_FOUND = 404
+_SESSION_ID = "mcp-session-id"
 
 Streams: TypeAlias = tuple[Any, Any]
 """The streams of messages from the server and to it, in the client's form."""
@@ -81,7 +85,7 @@ async def _read(
 ) -> None:
     assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
     async with to_client:
-        while line := await _line(process.stdout):
+        while (line := await _line(process.stdout)) and await _is_readable(line):
             with suppress(ValidationError):  # some servers print a greeting before their first message
                 await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
     ended()
@@ -93,6 +97,17 @@ async def _line(stdout: asyncio.StreamReader) -> bytes:
         return await stdout.readline()
     except ValueError:
         return b""
+
+
+async def _is_readable(line: bytes) -> bool:
+    """Whether a message holds no more values than any may; other tasks have their turn while a long one is counted."""
+    values = Values()
+    for at in range(0, len(line), _CHUNK):
+        if not values.permit(line[at : at + _CHUNK]):
+            return False
+        if at:
+            await asyncio.sleep(0)
+    return True
 
 
 async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -135,31 +150,23 @@ def _signal(process: Process, number: int | None) -> None:
         os.killpg(process.pid, number)
 
 
-class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
-    """The messages of a server, with every entry of a list of tools made well-formed.
+class Delivery:
+    """What became of the HTTP request of one call, which the client's own error does not tell.
 
-    Args:
-        messages: the messages as the server sends them.
-        mend: makes an entry of a list of tools well-formed; raises `RuntimeError` before the session has begun.
+    Attributes:
+        status: the HTTP status of the answer; None: there was none.
+        was_lost: the call was not carried out, because the server could not be reached or does not know the session.
+        was_too_large: the answer was larger than any result may be.
     """
 
-    def __init__(self, messages: ObjectReceiveStream[SessionMessage | Exception], mend: Callable[[Any], Any]) -> None:
-        self._messages = messages
-        self._mend = mend
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.was_lost = False
+        self.was_too_large = False
 
-    async def receive(self) -> SessionMessage | Exception:
-        """The next message of the server; an exception stands for one that could not be read."""
-        received = await self._messages.receive()
-        if isinstance(received, SessionMessage) and isinstance(received.message, JSONRPCResponse):
-            result = received.message.result
-            if isinstance(result.get("tools"), list):
-                with suppress(RuntimeError):
-                    result["tools"] = [self._mend(tool) for tool in result["tools"]]
-        return received
 
-    async def aclose(self) -> None:
-        """Receive no more, and close the stream of the server's messages."""
-        await self._messages.aclose()
+DELIVERY: Final[ContextVar[Delivery | None]] = ContextVar("toolproxy_mcp_delivery", default=None)
+"""The delivery of the call that is made in this context; the client sends each request in the context of its call."""
 
 
 class SessionTransport(httpx2.AsyncBaseTransport):
@@ -167,30 +174,43 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
     Attributes:
         refused: the status with which the last message was refused; None: it was not refused.
+        was_too_large: an answer was larger than any may be.
     """
 
     def __init__(self) -> None:
         self._inner = httpx2.AsyncHTTPTransport(verify=client_context(), trust_env=False)
         self.refused: int | None = None
+        self.was_too_large = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request of the session."""
         request.headers["accept-encoding"] = "identity"
         if request.method == "DELETE":
             return await self._close_session(request)
-        response = await self._inner.handle_async_request(request)
+        delivery = DELIVERY.get() or Delivery()
+        try:
+            response = await self._inner.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            delivery.was_lost = True
+            raise
+        delivery.status = response.status_code
         if request.method == "POST":
             self.refused = response.status_code if response.is_error else None
+        if response.status_code == _NOT_FOUND and _SESSION_ID in request.headers:
+            delivery.was_lost = True  # by MCP's specification, the server no longer knows the session
         # A stream of events has no end; the client limits the size of each event.
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        most = math.inf if is_stream else MOST_BYTES
         if "content-encoding" in response.headers:  # not asked for, and a small compressed body may become huge
             del response.headers["content-encoding"]
-            response.stream = _Bounded(response.stream, 0)
-        elif not is_stream:
-            response.stream = _Bounded(response.stream, MOST_BYTES)
+            response.stream = _Bounded(response.stream, 0, Values())
+        else:
+            response.stream = _Bounded(response.stream, most, Values(is_stream=is_stream), self, delivery)
         return response
 
     async def _close_session(self, request: httpx2.Request) -> httpx2.Response:
+        if self.refused == _NOT_FOUND:  # there is nothing to close
+            return httpx2.Response(_NOT_FOUND)
         with anyio.fail_after(_CLOSE_SECONDS):
             response = await self._inner.handle_async_request(request)
             await response.aclose()
@@ -202,18 +222,31 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that fails if it is longer than `most` bytes."""
+    """A body that fails if it is longer than `most` bytes, or holds more values than `values` permits.
 
-    def __init__(self, body: httpx2.SyncByteStream | httpx2.AsyncByteStream, most: int) -> None:
+    `told` learn of it, because the client has one error for all that it cannot read.
+    """
+
+    def __init__(
+        self,
+        body: httpx2.SyncByteStream | httpx2.AsyncByteStream,
+        most: float,
+        values: Values,
+        *told: SessionTransport | Delivery,
+    ) -> None:
         self._body = body
         self._most = most
+        self._values = values
+        self._told = told
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         taken = 0
         assert isinstance(self._body, httpx2.AsyncByteStream)  # noqa: S101 - for the type checker: we are asynchronous
         async for part in self._body:
             taken += len(part)
-            if taken > self._most:
+            if taken > self._most or not self._values.permit(part):
+                for one in self._told:
+                    one.was_too_large = True
                 raise httpx2.StreamError("the answer is compressed, or larger than any result may be")
             yield part
 

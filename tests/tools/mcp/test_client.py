@@ -47,6 +47,14 @@ class Turning(FakeClock):
         return await super().sleep(seconds)
 
 
+class Patient(Turning):
+    """Its waits before another attempt have no end, so that nothing but a call makes one."""
+
+    async def sleep(self, seconds):
+        if seconds >= 0.5:
+            await asyncio.Event().wait()
+
+
 @dataclass
 class Rig:
     """A server's session, with what it published and what was told of it."""
@@ -73,8 +81,10 @@ class Rig:
 
 
 @asynccontextmanager
-async def session(config, *, registry=None, patience=20, configured=lambda tool: tool) -> AsyncIterator[Rig]:
-    clock, events, told = Turning(), asyncio.Queue(), []
+async def session(
+    config, *, registry=None, patience=20, configured=lambda tool: tool, clock=None
+) -> AsyncIterator[Rig]:
+    clock, events, told = clock or Turning(), asyncio.Queue(), []
     registry = registry or Registry([], clock=clock)
 
     def observe(event, /, **fields):
@@ -283,17 +293,72 @@ async def test_a_server_that_was_killed_takes_its_tools_with_it_and_brings_them_
             assert "wiki_echo" in rig.registry.specs
 
 
-async def test_a_call_finds_out_that_a_server_has_restarted_and_the_next_one_works():
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_a_server_that_was_killed_and_started_again_costs_the_next_call_a_new_session(legacy):
     port = free_port()
     url = f"http://127.0.0.1:{port}/mcp"
-    async with session(McpConfig(url=url), patience=0) as rig:
+    async with session(McpConfig(url=url), patience=0, clock=Patient()) as rig:
+        rig.server._wanted.set()  # noqa: SLF001 - there is no tool yet to call
+        async with wiki_at(Wiki(legacy=legacy), port=port):
+            await rig.event("mcp.connected")
+        for _ in range(3):
+            async with wiki_at(Wiki(legacy=legacy), port=port):
+                assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
+
+
+async def test_calls_that_find_at_the_same_time_that_the_session_is_forgotten_share_the_next_one():
+    sessions = []
+
+    def counting(app):
+        async def wrapped(scope, receive, send):
+            if dict(scope["headers"]).get(b"mcp-session-id") is None and scope["method"] == "POST":
+                sessions.append(1)
+            await app(scope, receive, send)
+
+        return wrapped
+
+    port = free_port()
+    async with session(McpConfig(url=f"http://127.0.0.1:{port}/mcp"), patience=0, clock=Patient()) as rig:
+        rig.server._wanted.set()  # noqa: SLF001 - there is no tool yet to call
         async with wiki_at(Wiki(legacy=True), port=port):
             await rig.event("mcp.connected")
-        async with wiki_at(Wiki(legacy=True), port=port):
+        async with wiki_at(Wiki(legacy=True), port=port, wrap=counting):
+            calls = [rig.call("wiki_echo", f'{{"text": "{number}"}}') for number in range(10)]
+            assert await asyncio.gather(*calls) == [f"You said:\n\n{number}" for number in range(10)]
+    assert len(sessions) == 2, "the question for the version, and one handshake"
+
+
+@pytest.mark.parametrize("body", [b"Not Found", b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"who?"}}'])
+async def test_a_session_is_forgotten_by_the_status_404_whatever_the_server_says_beside_it(body):
+    seen, forgotten = [], set()
+
+    def forgetting(app):
+        async def wrapped(scope, receive, send):
+            session_id = dict(scope["headers"]).get(b"mcp-session-id")
+            seen.append(session_id)
+            await (answering(404, body) if session_id in forgotten else app)(scope, receive, send)
+
+        return wrapped
+
+    async with wiki_at(Wiki(legacy=True), wrap=forgetting) as url, session(McpConfig(url=url)) as rig:
+        for _ in range(2):
+            assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
+            forgotten.add(seen[-1])
+    assert sum(event == "mcp.connected" for event, _ in rig.told) == 2
+
+
+async def test_a_call_ends_the_wait_before_the_next_attempt_and_a_dead_server_fails_it_at_once():
+    port = free_port()
+    async with session(McpConfig(url=f"http://127.0.0.1:{port}/mcp"), patience=0, clock=Patient()) as rig:
+        rig.server._wanted.set()  # noqa: SLF001 - there is no tool yet to call
+        async with wiki_at(port=port):
+            await rig.event("mcp.connected")
+        await rig.event("mcp.lost")
+        async with asyncio.timeout(10):
             with pytest.raises(ToolUnavailable, match="cannot be reached now"):
                 await rig.call("wiki_echo", '{"text": "?"}')
-            await rig.event("mcp.connected")
-            assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
+            async with wiki_at(port=port):
+                assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
 
 
 @pytest.mark.parametrize(
@@ -302,6 +367,7 @@ async def test_a_call_finds_out_that_a_server_has_restarted_and_the_next_one_wor
         (-32600, "Session not found", ToolUnavailable),
         (-32001, "Session not found", ToolUnavailable),
         (-32000, "Bad Request: No valid session ID provided", ToolUnavailable),
+        (-32600, "Invalid session ID", ToolUnavailable),
         (-32050, "Session not found", ToolError),
         (-32001, "The page was not found in this session", ToolError),
     ],
@@ -323,10 +389,7 @@ async def test_a_process_that_says_too_much_or_dies_in_a_call_is_started_again()
             await rig.event("mcp.connected")
             with pytest.raises(ToolUnavailable, match="whether the call was carried out is not known"):
                 await rig.call(name)
-            assert (await rig.event("mcp.lost"))["why"] == "the connection broke"
-        with pytest.raises(ToolUnavailable, match="cannot be reached now"):  # its tools are still there
-            await rig.call("wiki_echo", '{"text": "?"}')
-        await rig.event("mcp.connected")
+            await rig.event("mcp.lost")
         assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
 
 

@@ -1,0 +1,105 @@
+"""A session with an MCP server: how it is opened, what it lists, and why there is none."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+
+import httpx2
+from mcp import Client, MCPError
+from mcp.client.session import MessageHandlerFnT
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
+from mcp_types import Tool as ListedTool
+
+from proxy import __version__
+from proxy.config import McpConfig
+from proxy.tools.mcp.mending import MOST_TOOLS, MendedMessages
+from proxy.tools.mcp.transport import MOST_BYTES, SessionTransport, Streams, over_http, over_stdio
+from proxy.tools.mcp.values import MOST_VALUES
+
+_MOST_PAGES = 50
+_LISTING_SECONDS = 20.0  # after these no further page of a list is asked for
+
+
+class SessionLost(Exception):
+    """The server no longer knows the session, or its process has ended."""
+
+
+def open_client(
+    config: McpConfig,
+    transport: SessionTransport,
+    *,
+    on_message: MessageHandlerFnT | None = None,
+    ended: Callable[[], None] = lambda: None,
+) -> Client:
+    """A client that begins a session when it is entered; `ended` is called if the server's process ends by itself."""
+    if config.url is not None:
+        streams = over_http(config.url, config.headers, transport)
+    else:
+        streams = over_stdio(config.command or (), config.env, ended=ended)
+
+    def is_allowed(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in config.allow)
+
+    @asynccontextmanager
+    async def mended() -> AsyncIterator[Streams]:
+        async with streams as (incoming, outgoing):
+            yield MendedMessages(incoming, lambda: client.protocol_version, is_allowed), outgoing
+
+    us = Implementation(name="toolproxy", version=__version__)
+    client = Client(mended(), cache=None, message_handler=on_message, client_info=us)
+    return client
+
+
+async def list_tools(client: Client) -> tuple[list[ListedTool], str | None]:
+    """The allowed tools on the pages of the server's list, and why the rest of the list was not read; None: it was.
+
+    A list may have more tools than are offered, more pages than anybody needs, or no end.
+    """
+    found: list[ListedTool] = []
+    cursors: set[str] = set()
+    cursor = None
+    until = asyncio.get_running_loop().time() + _LISTING_SECONDS
+    while len(found) <= MOST_TOOLS:
+        try:
+            page = await client.list_tools(cursor=cursor)
+        except MCPError as exc:
+            if not found or exc.code != PARSE_ERROR:
+                raise
+            return found, "a page of the list cannot be read; the rest is left out"
+        found += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            return found, None
+        if cursor in cursors or len(cursors) >= _MOST_PAGES - 1 or asyncio.get_running_loop().time() > until:
+            return found, f"the list has no end; what is after page {len(cursors) + 1} is left out"
+        cursors.add(cursor)
+    return found[: MOST_TOOLS + 1], None
+
+
+def why_not(error: BaseException, transport: SessionTransport) -> str:
+    """The reason why there is no session, without the server's own message."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if transport.was_too_large:
+        return f"an answer is larger than {MOST_BYTES} bytes, or holds more than {MOST_VALUES} values"
+    return _in_words(error) if transport.refused is None else f"answered HTTP {transport.refused}"
+
+
+def _in_words(error: BaseException) -> str:  # noqa: PLR0911 - one for each reason
+    code = error.code if isinstance(error, MCPError) else None
+    match error:
+        case SessionLost():
+            return "the session ended"
+        case httpx2.TimeoutException() | TimeoutError():
+            return "gave no answer in time"
+        case httpx2.ConnectError():
+            return "cannot be reached"
+        case httpx2.HTTPError() | MCPError() if code in (None, CONNECTION_CLOSED):
+            return "the connection broke"
+        case MCPError() if code != PARSE_ERROR:
+            return f"refused the session (error {code})"
+        case OSError():
+            return "its command cannot be started"
+        case _:
+            return "did not answer as an MCP server does"
