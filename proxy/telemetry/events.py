@@ -112,7 +112,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "tool.breaker_closed": Event(_INFO, "A tool's service works again; calls are no longer suspended."),
     "mcp.connected": Event(_INFO, "A session with an MCP server began, and its tools are known."),
     "mcp.lost": Event(_WARNING, "An MCP server cannot be reached; connecting is retried."),
-    "mcp.tool_refused": Event(_WARNING, "A tool of an MCP server cannot be offered; `why` has the reason."),
+    "mcp.tool_refused": Event(
+        _WARNING, "A tool of an MCP server, or a part of its list, cannot be offered; `why` has the reason."
+    ),
     "tool.cache_hit": Event(_DEBUG, "A tool call was answered with the cached result of an equal call."),
 }
 
