@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from proxy.config import Config
-from proxy.loop.actions import AnsweredCall, CallUpstream
+from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn
 from proxy.loop.decisions import ToolDialect
 from proxy.loop.errors import ProxyError
@@ -16,6 +16,7 @@ from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
 from proxy.loop.results import Cause, ToolOutput
 from proxy.loop.search import SearchFilters
+from proxy.loop.shown import RunEvent
 from proxy.loop.tally import MOST_TOKENS
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
@@ -32,18 +33,23 @@ class EnoughShown(Exception):
     """Raised by a `Show` if the client needs no more of the answer, which then ends here, as a success."""
 
 
-Tell: TypeAlias = Callable[[Json], Awaitable[bool]]
-"""Called with each progress event of a run; returns whether the event is shown to the client at once.
+class Audience(Protocol):
+    """Whoever shows a run to a client. All that may be shown of it is said once, in order, streamed or not."""
 
-The callee may change the event. A `tool.started` may have `MODEL` besides its own fields, which is for the callee and
-not for the client.
-"""
+    @property
+    def wants_answers(self) -> bool:
+        """Whether it hears of `CallsAnswered`, which has the results as the model reads them."""
+        ...
 
-MODEL = "toolproxy_model"
-"""The field of an event with the upstream's name for the model, which may not have been in a chunk yet."""
+    @property
+    def show(self) -> Show:
+        """Takes the chunks."""
+        ...
 
-Report: TypeAlias = Callable[[Sequence[AnsweredCall]], Awaitable[None]]
-"""Called with the calls of a turn that the server has answered, for surfaces that show results."""
+    async def hear(self, event: RunEvent) -> bool:
+        """Take an event between the chunks; whether the client was shown anything of it."""
+        ...
+
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 

@@ -14,16 +14,17 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.body import parse_chat_request, read_body
 from proxy.api.event_stream import EventStream
 from proxy.api.request import ResolvedRequest
-from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
+from proxy.api.surface import Surface, note_use, tool_headers
 from proxy.beside import beside
 from proxy.config import ToolEvents
 from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json, text_of
+from proxy.loop.chat import Json, ToolCall, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
 from proxy.loop.patterns import ChunkPattern, pattern_of
+from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import Tally, sum_of
-from proxy.ports import MODEL, Headers, RelayClient
+from proxy.ports import Headers, RelayClient
 
 _OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # if the upstream sends them
 
@@ -54,17 +55,15 @@ class ChatCompletions(Surface):
 
     async def _whole(self, request: ResolvedRequest, completion: "Completion") -> tuple[bytes, Headers]:
         events: list[Json] = []
-        tell = None
-        if request.tool_events != "none":
-            tell = collect(events, with_results=request.tool_events == "results")
-        answers = await self.run(request, completion.run_ids, Callbacks(tell=tell))
+        audience = None if request.tool_events == "none" else _Listener(events, request.tool_events)
+        answers = await self.run(request, completion.run_ids, [audience] * len(completion.run_ids))
         return rawjson.dumps_answer(whole_completion(answers, completion, events)), tool_headers(answers)
 
     async def _stream(self, request: ResolvedRequest, completion: "Completion", stream: EventStream) -> None:
         options = request.chat.get("stream_options") or {}
         writer = CompletionStream(stream, completion, include_usage=bool(options.get("include_usage")))
-        tell = None if request.tool_events == "none" else writer.tell
-        await writer.finish(await self.run(request, completion.run_ids, Callbacks(writer.show, tell)))
+        audiences = [_ChoiceWriter(writer, index) for index in range(len(completion.run_ids))]
+        await writer.finish(await self.run(request, completion.run_ids, audiences))
 
 
 async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
@@ -168,18 +167,19 @@ class CompletionStream(Struct):
         chunk.update(self._head)
         return self.stream.write(opening + sse.encode(chunk))
 
-    async def tell(self, event: Json) -> bool:
-        """Write a progress event as a chunk without choices; returns whether it is written at once.
+    async def hear(self, event: RunEvent) -> bool:
+        """Write an event as a chunk without choices; returns whether it is written at once.
 
-        A `turn.started` is held back until something else is shown: until then, a failure can have its proper status.
+        The beginning of a turn is held back until something else is shown: until then, a failure can have its proper
+        status.
         """
-        model = event.pop(MODEL, None)
-        if self.completion.tool_events == "calls":
-            event.pop("results", None)
-        self._events.append(event)
-        if not self._head and event["type"] == "turn.started":
+        shown = progress_event(event, self.completion.tool_events)
+        if shown is None:
             return False
-        await self.stream.write(self._opening({"model": model}))
+        self._events.append(shown)
+        if not self._head and isinstance(event, TurnBegan):
+            return False
+        await self.stream.write(self._opening({"model": event.model if isinstance(event, CallBegan) else None}))
         return True
 
     async def finish(self, answers: Sequence[Respond]) -> None:
@@ -222,6 +222,60 @@ class CompletionStream(Struct):
         while self._events:
             chunks.append(sse.encode({**self._head, "choices": [], "tool_event": self._events.pop(0)}))
         return b"".join(chunks)
+
+
+class _ChoiceWriter:
+    """The audience of the run of one choice of a streamed completion."""
+
+    wants_answers = False
+
+    def __init__(self, writer: CompletionStream, index: int) -> None:
+        self.show = partial(writer.show, index)
+        self.hear = writer.hear
+
+
+class _Listener:
+    """The audience of the runs of a whole completion, which collects their progress events."""
+
+    wants_answers = False
+
+    def __init__(self, events: list[Json], tool_events: ToolEvents) -> None:
+        self._events = events
+        self._tool_events = tool_events
+
+    async def show(self, chunk: Json) -> None:
+        """Show nothing: the answer of a run has all that is shown."""
+
+    async def hear(self, event: RunEvent) -> bool:
+        """Collect an event."""
+        if (shown := progress_event(event, self._tool_events)) is not None:
+            self._events.append(shown)
+        return False
+
+
+def progress_event(event: RunEvent, tool_events: ToolEvents) -> Json | None:
+    """A progress event as a client is shown it; None: it is not shown."""
+    if tool_events == "none":
+        return None
+    match event:
+        case TurnBegan(number):
+            return {"type": "turn.started", "turn": number}
+        case CallBegan(turn, call):
+            return {"type": "tool.started", **_of_call(turn, call)}
+        case CallEnded(turn, call, result, seconds):
+            kind = "tool.failed" if result.failed else "tool.completed"
+            shown = {"type": kind, **_of_call(turn, call), "seconds": seconds}
+            if result.failed:
+                shown["error"] = result.content
+            if result.sources and tool_events == "results":
+                shown["results"] = [{"title": title, "url": url} for url, title in result.sources.items()]
+            return shown
+        case CallsAnswered():
+            return None
+
+
+def _of_call(turn: int, call: ToolCall) -> Json:
+    return {"turn": turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
 
 
 def whole_completion(answers: Sequence[Respond], completion: Completion, events: list[Json]) -> Json:

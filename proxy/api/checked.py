@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.surface import Callbacks, Keep, Surface, keep_all
+from proxy.api.surface import Keep, Surface, keep_all
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.chat import BROKEN_OFF
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
 from proxy.loop.tally import sum_of
-from proxy.ports import ExecuteTool
+from proxy.ports import Audience, ExecuteTool
 
 
 class CheckingSurface(Surface):
@@ -27,7 +27,7 @@ class CheckingSurface(Surface):
         request: ResolvedRequest,
         run_id: str,
         check: SchemaCheck | None,
-        callbacks: Callbacks,
+        audience: Audience,
         *,
         execute: ExecuteTool | None = None,
         keep: Keep = keep_all,
@@ -38,14 +38,14 @@ class CheckingSurface(Surface):
             request: the request.
             run_id: the id of its run.
             check: checks the answer; None: any answer will do.
-            callbacks: as for `run`. With a check, they hold text back, because a later turn may have to replace it.
+            audience: as for `run`. With a check, it holds text back, because a later turn may have to replace it.
             execute: as for `run`.
             keep: as for `run`.
 
         Raises:
             NoFinalAnswer: the second answer does not fit either.
         """
-        [answer] = await self.run(request, [run_id], callbacks, execute=execute, keep=keep)
+        [answer] = await self.run(request, [run_id], [audience], execute=execute, keep=keep)
         if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer) or _refuses(answer):
             return answer
         fault = check.fault(answer.turn.text)
@@ -56,7 +56,7 @@ class CheckingSurface(Surface):
             return replace(answer, finish_reason="length")
         self.ports.observe("answer.unfit")
         again = _retry(request, check, answer.turn.text, fault, output_left)
-        [second] = await self.run(again, [token_hex(16)], replace(callbacks, report=None))
+        [second] = await self.run(again, [token_hex(16)], [audience])
         tally = sum_of([answer.tally, second.tally])
         if not (is_broken_off(second) or _refuses(second)) and check.fault(second.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")

@@ -6,8 +6,8 @@ Chat Completions, Responses and Messages are surfaces. To add another one, write
 1. reads the body (`body.read_body`), checks it, and translates it into a request of Chat Completions;
 2. resolves that request (`self.resolver.resolve`): caller, model, tools and limits;
 3. answers with `self.send_stream` or `self.send_whole`, which end the work when the client leaves or at `max_duration`;
-4. in that work, awaits `self.run`, which calls `show` with each chunk that the client may see and `tell` with each
-   progress event. The surface encodes both in the shapes of its API, and at the end the `Respond` of each choice.
+4. in that work, awaits `self.run`, which tells its `Audience` all that the client may see: chunks and events. The
+   surface encodes both in the shapes of its API, and at the end the `Respond` of each choice.
 
 Errors are raised as `ProxyError`. A surface whose errors have a shape of their own sets it with
 `event_stream.STREAM_ERROR_ENCODER` for streams, and in `middleware.request_id._send_failure` for whole responses.
@@ -15,11 +15,10 @@ Errors are raised as `ProxyError`. A surface whose errors have a shape of their 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
@@ -28,15 +27,13 @@ from proxy.api.event_stream import EventStream
 from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import rawjson
-from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.driver import Driver
 from proxy.loop.run import Run
+from proxy.loop.shown import RunEvent
 from proxy.loop.tally import Tally, sum_of, token_count
-from proxy.ports import MODEL, EnoughShown, ExecuteTool, Headers, Ports, Report, Tell
-
-ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
-"""Takes the index of a choice, and a chunk of that choice."""
+from proxy.ports import Audience, EnoughShown, ExecuteTool, Headers, Ports
 
 Keep: TypeAlias = Callable[[Respond], bool]
 """Whether the hidden part of an answer is stored for the client's next request."""
@@ -47,25 +44,16 @@ def keep_all(_: Respond) -> bool:
     return True
 
 
-class Callbacks(Struct, frozen=True):
-    """The functions that are called while a request is answered.
-
-    Attributes:
-        show: takes each chunk that the client may see, after the index of its choice; None: only the answer is needed.
-        tell: takes the progress events; None: they are not needed.
-        report: takes the answered calls of each turn; None: they are not needed.
-    """
-
-    show: ShowChoice | None = None
-    tell: Tell | None = None
-    report: Report | None = None
-
-
 class Builder(Protocol):
-    """Builds an answer of a surface's own shape from what is said of one run, in the order in which it is said.
+    """Builds an answer in a surface's own shape from all that is said of one run, in the order in which it is said.
 
     A stream writes the events that each step gives; a whole answer is what they describe, and ignores them.
     """
+
+    @property
+    def wants_answers(self) -> bool:
+        """See `Audience.wants_answers`."""
+        ...
 
     @property
     def has_enough(self) -> bool:
@@ -76,31 +64,28 @@ class Builder(Protocol):
         """Add a chunk that the client may see."""
         ...
 
-    def progress(self, event: Json) -> Sequence[Json]:
-        """Add a progress event of the run."""
-        ...
-
-    def answered(self, calls: Sequence[AnsweredCall]) -> Sequence[Json]:
-        """Add the answers to the calls of a turn."""
+    def hear(self, event: RunEvent) -> Sequence[Json]:
+        """Add an event of the run."""
         ...
 
 
-def building(builder: Builder) -> Callbacks:
-    """The callbacks that build a whole answer, of which the client sees nothing before its end."""
+class Unstreamed:
+    """The audience of a whole answer: builds it, and shows the client nothing before its end."""
 
-    async def show(_index: int, chunk: Json) -> None:
-        builder.take(chunk)
-        if builder.has_enough:
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self.wants_answers = builder.wants_answers
+
+    async def show(self, chunk: Json) -> None:
+        """Add a chunk. Raises `EnoughShown`."""
+        self._builder.take(chunk)
+        if self._builder.has_enough:
             raise EnoughShown
 
-    async def tell(event: Json) -> bool:
-        builder.progress(event)
+    async def hear(self, event: RunEvent) -> bool:
+        """Add an event of the run."""
+        self._builder.hear(event)
         return False
-
-    async def report(calls: Sequence[AnsweredCall]) -> None:
-        builder.answered(calls)
-
-    return Callbacks(show, tell, report)
 
 
 class Surface:
@@ -158,7 +143,7 @@ class Surface:
         self,
         request: ResolvedRequest,
         run_ids: Sequence[str],
-        callbacks: Callbacks,
+        audiences: Sequence[Audience | None],
         *,
         execute: ExecuteTool | None = None,
         keep: Keep = keep_all,
@@ -168,7 +153,7 @@ class Surface:
         Args:
             request: the request.
             run_ids: 32 hexadecimal digits each, from which the ids of the client's own calls are made.
-            callbacks: take the chunks and events of the runs.
+            audiences: for each run, who is told all that the client may see of it; None: only its answer is needed.
             execute: runs the tool calls; None: the server tools as they are.
             keep: whether the hidden part of an answer is stored for the client.
         """
@@ -179,16 +164,14 @@ class Surface:
             driver = Driver(execute, observe=self.ports.observe, clock=self.ports.clock)
         upstream, owner, filters = request.model.upstream, request.caller.scope, request.filters
         tallies, works = [], []
-        for index, run_id in enumerate(run_ids):
+        for run_id, audience in zip(run_ids, audiences, strict=True):
             dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
             run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, earlier_sources=request.sources)
             work = driver.drive(
                 run,
                 upstream=upstream,
                 scope=owner,
-                show=partial(callbacks.show, index) if callbacks.show is not None else None,
-                tell=callbacks.tell,
-                report=callbacks.report,
+                audience=audience,
                 filters=filters,
             )
             tallies.append(run.tally)
@@ -261,21 +244,3 @@ def note_use(tally: Tally, **counts: float) -> None:
     known: dict[str, Any] = request_context.fields.get({})
     for name, number in counts.items():
         known[name] = known.get(name, 0) + number
-
-
-def collect(events: list[Json], *, with_results: bool = True) -> Tell:
-    """A `tell` that collects progress events in a list, for an answer that is not streamed.
-
-    Args:
-        events: the list.
-        with_results: whether an event keeps the pages that its call has found.
-    """
-
-    async def tell(event: Json) -> bool:
-        event.pop(MODEL, None)
-        if not with_results:
-            event.pop("results", None)
-        events.append(event)
-        return False
-
-    return tell

@@ -10,7 +10,8 @@ from proxy.loop.decisions import TurnDecisions
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
-from proxy.ports import MODEL, Clock, Observer, Tell, elapsed
+from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
+from proxy.ports import Audience, Clock, Observer, elapsed
 from proxy.timeouts import Deadline, within
 
 
@@ -32,7 +33,7 @@ class CallRunner:
         execute: Callable[[ToolCall], Coroutine[Any, Any, ToolOutput]],
         deadline: Deadline,
         *,
-        tell: Tell | None,
+        audience: Audience | None,
         observe: Observer,
         clock: Clock,
     ) -> None:
@@ -42,7 +43,7 @@ class CallRunner:
         self._run = run
         self._execute = execute
         self._deadline = deadline
-        self._tell = tell
+        self._audience = audience
         self._observe = observe
         self._clock = clock
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
@@ -58,8 +59,8 @@ class CallRunner:
             self.drop()
         is_repeated = number == self._turn
         self._turn, self.were_shown, self._early, self._announced = number, False, None, set()
-        if self._tell is not None and not is_repeated:
-            await self._tell({"type": "turn.started", "turn": number})
+        if self._audience is not None and not is_repeated:
+            await self._audience.hear(TurnBegan(number))
 
     async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
         """Announce the next complete call of the turn if the run would run it, and `start` it if it may start early."""
@@ -130,26 +131,18 @@ class CallRunner:
     async def _announce(self, call: ToolCall) -> None:
         """Tell the client of a call, in the order of the calls in their turn."""
         self._announced.add(call)
-        if self._tell is not None:
-            event = {"type": "tool.started", **self._event(call), MODEL: self._model}
-            self.were_shown = await self._tell(event) or self.were_shown
-
-    def _event(self, call: ToolCall) -> Json:
-        return {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+        if self._audience is not None:
+            was_shown = await self._audience.hear(CallBegan(self._turn, call, self._model))
+            self.were_shown = was_shown or self.were_shown
 
     async def _call(self, call: ToolCall) -> ToolResult:
         """Run one call, as soon as fewer than `max_parallel_tools` are running, and tell the client of its end."""
         async with self._slots:
-            if self._tell is None:
+            if self._audience is None:
                 return await self._result(call)
-            event, began = self._event(call), self._clock.monotonic()
+            turn, began = self._turn, self._clock.monotonic()
             result = await self._result(call)
-            event["seconds"] = elapsed(self._clock, began)
-            if result.failed:
-                event["error"] = result.content
-            if result.sources:
-                event["results"] = [{"title": title, "url": url} for url, title in result.sources.items()]
-            await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
+            await self._audience.hear(CallEnded(turn, call, result, elapsed(self._clock, began)))
             return result
 
     async def _result(self, call: ToolCall) -> ToolResult:

@@ -14,7 +14,8 @@ from proxy.loop.chat import Turn
 from proxy.loop.errors import ContextFull, ProxyError
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.ports import Clock, EnoughShown, ExecuteTool, Observer, Report, Show, Tell, Upstream, elapsed, fault_of
+from proxy.loop.shown import CallsAnswered
+from proxy.ports import Audience, Clock, EnoughShown, ExecuteTool, Observer, Upstream, elapsed, fault_of
 from proxy.timeouts import Deadline
 
 
@@ -32,9 +33,7 @@ class Driver:
         *,
         upstream: Upstream,
         scope: str,
-        show: Show | None,
-        tell: Tell | None = None,
-        report: Report | None = None,
+        audience: Audience | None,
         filters: SearchFilters = NO_FILTERS,
     ) -> Respond:
         """Drive a run to its answer.
@@ -43,9 +42,7 @@ class Driver:
             run: the run.
             upstream: answers the turns of the run.
             scope: the caller; tools share results between requests of the same caller only.
-            show: takes the chunks that the client may see, as they arrive; None: the answer is taken as a whole.
-            tell: takes the progress events; None: the client did not ask for them.
-            report: takes the answered calls of each turn; None: they are not needed.
+            audience: is told all that the client may see, as it happens; None: only the answer is needed.
             filters: the filters of the request for its searches.
 
         Raises:
@@ -59,14 +56,14 @@ class Driver:
             scope=scope,
             filters=filters,
         )
-        runner = CallRunner(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
+        runner = CallRunner(run, execute, deadline, audience=audience, observe=self._observe, clock=self._clock)
         try:
             action: Action = run.start_turn()
             while not isinstance(action, Respond):
                 match action:
                     case CallUpstream():
                         try:
-                            turn = await self._complete(action, upstream, show, runner)
+                            turn = await self._complete(action, upstream, audience, runner)
                         except ContextFull as full:
                             if full.was_shown:
                                 raise
@@ -81,15 +78,17 @@ class Driver:
                         if not deadline.seconds_left():
                             run.expire()
                         action = run.receive_results(answers)
-                if report is not None and (answered := run.take_answered()):
-                    await report(answered)
-            if show is not None:
-                await _release(action.turn, show)
+                if audience is not None and audience.wants_answers and (answered := run.take_answered()):
+                    await audience.hear(CallsAnswered(tuple(answered)))
+            if audience is not None:
+                await _release(action.turn, audience)
             return action
         finally:
             await runner.aclose()
 
-    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show | None, runner: CallRunner) -> Turn:
+    async def _complete(
+        self, call: CallUpstream, upstream: Upstream, audience: Audience | None, runner: CallRunner
+    ) -> Turn:
         """The turn that answers one upstream call, with events for the client and the observers."""
         await runner.begin_turn(call.number)
         began = self._clock.monotonic()
@@ -104,7 +103,7 @@ class Driver:
                 **({"rung": made.step} if made.step else {}),
             )
         try:
-            turn = await upstream.complete(call, show, runner)
+            turn = await upstream.complete(call, None if audience is None else audience.show, runner)
         except (ProxyError, asyncio.CancelledError) as exc:
             where, seconds = {"turn": call.number, "upstream": upstream.name}, elapsed(self._clock, began)
             if step := call.for_upstream(upstream.traits.answer_steps).step:
@@ -130,8 +129,8 @@ class Driver:
         return turn
 
 
-async def _release(turn: Turn, show: Show) -> None:
+async def _release(turn: Turn, audience: Audience) -> None:
     """Show the chunks of the answer that were held back until it proved to be one."""
     with suppress(EnoughShown):
         for chunk in (*turn.buffered, *turn.aside):
-            await show(chunk)
+            await audience.show(chunk)

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.api.chat_completions import Completion, CompletionStream
+from proxy.loop.chat import ToolCall
 from proxy.loop.citations import CITATIONS
+from proxy.loop.shown import CallBegan, TurnBegan
 
 DELTAS = st.one_of(
     st.builds(lambda text: {"content": text}, st.text()),
@@ -18,7 +20,12 @@ DELTAS = st.one_of(
     st.just({"content": "a", "reasoning_content": "b"}),
 )
 STEPS = st.lists(
-    st.tuples(st.integers(0, 1), st.booleans(), st.sampled_from(["", "turn.started", "tool.started"]), DELTAS),
+    st.tuples(
+        st.integers(0, 1),
+        st.booleans(),
+        st.sampled_from([None, TurnBegan(1), CallBegan(1, ToolCall("u1", "web_search", "{}"), "glm")]),
+        DELTAS,
+    ),
     max_size=8,
 )
 
@@ -36,12 +43,12 @@ class Written:
 async def written(steps, *, include_usage, apart):
     """The bytes of these steps; `apart`: each chunk is an object of its own."""
     out = Written()
-    completion = Completion("chatcmpl-1", ["1", "2"], 1_700_000_000, "glm")
+    completion = Completion("chatcmpl-1", ["1", "2"], 1_700_000_000, "glm", tool_events="calls")
     writer = CompletionStream(out, completion, include_usage=include_usage)
     latest = {}
     for index, is_new, told, delta in steps:
         if told:
-            await writer.tell({"type": told, "turn": 1})
+            await writer.hear(told)
         if is_new or index not in latest:
             latest[index] = {"id": "up", "model": "glm", "choices": [{"index": 0, "delta": {}, "content": "x"}]}
         shown = copy.deepcopy(latest[index]) if apart else latest[index]

@@ -68,15 +68,11 @@ class Heard(list):
         return [event for event, _ in self]
 
 
-async def show(_):
-    pass
-
-
 async def drive(upstream, work, *, clock=None, heard=None, **limits):
     toolset = Toolset(work)
     driver = Driver(toolset.execute, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
     run = run_of(tools=[TOOL], **limits)
-    answer = await driver.drive(run, upstream=upstream, scope="", show=show)
+    answer = await driver.drive(run, upstream=upstream, scope="", audience=None)
     return answer, toolset
 
 
@@ -253,12 +249,18 @@ async def test_all_results_of_a_run_together_are_cut_too():
 async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
     shown = []
 
-    async def remember(chunk):
-        shown.append(chunk)
+    class Remembering:
+        wants_answers = False
+
+        async def show(self, chunk):
+            shown.append(chunk)
+
+        async def hear(self, event):
+            return False
 
     driver = Driver(Toolset(found).execute, observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", buffered=({"held": 1},)))
-    await driver.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", show=remember)
+    await driver.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", audience=Remembering())
     assert shown == [{"held": 1}]
 
 

@@ -29,7 +29,7 @@ from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, sealing_keys, size_opened
-from proxy.api.surface import Callbacks, building, tool_headers
+from proxy.api.surface import Unstreamed, tool_headers
 from proxy.beside import beside
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
@@ -37,7 +37,7 @@ from proxy.loop.carried import carries
 from proxy.loop.chat import Json, name_of
 from proxy.loop.continuation import CarriedTurns, as_json
 from proxy.loop.tokens import count_tokens
-from proxy.ports import Headers, Ports
+from proxy.ports import Audience, Headers, Ports
 
 
 class _MessagesSurface(CheckingSurface):
@@ -120,7 +120,7 @@ class CreateMessage(_MessagesSurface):
 
     async def _whole(self, prepared: "_Prepared") -> tuple[bytes, Headers]:
         message = prepared.builder(mended=self.ports.toolset.mended)
-        answer = await self._answer(prepared, building(message))
+        answer = await self._answer(prepared, Unstreamed(message))
         message.finish(answer)
         carried = prepared.carried(answer, message)
         # The turns of a corrected answer are numbered from 1 again; the later ones are the answer.
@@ -141,7 +141,7 @@ class CreateMessage(_MessagesSurface):
         head = MessageHead(prepared.run_id, prepared.request.model, tokens)
         writer = MessageStream(stream, head, message, request_id)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        answer = await self._answer(prepared, Callbacks(writer.show, writer.tell, writer.report))
+        answer = await self._answer(prepared, writer)
         await self._keep_carried(prepared, answer, prepared.carried(answer, message))
         await writer.finish(answer)
 
@@ -155,13 +155,11 @@ class CreateMessage(_MessagesSurface):
             owner = prepared.resolved.caller.scope
             await self.ports.store.put(owner, prepared.run_id, rawjson.dumps_answer(as_json(turns)))
 
-    async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
-        if not prepared.options.shows_calls:
-            callbacks = replace(callbacks, report=None)
+    async def _answer(self, prepared: "_Prepared", audience: Audience) -> Respond:
         demands = prepared.options.tools.demands
         execute = with_demands(self.ports.toolset.execute, demands) if demands else None
         return await self.run_checked(
-            prepared.resolved, prepared.run_id, prepared.check, callbacks, execute=execute, keep=prepared.hides
+            prepared.resolved, prepared.run_id, prepared.check, audience, execute=execute, keep=prepared.hides
         )
 
 

@@ -27,6 +27,7 @@ from proxy.loop.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpe
 from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.continuation import server_call_id
 from proxy.loop.offer import SEARCH
+from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.texts import without_blank_lines_before
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
@@ -70,7 +71,7 @@ class MessageOptions(Struct, frozen=True):
 class MessageBuilder:
     """Builds the content blocks of a message; each method gives the events for what it adds.
 
-        ( progress | take | answered )*   finish
+        ( hear | take )*   finish
 
     Args:
         run_id: the id of the run, from which the ids of the blocks are made.
@@ -90,8 +91,8 @@ class MessageBuilder:
         self._buffer = ""  # blanks that become a block only if text follows, or text behind a call that is not complete
         self._turn = self._number = 0  # in this message, and in its run
         self._has_text = self._has_thoughts = False  # of this turn
-        # The key is the upstream's call id, the tool and the arguments: some upstreams use an id more than once.
-        self._begun: dict[tuple[str, str, str], list[ShownCall]] = {}
+        # Those of the turn that have no result yet, by the upstream's call id, the tool and the arguments.
+        self._begun: dict[tuple[str, str, str], ShownCall] = {}
         self._numbered = 0
         self._thoughts_of: dict[int, int] = {}  # the number of a turn -> the index of its block
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
@@ -106,6 +107,11 @@ class MessageBuilder:
         """Whether the text has reached a stop sequence, so that the rest of the answer is not needed."""
         return self._stop is not None and self._stop.found is not None and not self._client_calls
 
+    @property
+    def wants_answers(self) -> bool:
+        """Whether the client is shown calls of server tools."""
+        return self._options.shows_calls
+
     def grow_text(self, text: str) -> int | None:
         """Add to the open text if one delta describes the change; the index of its block, or None if not."""
         if self.blocks.open_type != "text" or self._stop is not None:
@@ -113,15 +119,18 @@ class MessageBuilder:
         self._text_length += len(text)
         return self.blocks.grow_text(text)
 
-    def progress(self, event: Json) -> Events:
-        """Add a progress event of the run."""
-        match event["type"]:
-            case "turn.started":
-                self._number = event["turn"]
+    def hear(self, event: RunEvent) -> Events:
+        """Add an event of the run."""
+        match event:
+            case TurnBegan(number):
+                self._number = number
                 return self._begin_turn()
-            case "tool.started":
-                return self._begin_call(event["call_id"], event["tool"], event["arguments"])
-        return []
+            case CallBegan(call=call):
+                return self._begin_call(call.id, call.name, call.arguments)
+            case CallEnded():  # its result stands behind all calls of the turn
+                return []
+            case CallsAnswered(calls):
+                return self._answered(calls)
 
     def _begin_turn(self) -> Events:
         """Begin the content of another upstream call, whose text is a block of its own."""
@@ -178,7 +187,7 @@ class MessageBuilder:
             own_id = own_id.replace("srvtoolu_", "mcptoolu_")
             use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": SERVER_NAME}
             call = ShownCall(use, arguments, other_block(own_id, "", is_error=True))
-        self._begun.setdefault(key, []).append(call)
+        self._begun[key] = call
         events = [] if self.blocks.has_open_call else self._flush()
         return events + self.blocks.add_server_call(call)
 
@@ -202,17 +211,14 @@ class MessageBuilder:
         if (index := self._thoughts_of.get(turn)) is not None:
             self.blocks.sign_again(index, carried)
 
-    def answered(self, calls: Sequence[AnsweredCall]) -> Events:
+    def _answered(self, calls: Sequence[AnsweredCall]) -> Events:
         """Add the results of a turn's calls, and the calls that were answered without being run."""
         events = self._flush() + self._write_all_waiting()
         for one in calls:
             key = one.call.id, one.tool or one.call.name, one.call.arguments
-            begun = self._begun.get(key)
-            if not begun:
+            if key not in self._begun:
                 events += self._begin_call(*key)
-                begun = self._begun.get(key)
-            if begun:
-                call = begun.pop(0)
+            if (call := self._begun.pop(key, None)) is not None:
                 call.result = self._result(call, one)
         self._begun.clear()
         return events + self.blocks.end_turn()

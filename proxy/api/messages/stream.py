@@ -12,9 +12,10 @@ from proxy.api.messages.blocks import Events
 from proxy.api.messages.message import MessageBuilder
 from proxy.api.messages.usage import usage_of
 from proxy.loop import rawjson, sse
-from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
+from proxy.loop.shown import RunEvent
 from proxy.ports import EnoughShown
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -85,9 +86,10 @@ class MessageStream:
         self._message = message
         self._request_id = request_id
         self._opening = Opening(head)
+        self.wants_answers = message.wants_answers
         stream.heartbeat = partial(_heartbeat, self._opening)  # a method would make a reference cycle with the stream
 
-    def show(self, _index: int, chunk: Json) -> Awaitable[None]:
+    def show(self, chunk: Json) -> Awaitable[None]:
         """Write a chunk of the only choice."""
         message, choices = self._message, chunk["choices"]
         delta: Json = choices[0]["delta"] if choices else {}
@@ -97,15 +99,11 @@ class MessageStream:
         events = message.take(chunk)
         return self._write_last(events) if message.has_enough else self._write(events)
 
-    async def tell(self, event: Json) -> bool:
-        """Write the changes that a progress event makes to the message; returns whether there are any."""
-        events = self._message.progress(event)
+    async def hear(self, event: RunEvent) -> bool:
+        """Write the changes that an event of the run makes to the message; returns whether there are any."""
+        events = self._message.hear(event)
         await self._write(events)
         return bool(events)
-
-    async def report(self, answered: Sequence[AnsweredCall]) -> None:
-        """Write the results of a turn's calls."""
-        await self._write(self._message.answered(answered))
 
     async def finish(self, answer: Respond) -> None:
         """Write the rest of the message, and end the stream."""

@@ -25,7 +25,7 @@ from proxy.api.responses.stream import ResponseHead, ResponseStream
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys, size_opened
-from proxy.api.surface import Callbacks, building, tool_headers
+from proxy.api.surface import Unstreamed, tool_headers
 from proxy.beside import beside
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
@@ -34,7 +34,7 @@ from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
 from proxy.loop.errors import PreviousResponseNotFound, ProxyError
 from proxy.loop.offer import SEARCH, make_offer
-from proxy.ports import Headers, Ports, Toolset
+from proxy.ports import Audience, Headers, Ports, Toolset
 
 
 class CreateResponse(CheckingSurface):
@@ -109,7 +109,7 @@ class CreateResponse(CheckingSurface):
 
     async def _whole(self, prepared: "_Prepared") -> tuple[bytes, Headers]:
         output = prepared.output_builder()
-        answer = await self._answer(prepared, building(output))
+        answer = await self._answer(prepared, Unstreamed(output))
         output.finish(answer, carried=prepared.carried(answer))
         head = replace(prepared.head, model=output.model or prepared.head.model)
         response = await self._finish(prepared, head, answer, output)
@@ -118,14 +118,14 @@ class CreateResponse(CheckingSurface):
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
         writer = ResponseStream(stream, prepared.head, prepared.output_builder())
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        answer = await self._answer(prepared, Callbacks(writer.show, writer.tell))
+        answer = await self._answer(prepared, writer)
         await writer.end_items(answer, carried=prepared.carried(answer))
         await writer.finish(await self._finish(prepared, writer.head, answer, writer.output))
 
-    async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
+    async def _answer(self, prepared: "_Prepared", audience: Audience) -> Respond:
         """The answer to a request; see `CheckingSurface.run_checked`."""
         return await self.run_checked(
-            prepared.resolved, prepared.run_id, prepared.check, callbacks, keep=lambda _: prepared.request.store
+            prepared.resolved, prepared.run_id, prepared.check, audience, keep=lambda _: prepared.request.store
         )
 
     async def _finish(self, prepared: "_Prepared", head: ResponseHead, answer: Respond, output: OutputBuilder) -> Json:

@@ -13,12 +13,13 @@ from msgspec import Struct
 from proxy.api.responses.call_items import ClientCall, McpCall, SearchCall
 from proxy.api.responses.items import Events, Item, Message, Reasoning, Status
 from proxy.api.responses.tools import ResponseTools
-from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.actions import Respond
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.offer import SEARCH
+from proxy.loop.results import ToolResult
+from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.texts import without_blank_lines_before
-from proxy.ports import MODEL
 
 ItemT = TypeVar("ItemT", bound=Item)
 ANNOTATIONS = "annotations"  # the key of the upstream's own annotations in a message or a delta
@@ -49,7 +50,7 @@ class OutputOptions(Struct, frozen=True):
 class OutputBuilder:
     """Builds the items of an output; each method gives the events for what it adds.
 
-        ( progress | take )*   finish
+        ( hear | take )*   finish
 
     Args:
         run_id: the id of the run, from which the ids of the items are made.
@@ -60,9 +61,10 @@ class OutputBuilder:
     Attributes:
         model: the upstream's name for the model, as far as it was known before the first item; empty: it was not.
         has_enough: false: the client needs the whole answer.
+        wants_answers: false: the end of each call has all that is shown of it.
     """
 
-    has_enough = False
+    has_enough = wants_answers = False
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class OutputBuilder:
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
-        self._tools: dict[tuple[int, str, str], list[SearchCall | McpCall]] = {}
+        self._server_calls: dict[tuple[int, ToolCall], SearchCall | McpCall] = {}  # those without a result, by turn
         self._sources = {**sources}
         self._has_text = False
 
@@ -103,19 +105,20 @@ class OutputBuilder:
             events += self._show(choice)
         return events
 
-    def progress(self, event: Json) -> Events:
-        """Add a progress event of the run."""
-        if event["type"] == "turn.started":
-            self._held.clear()  # the text of the turn before is not the answer
-            self._has_text = False  # each turn's text is a message of its own
-            return self._end_current()
-        self._learn_model(event.get(MODEL))
-        return self._tool(event)
-
-    def answered(self, calls: Sequence[AnsweredCall]) -> Events:
-        """Add nothing: the progress events have all that this API shows of an answered call."""
-        del calls
-        return []
+    def hear(self, event: RunEvent) -> Events:
+        """Add an event of the run."""
+        match event:
+            case TurnBegan():
+                self._held.clear()  # the text of the turn before is not the answer
+                self._has_text = False  # each turn's text is a message of its own
+                return self._end_current()
+            case CallBegan(turn, call, model):
+                self._learn_model(model)
+                return self._begin_server_call(turn, call)
+            case CallEnded(turn, call, result):
+                return self._end_server_call(turn, call, result)
+            case CallsAnswered():  # a call that was not run is not shown
+                return []
 
     def _learn_model(self, model: Any) -> None:
         if not self._items and isinstance(model, str) and model:
@@ -168,24 +171,17 @@ class OutputBuilder:
         self._current = reasoning
         return events + reasoning.open() + reasoning.append_text(text)
 
-    def _tool(self, event: Json) -> Events:
-        """Add a progress event of a call: `tool.started`, `tool.completed` or `tool.failed`."""
-        key = (event["turn"], event["call_id"], event["arguments"])  # some upstreams use an id more than once
-        if event["type"] == "tool.started":
-            return self._begin_tool(key, event)
-        found = {page["url"]: page["title"] for page in event.get("results", ())}
-        self._sources |= found
-        waiting = self._tools.get(key)
-        if not waiting:
+    def _end_server_call(self, turn: int, call: ToolCall, result: ToolResult) -> Events:
+        self._sources |= result.sources
+        item = self._server_calls.pop((turn, call), None)
+        if item is None:
             return []
-        item = waiting.pop(0)
-        failed = event["type"] == "tool.failed"
         match item:
             case SearchCall() if self._options.sources:
-                item.sources = [] if failed else list(found)
-            case McpCall() if failed:
-                item.error = event.get("error")
-        return item.close("failed" if failed else "completed")
+                item.sources = [] if result.failed else list(result.sources)
+            case McpCall() if result.failed:
+                item.error = result.content
+        return item.close("failed" if result.failed else "completed")
 
     def finish(self, answer: Respond, *, carried: str | None = None) -> Events:
         """Add the text that was held back, and close all items.
@@ -242,22 +238,22 @@ class OutputBuilder:
             events += call.open()
         return events + call.append_arguments(function.get("arguments") or "")
 
-    def _begin_tool(self, key: tuple[int, str, str], event: Json) -> Events:
-        item = self._server_item(event)
+    def _begin_server_call(self, turn: int, call: ToolCall) -> Events:
+        item = self._server_item(call)
         if item is None:
             return []
-        self._tools.setdefault(key, []).append(item)
+        self._server_calls[turn, call] = item
         return self._end_current() + item.open()
 
-    def _server_item(self, event: Json) -> SearchCall | McpCall | None:
+    def _server_item(self, call: ToolCall) -> SearchCall | McpCall | None:
         """The item for a call of a server tool; None: the client does not want it."""
-        if event["tool"] == SEARCH and self._options.tools.search:
-            arguments = self._options.arguments_of(ToolCall(event["call_id"], SEARCH, event["arguments"])) or {}
+        if call.name == SEARCH and self._options.tools.search:
+            arguments = self._options.arguments_of(call) or {}
             # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             return self._new(SearchCall, "ws", query)
         if self._options.server_calls:
-            return self._new(McpCall, "mcp", event["tool"], event["arguments"])
+            return self._new(McpCall, "mcp", call.name, call.arguments)
         return None
 
     def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:

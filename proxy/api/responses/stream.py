@@ -14,6 +14,7 @@ from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
+from proxy.loop.shown import RunEvent
 from proxy.loop.tally import Tally, token_count
 
 # Fields that a response echoes -> their values if the request does not have them.
@@ -138,6 +139,8 @@ class ResponseStream:
         output: makes the events of its items.
     """
 
+    wants_answers = False
+
     def __init__(self, stream: EventStream, head: ResponseHead, output: OutputBuilder) -> None:
         self._head = head
         self.output = output
@@ -149,7 +152,7 @@ class ResponseStream:
         """The properties of the response; its `model` is the upstream's, if that was known before the first event."""
         return replace(self._head, model=self.output.model or self._head.model)
 
-    def show(self, _index: int, chunk: Json) -> Awaitable[None]:
+    def show(self, chunk: Json) -> Awaitable[None]:
         """Write a chunk of the only choice."""
         choices = chunk["choices"]
         if len(choices) != 1 or choices[0].get("logprobs"):
@@ -162,9 +165,9 @@ class ResponseStream:
             return self._outbox.write(event)
         return self._write(self.output.take(chunk))
 
-    async def tell(self, event: Json) -> bool:
-        """Write the changes that a progress event makes to the output; returns whether there are any."""
-        events = self.output.progress(event)
+    async def hear(self, event: RunEvent) -> bool:
+        """Write the changes that an event of the run makes to the output; returns whether there are any."""
+        events = self.output.hear(event)
         await self._write(events)
         return bool(events)
 

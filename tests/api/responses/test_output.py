@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.loop.actions import Respond, Stop
-from proxy.loop.chat import Turn
+from proxy.loop.chat import ToolCall, Turn
+from proxy.loop.results import ToolResult, failure
+from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
 from proxy.loop.tally import Tally
 from tests.api.responses.folding import fold
 
@@ -16,7 +18,7 @@ RUN = "a" * 32
 SEARCHING = OutputOptions(
     ResponseTools(search={"type": "web_search"}), lambda call: orjson.loads(call.arguments), sources=True
 )
-FOUND = [{"title": "A page", "url": "https://a.example/"}]
+FOUND = {"https://a.example/": "A page"}
 
 
 def delta(*, logprobs=None, **delta):
@@ -24,12 +26,13 @@ def delta(*, logprobs=None, **delta):
 
 
 def started(call_id="u1", tool="web_search", turn=1):
-    return {"type": "tool.started", "turn": turn, "tool": tool, "call_id": call_id, "arguments": '{"query":"q"}'}
+    return CallBegan(turn, ToolCall(call_id, tool, '{"query":"q"}'), None)
 
 
-def ended(kind="tool.completed", **event):
-    outcome = {"error": "no"} if kind == "tool.failed" else {"results": FOUND}
-    return {**started(**event), "type": kind, **outcome}
+def ended(*, failed=False, **event):
+    begun = started(**event)
+    result = failure("no") if failed else ToolResult("found", sources=FOUND)
+    return CallEnded(begun.turn, begun.call, result, 0.1)
 
 
 def built(*steps, options=None, broken_off=False, carried=None):
@@ -43,7 +46,7 @@ def built(*steps, options=None, broken_off=False, carried=None):
 
 
 def turn():
-    return lambda output: output.progress({"type": "turn.started"})
+    return lambda output: output.hear(TurnBegan(1))
 
 
 def show(**fields):
@@ -51,7 +54,7 @@ def show(**fields):
 
 
 def tool(event):
-    return lambda output: output.progress(event)
+    return lambda output: output.hear(event)
 
 
 def kinds(items):
@@ -112,7 +115,7 @@ def test_a_search_stands_between_the_text_before_it_and_the_answer_that_cites_it
 
 
 def test_a_search_that_fails_says_so_by_its_status():
-    events, (item,) = built(tool(started()), tool(ended("tool.failed")), options=SEARCHING)
+    events, (item,) = built(tool(started()), tool(ended(failed=True)), options=SEARCHING)
     assert events == [event for event in SEARCH if event != "web_search_call.completed"]
     assert (item["status"], item["action"]["sources"]) == ("failed", [])
 
@@ -133,9 +136,9 @@ def test_who_wants_to_see_them_sees_them_as_calls_of_our_own_server():
         "output_item.done",
     ]
     assert (item["server_label"], item["name"], item["arguments"]) == ("toolproxy", "web_search", '{"query":"q"}')
-    events, (item,) = built(tool(started()), tool(ended("tool.failed")), options=OutputOptions(server_calls=True))
+    events, (item,) = built(tool(started()), tool(ended(failed=True)), options=OutputOptions(server_calls=True))
     assert events[-2] == "mcp_call.failed"
-    assert item["error"]["content"] == [{"type": "text", "text": "no"}]
+    assert item["error"]["content"] == [{"type": "text", "text": failure("no").content}]
 
 
 def test_thoughts_are_reasoning_and_a_summary_too_where_it_is_asked():
@@ -271,7 +274,7 @@ STEPS = st.lists(
         st.integers(0, 2).map(lambda at: show(tool_calls=[opening(at, f"c{at}", "f", "{")])),
         st.sampled_from(["u1", "u2"]).map(lambda call_id: tool(started(call_id))),
         st.sampled_from(["u1", "u2"]).map(lambda call_id: tool(ended(call_id=call_id))),
-        st.sampled_from(["u1", "u2"]).map(lambda call_id: tool(ended("tool.failed", call_id=call_id))),
+        st.sampled_from(["u1", "u2"]).map(lambda call_id: tool(ended(failed=True, call_id=call_id))),
     )
 )
 
@@ -289,7 +292,7 @@ def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
 def test_only_text_that_follows_text_is_added_by_the_short_way():
     output = OutputBuilder(RUN, OutputOptions())
     assert output.grow_text("nothing is open") == b""
-    steps = [*output.progress({"type": "turn.started"}), *output.take(delta(content="One"))]
+    steps = [*output.hear(TurnBegan(1)), *output.take(delta(content="One"))]
     beginning = output.grow_text(" two")
     grown = [orjson.loads(beginning + b'" two"}')]
     refused = list(output.take(delta(refusal="No.")))

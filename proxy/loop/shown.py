@@ -1,0 +1,63 @@
+"""What a run says of itself beside its chunks, in order, to whoever shows it to a client: a closed union, for `match`.
+
+    TurnBegan   ( a chunk | CallBegan )*   CallEnded*   CallsAnswered?
+
+A call is said to begin at its place in the turn, whether it is run at once or only when the turn is complete.
+"""
+
+from typing import TypeAlias, final
+
+from msgspec import Struct
+
+from proxy.loop.actions import AnsweredCall
+from proxy.loop.chat import ToolCall
+from proxy.loop.results import ToolResult
+
+
+@final
+class TurnBegan(Struct, frozen=True):
+    """An upstream call has begun; `number` counts from 1."""
+
+    number: int
+
+
+@final
+class CallBegan(Struct, frozen=True):
+    """A call of a server tool is complete, and would be run if the turn ended here.
+
+    Attributes:
+        turn: the number of its turn.
+        call: the call, with its tool's own name.
+        model: the upstream's name for the model, which may not have been in a chunk yet; None: not known.
+    """
+
+    turn: int
+    call: ToolCall
+    model: str | None
+
+
+@final
+class CallEnded(Struct, frozen=True):
+    """A call that has begun has its result.
+
+    Attributes:
+        turn: the number of its turn.
+        call: the call.
+        result: the result, which may be a failure.
+        seconds: how long the call took.
+    """
+
+    turn: int
+    call: ToolCall
+    result: ToolResult
+    seconds: float
+
+
+@final
+class CallsAnswered(Struct, frozen=True):
+    """All server calls of the turn are answered, those that were not run included; in call order."""
+
+    calls: tuple[AnsweredCall, ...]
+
+
+RunEvent: TypeAlias = TurnBegan | CallBegan | CallEnded | CallsAnswered
