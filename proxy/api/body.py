@@ -163,6 +163,7 @@ def parse_chat_request(body: bytes) -> Json:
         if fault := message_fault(message):
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
+    make_whole(request, "n", "max_tool_calls")
     if not isinstance(request.get("stream"), bool | None):
         raise _at_fault("stream", "must be true or false")
     for name, check in () if _CHECKS.keys().isdisjoint(request) else _CHECKS.items():
@@ -220,6 +221,18 @@ def _format_fault(value: Any) -> _Fault | None:
 
 def _object_fault(value: Any) -> _Fault | None:
     return None if isinstance(value, dict) else ("", "must be an object")
+
+
+def whole(value: Any) -> Any:
+    """The integer that a number such as 44.0 is, as in JSON Schema; any other value unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def make_whole(fields: Json, *names: str) -> None:
+    """Make integers of the fields of these names, where some clients write 44.0."""
+    for name in names:
+        if isinstance(value := fields.get(name), float):
+            fields[name] = whole(value)
 
 
 def is_integer(value: Any, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:

@@ -15,7 +15,7 @@ setting counts; blocked domains are added up.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from proxy.api.body import is_integer
+from proxy.api.body import is_integer, whole
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
@@ -133,7 +133,7 @@ def _read_native(settings: Json) -> SearchFilters:
     """The filters in GLM's form, which has one domain; a list of domains is accepted as well."""
     domains = settings.get("search_domain_filter") or []
     listed = {"search_domain_filter": [domains] if isinstance(domains, str) else domains}
-    recency, count = settings.get("search_recency_filter"), settings.get("count")
+    recency, count = settings.get("search_recency_filter"), whole(settings.get("count"))
     if recency is not None and recency not in _NATIVE_RECENCIES:
         _refuse("tools", f"'search_recency_filter' must be one of {', '.join(_NATIVE_RECENCIES)}")
     size = settings.get("content_size")
@@ -146,7 +146,7 @@ def _read_native(settings: Json) -> SearchFilters:
 
 
 def _read_plugin(plugin: Json) -> SearchFilters:
-    most = plugin.get("max_results")
+    most = whole(plugin.get("max_results"))
     if most is not None and not is_integer(most, 1):
         _refuse("plugins", "'max_results' must be a positive integer")
     return SearchFilters(

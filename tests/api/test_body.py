@@ -79,3 +79,13 @@ def test_what_is_no_object_is_refused(value):
     if not isinstance(value, dict):
         with pytest.raises(RequestError):
             parse_chat_request(orjson.dumps(value))
+
+
+@pytest.mark.parametrize(("written", "read"), [(b"2.0", 2), (b"2", 2), (b"2.5", None), (b"true", None)])
+def test_a_whole_number_may_be_written_with_a_fraction(written, read):
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "n": %b}' % written
+    request = hostile.outcome(RequestError, lambda: parse_chat_request(body))
+    if read is None:
+        assert (request.status, request.param) == (400, "n")
+    else:
+        assert (request["n"], type(request["n"])) == (read, int)

@@ -905,6 +905,38 @@ async def test_a_kept_response_can_be_read_and_deleted(upstream, sdk):
     assert (fault.value.code, fault.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
+async def test_input_items_have_every_field_that_lists_of_openai_have(upstream):
+    upstream.replies = [whole("Hello")]
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    given = [
+        {"role": "user", "content": ["-", {**picture, "detail": None}, {**picture, "detail": "low"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Hm."}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "function_call", "call_id": "c", "name": "open_door", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [picture], "status": "incomplete"},
+    ]
+    given[0]["content"][0] = {"type": "input_text", "text": "Look."}
+    async with proxy_of(upstream) as url:
+        first = (await raw(url, {**ASK, "input": given})).json()
+        items = (await raw(url, None, method="GET", path=f"/{first['id']}/input_items?order=asc")).json()["data"]
+    message, answer, thought, call, output = items
+    assert [item.get("status") for item in items] == ["completed", "completed", None, "completed", "incomplete"]
+    assert [part.get("detail") for part in message["content"]] == [None, "auto", "low"]
+    assert answer["content"] == [{"type": "output_text", "text": "Hm.", "annotations": [], "logprobs": []}]
+    assert thought == given[2]
+    assert call["arguments"] == "{}"
+    assert output["output"] == [{**picture, "detail": "auto"}]
+
+
+@pytest.mark.parametrize("field", ["max_output_tokens", "max_tool_calls", "top_logprobs"])
+async def test_a_whole_number_may_be_written_with_a_fraction(upstream, field):
+    upstream.replies = [whole("Hello")]
+    async with proxy_of(upstream) as url:
+        answers = [await raw(url, {**ASK, field: value}) for value in (10.0, 10.5)]
+    assert [answer.status_code for answer in answers] == [200, 400]
+    assert isinstance(answers[0].json()[field], int)
+
+
 async def test_input_items_come_in_pages(upstream, sdk):
     upstream.replies = [whole("Hello")]
     messages = [{"role": "user", "content": str(n)} for n in range(5)]
@@ -1089,7 +1121,10 @@ async def test_a_fault_in_the_middle_is_an_error_and_a_failed_response(upstream,
     assert error["error"]["code"] == error["code"] == "upstream_error"
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
     assert failed["response"]["error"]["code"] == "server_error"
-    assert failed["response"]["output"][0]["content"][0]["text"] == "Hel"
+    [item] = failed["response"]["output"]
+    assert (item["content"][0]["text"], item["status"]) == ("Hel", "incomplete")
+    [done] = [event["item"] for event in events_in(response.text) if event["type"] == "response.output_item.done"]
+    assert done == item
     assert response.text.endswith("data: [DONE]\n\n")
 
 

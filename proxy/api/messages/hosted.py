@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.body import is_integer
+from proxy.api.body import is_integer, whole
 from proxy.api.messages.parts import refuse
 from proxy.api.search_filters import filters_of_tool, merged
 from proxy.loop.chat import Json, ToolCall
@@ -37,7 +37,7 @@ def read_demands(tool: Json, where: str) -> Demands:
     filters = filters_of_tool(tool, where)
     if filters.allow and filters.block:
         refuse(where, "may have `allowed_domains` or `blocked_domains`, not both")
-    most = tool.get("max_content_tokens")
+    most = whole(tool.get("max_content_tokens"))
     if most is not None and not is_integer(most, 1):
         refuse(f"{where}.max_content_tokens", "must be an integer of at least 1")
     return Demands(filters, None if most is None else most * _CHARACTERS_PER_TOKEN)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, NoReturn, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from proxy.api.body import make_whole
 from proxy.api.messages.parts import refuse
 from proxy.api.messages.tools import MessageTools
 from proxy.api.schema import SchemaCheck
@@ -148,6 +149,9 @@ def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequ
     Raises:
         RequestError: a field is not well formed; its name is `param`.
     """
+    make_whole(fields, "max_tokens", "max_tool_calls")
+    if isinstance(thinking := fields.get("thinking"), dict):
+        make_whole(thinking, "budget_tokens")
     try:
         request = msgspec.convert(fields, MessagesRequest)
     except msgspec.ValidationError as exc:

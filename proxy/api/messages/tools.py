@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.body import MOST_TOOLS, is_integer
+from proxy.api.body import MOST_TOOLS, is_integer, whole
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.hosted import NO_DEMANDS, Demands, read_demands
 from proxy.api.messages.parts import named, refuse
@@ -221,7 +221,7 @@ def _function(tool: Json, name: str, where: str) -> Json:
 
 
 def _hosted(tool: Json, kind: str, where: str) -> HostedTool:
-    most = tool.get("max_uses")
+    most = whole(tool.get("max_uses"))
     if most is not None and not is_integer(most, 1):
         refuse(f"{where}.max_uses", "must be an integer of at least 1")
     return HostedTool(kind, most, read_demands(tool, where))

@@ -1,7 +1,8 @@
 """The endpoints of a stored response, `/v1/responses/{id}`: read it, delete it, list its input, refuse to cancel it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
@@ -16,6 +17,11 @@ from proxy.loop.errors import RequestError
 from proxy.ports import Ports
 
 _DEFAULT_LIMIT, _MAX_LIMIT = 20, 100  # OpenAI's
+_WITHOUT_STATUS = frozenset({"reasoning", "additional_tools"})
+_FIELDS_OF_PARTS: Mapping[Any, Json] = {
+    "output_text": {"annotations": [], "logprobs": []},
+    "input_image": {"detail": "auto"},
+}
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
@@ -82,9 +88,24 @@ def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
         if after not in known:
             raise RequestError("'after' is not the id of an item of this response.", param="after")
         ordered = ordered[known.index(after) + 1 :]
-    page = [{"status": "completed", **item} if item["type"] == "message" else item for item in ordered[: int(limit)]]
+    page = [_as_resource(item) for item in ordered[: int(limit)]]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
     return {"object": "list", "data": page, **ends, "has_more": len(ordered) > len(page)}
+
+
+def _as_resource(item: Json) -> Json:
+    """An item with the fields that OpenAI's lists have and requests may leave out."""
+    if item["type"] in _WITHOUT_STATUS:
+        return item
+    item = _with_defaults(item, {"status": "completed"})
+    for key in ("content", "output"):
+        if isinstance(parts := item.get(key), list):
+            item[key] = [_with_defaults(part, _FIELDS_OF_PARTS.get(part.get("type"), {})) for part in parts]
+    return item
+
+
+def _with_defaults(given: Json, defaults: Json) -> Json:
+    return {**given, **{key: value for key, value in defaults.items() if given.get(key) is None}}
 
 
 def _query(scope: Scope) -> dict[str, str]:

@@ -205,6 +205,12 @@ class OutputBuilder:
             events += item.open() + item.close("completed")
         return events
 
+    def fail(self) -> Events:
+        """Close all items after a failure in the middle of the run: those that are open are incomplete."""
+        self._current = None
+        opened = [item for item in self._items if item.status == "in_progress"]
+        return [event for item in opened for event in self._end(item, "incomplete")]
+
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources

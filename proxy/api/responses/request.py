@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.api.body import MOST_TOOLS, expect, expect_few_blocks, is_integer, parse_object
+from proxy.api.body import MOST_TOOLS, expect, expect_few_blocks, is_integer, make_whole, parse_object
 from proxy.api.responses.conversation import ItemConversation, read_items
 from proxy.api.responses.tools import ResponseTools
 from proxy.api.schema import SchemaCheck
@@ -138,6 +138,7 @@ def read_request(fields: Json) -> ResponsesRequest:
         RequestError: a field is not well formed; its name is `param`.
     """
     expect(isinstance(fields.get("model"), str) and fields["model"], "model", "must be the name of a model")
+    make_whole(fields, "max_output_tokens", "max_tool_calls", "top_logprobs")
     for name in filter(fields.__contains__, _DEMANDS):
         is_met, demand = _DEMANDS[name]
         expect(fields[name] is None or is_met(fields[name]), name, demand)

@@ -187,7 +187,7 @@ class ResponseStream:
         """
         envelope = error.envelope()["error"]
         fields = {key: envelope[key] for key in ("code", "message", "param")}
-        self._append_all([{"type": "error", **fields, "error": envelope}])
+        self._append_all([*self.output.fail(), {"type": "error", **fields, "error": envelope}])
         self._encode_last(self.head.failed(self.output.items, error))
         return bytes(self._outbox.pending)
 

@@ -131,6 +131,15 @@ async def test_system_messages_stay_in_their_places_and_never_between_calls_and_
     assert request["reasoning_effort"] == "low"
 
 
+async def test_a_whole_number_may_be_written_with_a_fraction(upstream):
+    upstream.replies = [whole("Fine.")]
+    fields = {"max_tokens": 4000.0, "thinking": {"type": "enabled", "budget_tokens": 2000.0}, "max_tool_calls": 1.0}
+    async with proxy_of(upstream) as url:
+        answer = await raw(url, {**ASK, **fields, "tools": [{**SEARCH, "max_uses": 1.0}]})
+        refused = await raw(url, {**ASK, "max_tokens": 10.5})
+    assert (answer.status_code, refused.status_code) == (200, 400)
+
+
 async def test_a_tool_of_the_history_that_is_not_well_formed_is_refused_with_its_place(upstream):
     async with proxy_of(upstream) as url:
         response = await raw(url, {**ASK, "messages": [USER, system(adds({"name": "lamp"}))]})
