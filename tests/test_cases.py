@@ -9,10 +9,13 @@ A test's name is `FILE-SURFACE-MODE`; `relay` is a chat completion with no serve
 PENDING: take a line out once its cases pass. tests/cases/README.md says how a case is written.
 """
 
+import orjson
 import pytest
 
 from tests.player import case
+from tests.player.expectations import WORDS
 from tests.player.play import Player
+from tests.player.turns import DONE
 
 PENDING: tuple[str, ...] = (  # beginnings of tests' names
     "02-arguments-broken-",
@@ -20,9 +23,6 @@ PENDING: tuple[str, ...] = (  # beginnings of tests' names
     "02-arguments-own-",
     "11-types-http-",
     "11-types-mcp-",
-    "15-fold-bad-arguments-",
-    "15-fold-newlines-search-call-",
-    "15-fold-repeat-beside-call-",
 )
 
 
@@ -48,3 +48,55 @@ async def player():
 @pytest.mark.parametrize("play", list(_every_play()))
 async def test_a_case_has_the_outcome_that_it_expects(player, play):
     await player.play(play)
+
+
+async def test_a_case_whose_expectation_does_not_hold_fails_and_names_its_exchange(player):
+    one = case.load(case.FOLDER / "06-name-glm.json")
+    one["exchanges"][1]["expect"] = {"searches": ["another"]}
+    with pytest.raises(AssertionError, match="searches: ") as failure:
+        await player.play(next(case.plays(one)))
+    assert failure.value.__notes__ == ["in exchange 2: close key"]
+
+
+async def test_a_recorded_answer_is_compared_with_the_answer_of_today(player):
+    pieces = [
+        {"delta": {"role": "assistant", "content": "It"}},
+        {"delta": {"content": " rains."}, "finish_reason": "stop"},
+        DONE,
+    ]
+    request = {
+        "path": "/v1/chat/completions",
+        "body": {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True},
+    }
+    exchange = {"request": request, "upstream": [{"pieces": pieces}], "got": {"status": 200, "pieces": pieces}}
+    one = {"title": "A recorded case", "why": "It was reported.", "exchanges": [exchange]}
+    await player.play(next(case.plays(one)))
+    exchange["upstream"] = [{"text": "It snows."}]
+    with pytest.raises(AssertionError, match="It snows"):
+        await player.play(next(case.plays(one)))
+
+
+def test_a_file_that_is_no_case_is_refused_with_the_place_of_the_fault(tmp_path):
+    path = tmp_path / "case.json"
+    path.write_text('{"title": "t", "why": "w", "exchanges": [{"expect": {"txt": "x"}}]}')
+    with pytest.raises(AssertionError, match="/exchanges/0/expect: Additional properties"):
+        case.load(path)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "mcp", "command": ["x"]},
+        {"type": "python", "function": "os:system"},
+        {"type": "http", "headers": {"x": "${HOME}"}},
+    ],
+)
+def test_a_case_brings_no_command_no_function_and_no_headers(tmp_path, tool):
+    path = tmp_path / "case.json"
+    path.write_bytes(orjson.dumps({"title": "t", "why": "w", "config": {"tools": {"x": tool}}, "exchanges": [{}]}))
+    with pytest.raises(AssertionError, match="/config/tools/x: Additional properties"):
+        case.load(path)
+
+
+def test_the_schema_describes_every_word_of_expect():
+    assert case.SCHEMA["$defs"]["expect"]["properties"].keys() - {"on"} == WORDS.keys()

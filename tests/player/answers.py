@@ -73,7 +73,7 @@ def fold(raw: bytes, surface: str, *, streamed: bool) -> Answer:
     if surface in {"chat", "relay"}:
         assert found[-1] == "[DONE]", "a stream without its end"
         return _chat(_chat_message([one for one in found if one != "[DONE]"]))
-    if surface == "responses":
+    if surface.startswith("responses"):
         ends = [
             one for one in found if one != "[DONE]" and one["type"] in {"response.completed", "response.incomplete"}
         ]
@@ -229,4 +229,11 @@ def _add_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
 
 
-_WHOLE = {"chat": _chat, "relay": _chat, "responses": _responses, "messages": _messages, "messages-thinking": _messages}
+_WHOLE = {
+    "chat": _chat,
+    "relay": _chat,
+    "responses": _responses,
+    "responses-id": _responses,
+    "messages": _messages,
+    "messages-thinking": _messages,
+}

@@ -19,20 +19,15 @@ _VALIDATOR = jsonschema_rs.Draft202012Validator(SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One way to play a case.
-
-    `surface` is chat, relay, responses or messages; `chained` continues on Responses by `previous_response_id`, not by
-    sending all items again. `mode` is whole, stream, or fold: whole and then streamed, and the two compared.
-    """
+    """One way to play a case: on a surface of the format, whole, streamed, or both and compared (`fold`)."""
 
     case: dict[str, Any]
     surface: str
     mode: str
-    chained: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.surface}{'-id' if self.chained else ''}-{self.mode}"
+        return f"{self.surface}-{self.mode}"
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -45,12 +40,8 @@ def load(path: Path) -> dict[str, Any]:
 
 def plays(case: dict[str, Any]) -> Iterator[Play]:
     """All ways to play a case."""
-    continues = any({"results", "text"} & exchange.get("ask", {}).keys() for exchange in case["exchanges"][1:])
-    for surface in case.get("surfaces") or [surface_of(case["exchanges"][0]["request"]["path"])]:
-        for mode in case.get("modes") or ["as_asked"]:
-            yield Play(case, surface, mode)
-            if continues and surface == "responses":
-                yield Play(case, surface, mode, chained=True)
+    surfaces = case.get("surfaces") or [surface_of(case["exchanges"][0]["request"]["path"])]
+    return (Play(case, surface, mode) for surface in surfaces for mode in case.get("modes") or ["as_asked"])
 
 
 def surface_of(path: str) -> str:

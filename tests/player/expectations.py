@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 
-from tests.player.answers import Answer
+from tests.player.answers import Answer, fold
 from tests.player.requests import Request
 from tests.player.strict import pictures
+from tests.player.turns import written
 from tests.player.world import World
 
 ERROR = "error"
@@ -49,8 +50,32 @@ def check(expect: dict[str, Any], outcome: Outcome) -> None:
     assert all(ids), "a call without an id"
     assert len({*ids}) == len(ids), f"calls with one id: {ids}"
     for word, value in expect.items():
-        if word != "on":
-            globals()[word](outcome, value)
+        WORDS[word](outcome, value)
+
+
+def expected(case: dict[str, Any], exchange: dict[str, Any], surface: str) -> dict[str, Any]:
+    """What must hold of an exchange on a surface: of the case, of the exchange, and of either on that surface."""
+    words: dict[str, Any] = {}
+    for said in (case.get("expect", {}), exchange.get("expect", {})):
+        for word, value in (said | said.get("on", {}).get(surface, {})).items():
+            own = said.get(word)
+            words[word] = own | value if word == ERROR and own else value
+    words.pop("on", None)
+    return words
+
+
+def check_same_as_recorded(got: dict[str, Any], outcome: Outcome) -> None:
+    """The answer is the one that the client got when the case was recorded; ids, times and thoughts' seals apart."""
+    assert outcome.status == got.get("status", 200), f"status {outcome.status}"
+    raw = b"".join(written(piece, "") for piece in got.get("pieces", ()) if not isinstance(piece, int | float))
+    raw = raw or (orjson.dumps(got["body"]) if "body" in got else got["raw"].encode())
+    then, now = fold(raw, outcome.surface, streamed="pieces" in got), outcome.answer
+    same_words = (now.text, now.reasoning, now.finish) == (then.text, then.reasoning, then.finish)
+    assert same_words, f"the answer: {now.text!r}, {now.reasoning!r}, {now.finish}"
+    assert [(one["name"], one["arguments"]) for one in now.calls] == [
+        (one["name"], one["arguments"]) for one in then.calls
+    ]
+    assert (now.error or {}).get("code") == (then.error or {}).get("code"), now.error
 
 
 def error(outcome: Outcome, expected: dict[str, Any]) -> None:
@@ -216,3 +241,12 @@ def _arguments(found: str, wanted: dict[str, Any]) -> bool:
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same JSON; `1` and `true` are not."""
     return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
+
+
+WORDS = {
+    word.__name__: word
+    for word in (
+        error, text, not_shown, finish, calls, content_type, keepalives, upstream_calls, asked, pictures_asked,
+        bytes_asked, other_tools, history, searches, received, within_seconds, new_sessions,
+    )
+}  # fmt: skip

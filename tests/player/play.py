@@ -24,7 +24,7 @@ from proxy.telemetry import log
 from tests.player import requests
 from tests.player.answers import Answer, fold
 from tests.player.case import Play, surface_of
-from tests.player.expectations import Outcome, check
+from tests.player.expectations import Outcome, check, check_same_as_recorded, expected
 from tests.player.world import World
 from tests.serving import serving, serving_as_shipped
 
@@ -97,15 +97,16 @@ class Player:
             elif before is None:
                 request = requests.first(ask, play.surface, stream=stream)
             elif {"results", "text"} & ask.keys():
-                request = requests.later(before, answer, ask, play.surface, chained=play.chained)
+                request = requests.later(before, answer, ask, play.surface)
             else:
                 request = requests.again(before, stream=stream)
             self.world.begin(exchange)
-            expect = play.case.get("expect", {}) | exchange.get("expect", {})
-            expect |= expect.get("on", {}).get(play.surface, {})
             try:
                 outcome = await self._exchange(address, request, play.surface)
-                check(expect, outcome)
+                if "got" in exchange:
+                    check_same_as_recorded(exchange["got"], outcome)
+                else:
+                    check(expected(play.case, exchange, play.surface), outcome)
             except AssertionError as exc:
                 exc.add_note(f"in exchange {number}{': ' * ('title' in exchange)}{exchange.get('title', '')}")
                 raise

@@ -4,7 +4,8 @@ from typing import Any
 
 from tests.player.answers import Answer
 
-PATHS = {"chat": "/v1/chat/completions", "relay": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages", "messages-thinking": "/v1/messages"}  # fmt: skip
+PATHS = {"chat": "/v1/chat/completions", "relay": "/v1/chat/completions", "responses": "/v1/responses",
+    "responses-id": "/v1/responses", "messages": "/v1/messages", "messages-thinking": "/v1/messages"}  # fmt: skip
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PARAMETERS = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 QUESTION = "What is it?"
@@ -21,7 +22,7 @@ def first(ask: dict[str, Any], surface: str, *, stream: bool) -> Request:
     said = ask.get("messages") or [{"role": "user", "text": ask.get("text", QUESTION) * ask.get("times", 1)}]
     messages = [{"role": one["role"], "content": _content(one, surface)} for one in said]
     body: dict[str, Any] = {"model": ask.get("model", "m")}
-    body["input" if surface == "responses" else "messages"] = messages
+    body["input" if surface.startswith("responses") else "messages"] = messages
     if surface.startswith("messages"):
         headers["anthropic-version"] = "2023-06-01"
         body["max_tokens"] = 1000
@@ -51,20 +52,20 @@ def again(before: Request, *, stream: bool) -> Request:
     return {**before, "body": body | ({"stream": True} if stream else {})}
 
 
-def later(before: Request, answer: Answer, ask: dict[str, Any], surface: str, *, chained: bool) -> Request:
+def later(before: Request, answer: Answer, ask: dict[str, Any], surface: str) -> Request:
     """The request after an answer, which stands in the history as it came: with results for its calls, or a question."""
     results = ask.get("results", ())
     ids = [call["id"] for call in answer.calls]
     assert len(results) == len(ids), f"the case has {len(results)} results for {len(ids)} calls: {answer.calls}"
     body = {**before["body"]}
-    if surface == "responses":
+    if surface.startswith("responses"):
         new = [
             {"type": "function_call_output", "call_id": one, "output": text}
             for one, text in zip(ids, results, strict=True)
         ]
         new += [{"role": "user", "content": ask["text"]}] if "text" in ask else []
-        body["input"] = new if chained else [*body["input"], *answer.history, *new]
-        body |= {"previous_response_id": answer.response_id} if chained else {}
+        body["input"] = new if surface == "responses-id" else [*body["input"], *answer.history, *new]
+        body |= {"previous_response_id": answer.response_id} if surface == "responses-id" else {}
     elif surface.startswith("messages"):
         content: Any = [
             {"type": "tool_result", "tool_use_id": one, "content": text} for one, text in zip(ids, results, strict=True)
@@ -83,7 +84,7 @@ def _content(said: dict[str, Any], surface: str) -> Any:
     if "picture" not in said:
         return said["text"]
     url = "https://p.example/cat.png" if said["picture"] == "url" else f"data:image/png;base64,{PICTURE}"
-    if surface == "responses":
+    if surface.startswith("responses"):
         return [{"type": "input_text", "text": said["text"]}, {"type": "input_image", "image_url": url}]
     if surface.startswith("messages"):
         source = {"type": "url", "url": url}
@@ -97,4 +98,8 @@ def _function(name: str, surface: str) -> dict[str, Any]:
     if surface.startswith("messages"):
         return {"name": name, "description": name, "input_schema": PARAMETERS}
     function = {"name": name, "description": name, "parameters": PARAMETERS}
-    return {"type": "function", **function} if surface == "responses" else {"type": "function", "function": function}
+    return (
+        {"type": "function", **function}
+        if surface.startswith("responses")
+        else {"type": "function", "function": function}
+    )

@@ -3,6 +3,7 @@
 {"reasoning": "Hm.", "text": "I look.", "calls": [{"id": "c1", "name": "web_search", "arguments": {"query": "x"}}]}
 """
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,8 @@ def written(piece: Any, model: str) -> bytes:
         return piece.encode()
     if isinstance(piece, list):
         return b"".join(written(part, model) for part in piece)
+    if "base64" in piece:
+        return base64.b64decode(piece["base64"])
     choice = {"index": 0, "delta": piece["delta"], "finish_reason": piece.get("finish_reason")}
     rest = {key: value for key, value in piece.items() if key not in {"delta", "finish_reason"}}
     chunk = {**_head(model, "chat.completion.chunk"), "choices": [choice], **rest}
