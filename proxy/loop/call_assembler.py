@@ -103,7 +103,7 @@ class CallAssembler(Struct):
     upstream_call: CallUpstream
     so_far: list[PartialCall] = []
     client_count: int = 0
-    _streamed: StreamedCalls = field(default_factory=StreamedCalls)
+    _streamed: StreamedCalls | None = None  # most turns have no calls
     _ids: set[Any] | None = None  # of all calls in the conversation; None: no id has been needed yet
     _settled: int = 0  # how many calls from the first on can start no more, or not here
 
@@ -117,6 +117,8 @@ class CallAssembler(Struct):
             UpstreamError: the arguments are nested too deep, or a bound is passed.
         """
         shown: list[Json] = []
+        if self._streamed is None:
+            self._streamed = StreamedCalls()
         for entry in fragments:
             fragment = Fragment.read(entry, self.upstream_call.tools)
             entry.pop("index", None)
