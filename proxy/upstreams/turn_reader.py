@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 
-from proxy.loop import rawjson, sse
+from proxy.loop import sse
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import TEXT_FIELDS, Json
 from proxy.loop.errors import UpstreamError
@@ -19,6 +19,7 @@ from proxy.ports import EarlyCalls, Show
 from proxy.upstreams.answers import parse_chunk
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
+from proxy.upstreams.split_characters import SplitCharacters
 
 
 class TurnReader(Struct, eq=False):
@@ -35,6 +36,7 @@ class TurnReader(Struct, eq=False):
     show: Show
     early: EarlyCalls
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
+    characters: SplitCharacters = field(default_factory=SplitCharacters)
     pattern: ChunkPattern | None = None
     done: bool = False
 
@@ -65,7 +67,7 @@ class TurnReader(Struct, eq=False):
 
     async def _feed(self, event: sse.Event) -> None:
         """Take an event that does not fit the pattern of the last chunk."""
-        chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
+        chunk, _ = parse_chunk(event, self.profile, self.names, self.characters.loads)
         if chunk is None:
             return
         await self._show_parts(chunk, start_calls=True)
