@@ -22,9 +22,9 @@ from proxy import config as c
 from proxy.config_messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
 from proxy.config_rules import Parts, faults_in
 from proxy.config_warnings import warnings_in
+from proxy.header_names import SECRET_NAME
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
-from proxy.redact import SECRET_NAME
 
 _FAULTY: Final = object()  # in place of a value that could not be read; its fault is in `_Reader.faults`
 _NULL: Final = "tag:yaml.org,2002:null"

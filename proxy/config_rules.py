@@ -13,6 +13,7 @@ import msgspec
 
 from proxy import config as c
 from proxy.config_messages import within_struct
+from proxy.header_names import WRITTEN_BY_US
 from proxy.tools.arguments import schema_fault
 from proxy.tools.http import faults as http_tool
 from proxy.tools.search.description import Description
@@ -164,19 +165,16 @@ def _ending(url: str, *ends: str) -> str | None:
     return next((end for end in ends if url.rstrip("/").endswith(end)), None)
 
 
-# Headers of one hop, headers about the encoding of the message, and the header for `api_key`.
-_WRITTEN_BY_US: Final = frozenset({
-    "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "expect", "host",
-    "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-})  # fmt: skip
+# `authorization` is for `api_key`.
+_NOT_OF_UPSTREAMS: Final = WRITTEN_BY_US | {"authorization"}
 # Headers that concern only the client and the proxy.
-_OF_CLIENTS: Final = _WRITTEN_BY_US | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
+_OF_CLIENTS: Final = _NOT_OF_UPSTREAMS | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
 
 
 def _header_faults(parts: Parts) -> _Faults:
     for name, upstream in parts.upstreams.items():
         for header in upstream.headers:
-            if header.lower() in _WRITTEN_BY_US:
+            if header.lower() in _NOT_OF_UPSTREAMS:
                 yield f"upstreams.{name}.headers.{header}", "is written by the proxy itself"
         for header in upstream.forward_headers:
             if header.lower() in _OF_CLIENTS:
@@ -184,6 +182,10 @@ def _header_faults(parts: Parts) -> _Faults:
                     f"upstreams.{name}.forward_headers",
                     f"must not forward {header!r}: it concerns only the client and the proxy",
                 )
+    for name, tool in parts.tools.items():
+        for header in tool.headers if isinstance(tool, c.McpConfig) else ():
+            if header.lower() in WRITTEN_BY_US:
+                yield f"tools.{name}.headers.{header}", "is set by the proxy"
 
 
 def _state_faults(config: c.Config) -> _Faults:

@@ -1,14 +1,14 @@
 """The secrets of a configuration, and their masking in all output: logs, traces, pages, results."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 from urllib.parse import quote, quote_plus, urlsplit
 
 import msgspec
 import orjson
 
 from proxy.config import FROM_CLIENT, Config, HttpToolConfig, Key
+from proxy.header_names import SECRET_NAME
 
 Redact: TypeAlias = Callable[[str], str]
 
@@ -21,9 +21,6 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: quote(text, safe=""),
     quote_plus,
 )
-
-SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
-"""Matches the names of variables and headers whose values are secrets."""
 
 
 class Redactor:

@@ -7,7 +7,9 @@ import openai
 import orjson
 import pytest
 
+from proxy.app.application import create_app
 from proxy.config import TelemetryConfig
+from proxy.config_file import parse
 from proxy.telemetry import log
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
@@ -53,3 +55,19 @@ async def test_an_injected_transport_carries_every_request(upstream, sdk):
     assert got.choices[0].message.content == "From elsewhere."
     assert upstream.requests == []
     assert asked[0].endswith("/v1/chat/completions")
+
+
+async def test_a_websocket_is_refused_before_any_middleware_and_so_is_what_nobody_knows():
+    app = create_app(parse(CONFIG.format(upstream="http://127.0.0.1:9", more=""), {}))
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    await app({"type": "websocket", "path": "/healthz", "headers": []}, receive, send)
+    assert sent == [{"type": "websocket.close"}]
+    with pytest.raises(ValueError, match="'telnet' are not served"):
+        await app({"type": "telnet"}, receive, send)

@@ -160,6 +160,10 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools: {t: {type: mcp, url: 'http://x', command: [y]}}", "tools.t: needs either url or command"),
         ("tools: {t: {type: mcp, url: 'http://u:p@x'}}", "tools.t.url: must be an http:// or https:// URL"),
         ("tools: {t: {type: mcp, command: [y], headers: {a: b}}}", "tools.t.headers: go with url"),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', headers: {Transfer-Encoding: b}}}",
+            "tools.t.headers.Transfer-Encoding: is set by the proxy",
+        ),
         ("tools: {t: {type: mcp, url: 'http://x', env: {a: b}}}", "tools.t.env: goes with command"),
         (
             "tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}",

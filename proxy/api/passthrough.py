@@ -14,16 +14,14 @@ from proxy.api.exchange import while_wanted
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
 from proxy.beside import beside
+from proxy.header_names import HOP_BY_HOP
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
 from proxy.loop.tally import Tally, credible
 from proxy.loop.tokens import has_all_counts, tokens_in_text, with_estimates
 from proxy.ports import Model, Ports, RawRequest
 
-_HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
-    b"upgrade expect".split()
-)
+_HOP_BY_HOP = frozenset(name.encode() for name in HOP_BY_HOP)
 # Headers that concern only the client and the proxy, and headers that would select another account at the upstream.
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"host content-length authorization api-key x-api-key cookie openai-organization openai-project "

@@ -71,10 +71,22 @@ class Application:
         return self._process.telemetry.observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(scope, receive, send)
-            return
+        """Handle one ASGI connection. What is no HTTP request never gets to the middleware, which knows nothing else.
+
+        Raises:
+            ValueError: the server offers a connection of an unknown type.
+        """
+        match scope["type"]:
+            case "http":
+                pass
+            case "lifespan":
+                await self._lifespan(scope, receive, send)
+                return
+            case "websocket":
+                await send({"type": "websocket.close"})  # before it is accepted: the client gets a 403
+                return
+            case other:
+                raise ValueError(f"connections of the type {other!r} are not served")
         raw_path = scope.get("raw_path") or b""  # optional in ASGI
         if raw_path.startswith(_TWICE):
             scope["path"], scope["raw_path"] = scope["path"][len(_ROOT) :], raw_path[len(_ROOT) :]

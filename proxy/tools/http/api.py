@@ -14,6 +14,7 @@ import orjson
 
 from proxy import __version__
 from proxy.config import HttpToolConfig
+from proxy.header_names import SECRET_NAME
 from proxy.http.connect import reason
 from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
@@ -30,7 +31,6 @@ _SUCCESS, _REDIRECTS = range(200, 300), range(300, 400)
 _BUSY = frozenset((429, 502, 503, 504))  # a retry may succeed
 _TEXT_TYPE = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 _PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
-_SECRET_HEADER = re.compile("auth|cookie|key|pass|secret|signature|token", re.IGNORECASE)
 # Shorter values are not keys, and masking them would mutilate words.
 _SHORTEST_SECRET = 4
 _WORD = re.compile(r'[^\s=;,"]{8,}')
@@ -147,7 +147,7 @@ def secrets_in(config: HttpToolConfig) -> set[str]:
     sent = [parts.path, parts.query, *config.headers.values(), *strings_in(config.query), *strings_in(config.body)]
     found = {value for value in config.secrets if any(value in text for text in sent)}
     for name, value in config.headers.items():
-        if _SECRET_HEADER.search(name):
+        if SECRET_NAME.search(name):
             found |= {value, value.partition(" ")[2], *_WORD.findall(value)}  # "Bearer KEY", "session=KEY; theme=dark"
     return {value for value in found if len(value) >= _SHORTEST_SECRET}
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from proxy.config import HttpToolConfig, address_fault
+from proxy.header_names import WRITTEN_BY_US
 from proxy.tools import json_pointer
 from proxy.tools.arguments import schema_fault
 from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
@@ -14,8 +15,6 @@ Fault: TypeAlias = tuple[str, str]
 """The key of the entry that is at fault, and the description of the fault."""
 
 _NOT_IDEMPOTENT = ("POST", "PATCH")
-# The proxy sets these headers itself; `accept-encoding`, because the size of an answer is limited while it is read.
-_OURS = ("accept-encoding", "connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade")
 _WRONG_URL = (
     "must be http:// or https://, a host and a path, without user, fragment and blanks; "
     "a placeholder may stand in the path and the query only"
@@ -33,7 +32,7 @@ def faults(config: HttpToolConfig) -> Iterator[Fault]:
     yield from _placeholder_faults(config)
     yield from _place_faults(config)
     for name, value in config.headers.items():
-        if name.lower() in _OURS:
+        if name.lower() in WRITTEN_BY_US:
             yield f"headers.{name}", "is set by the proxy"
         if PLACEHOLDER.search(value):
             yield f"headers.{name}", "a model's words cannot stand in a header; put the placeholder in query or body"

@@ -7,6 +7,7 @@ from typing import Final
 import orjson
 
 from proxy.config import SERVER, SearchConfig, address_fault
+from proxy.header_names import WRITTEN_BY_US
 from proxy.loop.search import domain_rule
 from proxy.tools import json_pointer
 from proxy.tools.search.description import Description, description_of, shipped
@@ -43,6 +44,8 @@ def _template_faults(description: Description) -> Iterator[tuple[str, str]]:
         if not _is_json(getattr(description, name)):
             yield name, _NO_JSON
     for name, value in description.headers.items():
+        if name.lower() in WRITTEN_BY_US:
+            yield f"headers.{name}", "is set by the proxy"
         if set(names_in(value)) - {"api_key"}:
             yield f"headers.{name}", "{api_key} is the only placeholder that a header may have"
     if "query" not in names_in([description.url, description.query, description.body]):

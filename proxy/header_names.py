@@ -1,0 +1,17 @@
+"""The names of headers that are treated alike wherever they occur: those of one hop, those that are ours, secrets."""
+
+import re
+from typing import Final
+
+HOP_BY_HOP: Final = frozenset({
+    "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
+    "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+"""Headers for one connection, which are never passed on (RFC 9110, section 7.6.1, and the older ones in use)."""
+
+WRITTEN_BY_US: Final = HOP_BY_HOP | {"accept-encoding", "content-encoding", "content-length", "host"}
+"""Headers of a request that follow from its address and its body, or from how an answer is read within its bound.
+Nobody else may set them."""
+
+SECRET_NAME: Final = re.compile("auth|cookie|credential|key|pass|secret|signature|token", re.IGNORECASE)
+"""Matches the names of variables and headers whose values are secrets."""

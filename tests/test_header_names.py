@@ -1,0 +1,27 @@
+import pytest
+
+from proxy.config_file import parse
+from proxy.header_names import HOP_BY_HOP, SECRET_NAME, WRITTEN_BY_US
+from proxy.redact import secrets_of
+from proxy.tools.http.api import secrets_in
+
+ENTRY = "tools: {{t: {{type: http, description: d, parameters: {{}}, url: 'http://h/', headers: {{{name}: {value}}}}}}}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["X-Signature", "X-Credential", "Authorization", "Cookie", "X-Api-Key", "X-Pass", "X-Secret", "Private-Token"],
+)
+def test_a_secret_header_is_masked_in_the_log_and_in_results_alike(name):
+    config = parse(ENTRY.format(name=name, value="s3cret-value"), {})
+    assert "s3cret-value" in secrets_of(config)
+    assert "s3cret-value" in secrets_in(config.tools["t"])
+
+
+@pytest.mark.parametrize("name", ["Accept", "User-Agent", "X-City"])
+def test_other_headers_are_not(name):
+    assert not SECRET_NAME.search(name)
+
+
+def test_what_is_for_one_connection_is_nobodys_to_set():
+    assert HOP_BY_HOP < WRITTEN_BY_US
