@@ -14,7 +14,7 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
-from proxy.beside import beside
+from proxy.beside import beside, pause_in
 from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import CarriedTurns, Continuation, from_json, put_back, runs_in
@@ -144,7 +144,8 @@ class RequestResolver:
         """The request with the hidden messages of earlier `runs` put back, and the pages that these runs have found."""
         owner, share = scope[CALLER].scope, scope.get(SHARE)
         found: dict[str, Continuation | CarriedTurns] = {run: hidden[run] for run in runs if run in hidden}
-        for run in runs:
+        for at, run in enumerate(runs):
+            await pause_in(at)
             stored = None if run in found else await self._ports.store.get(owner, run)
             if stored is not None:
                 if share is not None:

@@ -1,5 +1,6 @@
 """The bounds of a request's JSON: its values, its messages and its blocks, on every surface over real sockets."""
 
+import asyncio
 import json
 import time
 from functools import partial
@@ -11,8 +12,11 @@ from hypothesis import given
 
 from proxy.api.json_bounds import holds_too_many_blocks, holds_too_many_values
 from proxy.api.messages.conversation import read_conversation
+from proxy.api.responses.stored import ResponseStore, StoredResponse
+from proxy.config import StateConfig
+from proxy.stores.memory import MemoryStore
 from tests import hostile
-from tests.fakes import whole
+from tests.fakes import FakeClock, whole
 from tests.serving import proxy_of
 
 MB = 1024 * 1024
@@ -131,3 +135,17 @@ def test_a_conversation_in_blocks_costs_no_more_than_in_proportion_to_its_length
     began = time.process_time()
     read_conversation(None, messages, lambda _: None, {})
     assert time.process_time() - began < 2  # a search for each block took more than 10 s
+
+
+async def test_a_conversation_of_thousands_of_stored_runs_gives_way_to_others():
+    responses = ResponseStore(MemoryStore(StateConfig(), clock=FakeClock(), max_bytes=10**9), "me")
+    references = [{"type": "item_reference", "id": f"msg_{at:032x}_0"} for at in range(2000)]
+    for at, reference in enumerate(references):
+        item = {**reference, "type": "message"}
+        await responses.put(StoredResponse({"id": f"resp_{at:032x}", "output": [item]}, []))
+    reading, rounds = asyncio.create_task(responses.history(references, None)), 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    assert len((await reading).own) == len(references)
+    assert rounds >= 9

@@ -113,3 +113,25 @@ def test_no_schema_keeps_the_event_loop(schema, text):
 def test_an_answer_nested_too_deep_to_be_checked_does_not_fit():
     text = '{"city": %s, "degrees": 12}' % ("[" * 500 + "]" * 500)
     assert SchemaCheck.of(CITY, param="text.format.schema").fault(text) == "it is nested too deep"
+
+
+@pytest.mark.parametrize("pattern", [r"\p{L}{1,90}", r"(?i)\p{L}{1,10}", "(a{1,200}b{1,200}){1,9}"])
+@pytest.mark.parametrize("keyword", ["pattern", "patternProperties"])
+def test_a_schema_of_a_thousand_expensive_patterns_is_compiled_in_time(pattern, keyword):
+    patterns = [f"{pattern}{number}" for number in range(1000)]
+    schema = {"properties": {f"p{at}": {"pattern": one} for at, one in enumerate(patterns)}}
+    if keyword == "patternProperties":
+        schema = {"patternProperties": {one: {"type": "integer"} for one in patterns}}
+    began = time.process_time()
+    SchemaCheck.of(schema, "schema")
+    assert time.process_time() - began < 0.5  # it took up to 20 s
+
+
+def test_a_pattern_that_is_too_large_permits_anything_and_one_that_is_none_is_refused():
+    schema = {"type": "object", "patternProperties": {r"^\p{L}{1,90}$": {}}, "additionalProperties": False}
+    assert SchemaCheck.of(schema, "schema").fault('{"a": 1}') is None
+    schema = {"type": "object", "patternProperties": {"^a{1,3}$": {}}, "additionalProperties": False}
+    assert "'b' was unexpected" in SchemaCheck.of(schema, "schema").fault('{"b": 1}')
+    for wrong in ("(a{2}", "[", 5):
+        with pytest.raises(RequestError):
+            SchemaCheck.of({"pattern": wrong}, "schema")

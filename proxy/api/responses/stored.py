@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 
 from proxy.api.body_memory import Share
 from proxy.api.responses.conversation import TURNS
-from proxy.beside import beside
+from proxy.beside import beside, pause_in
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound
@@ -121,6 +121,7 @@ class ResponseStore:
         self._owner = owner
         self._share = share
         self.bytes_read = 0
+        self._looked_up = 0
 
     async def put(self, stored: StoredResponse) -> None:
         """Store a response, for `state.ttl`."""
@@ -195,6 +196,8 @@ class ResponseStore:
         return looked_up[run_id][identity]
 
     async def _look_up(self, identity: str) -> StoredResponse | None:
+        self._looked_up += 1
+        await pause_in(self._looked_up)
         data = await self._store.get(self._owner, identity) if _RESPONSE_ID.fullmatch(identity) else None
         if data is None:
             return None
