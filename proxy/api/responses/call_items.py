@@ -7,7 +7,7 @@ from msgspec import field
 
 from proxy.api.responses.conversation import OUR_SERVER
 from proxy.api.responses.items import Events, Item, Status
-from proxy.api.responses.tools import ClientToolName
+from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
 from proxy.loop.chat import Json
 
 
@@ -20,6 +20,9 @@ class ClientCall(Item):
 
     def as_json(self) -> Json:
         """The item in its present state."""
+        if self.tool.kind == TOOL_SEARCH:
+            search = {"call_id": self.call_id, "execution": "client", "arguments": self._arguments()}
+            return {"id": self.id, "type": "tool_search_call", "status": self.status, **search}
         custom = self.tool.kind == "custom"
         given: Json = {"input": self._input()} if custom else {"arguments": "".join(self._pieces)}
         named = {"namespace": self.tool.namespace} if self.tool.namespace else {}
@@ -43,12 +46,20 @@ class ClientCall(Item):
             text = self._input()
             events.append(self.event("custom_tool_call_input.delta", delta=text))
             events.append(self.event("custom_tool_call_input.done", input=text))
-        else:
+        elif self.tool.kind == "function":
             if not self._pieces and status == "completed":  # clients parse the arguments
                 events += self.append_arguments("{}")
             arguments = "".join(self._pieces)
             events.append(self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments))
         return events + super().close(status)
+
+    def _arguments(self) -> Json:
+        """The arguments of a search for tools; empty until they are complete, and if they are no JSON object."""
+        try:
+            arguments = orjson.loads("".join(self._pieces))
+        except orjson.JSONDecodeError:
+            return {}
+        return arguments if isinstance(arguments, dict) and self.status != "in_progress" else {}
 
     def _input(self) -> str:
         """The string in a custom tool's arguments; if these are not well formed, all that the model wrote."""

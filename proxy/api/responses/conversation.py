@@ -1,7 +1,7 @@
 """The items of a Responses request as the messages of a chat request.
 
     adjacent reasoning, messages of the assistant, calls   one assistant message
-    function_call_output, custom_tool_call_output          a tool message directly after it, in call order
+    outputs of calls, tool_search_output                   a tool message directly after it, in call order
     message of any other role                              a message
     web_search_call, the proxy's own mcp_call              nothing: they do not contain what was found
     TURNS, which no client can send                        the messages of a stored response, and the results of the
@@ -18,19 +18,21 @@ import orjson
 from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES, expect
-from proxy.api.responses.declared import checked_tools
+from proxy.api.responses.declared import ADDITIONAL, FOUND, checked_tools, flat_names_of
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.parts import chat_parts, content_of, joined_text
+from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
-from proxy.loop.prompts import PICTURE_BELOW, PICTURES
+from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, PICTURE_BELOW, PICTURES
 
 OUR_SERVER = "toolproxy"
 TURNS = "toolproxy_turns"
 _ROLES = ("user", "system", "developer", "assistant")
 _NEEDS_A_ROLE = f"needs a role: {', '.join(_ROLES)}"
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_CALLS = ("function_call", "custom_tool_call", "tool_search_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output", FOUND)
 # The supported items -> the fields that must be strings in each.
 _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
     "message": ("role",),
@@ -39,6 +41,8 @@ _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
     "function_call_output": ("call_id",),
     "custom_tool_call": ("call_id", "name", "input"),
     "custom_tool_call_output": ("call_id",),
+    "tool_search_call": ("call_id",),
+    FOUND: ("call_id",),
     "item_reference": ("id",),
     "additional_tools": (),
     "web_search_call": (),
@@ -86,8 +90,10 @@ def _read(item: Any, where: str) -> Json:
     elif kind == "reasoning":
         for key in ("content", "summary"):
             expect(isinstance(item.get(key), list | None), where, f"needs a list as '{key}'")
-    elif kind == "additional_tools":
+    elif kind in (ADDITIONAL, FOUND):
         checked_tools(item, f"{where}.tools")
+    elif kind == "tool_search_call":
+        expect(isinstance(item.get("arguments"), dict), where, "needs 'arguments', an object")
     elif kind in _OUTPUTS:
         expect(isinstance(item.get("output"), str | list), where, "needs an 'output'")
         chat_parts(item["output"] if isinstance(item["output"], list) else (), f"{where}.output")
@@ -168,9 +174,9 @@ class _Writer:
                 self.messages.append({"role": item["role"], "content": content})
             case "reasoning":
                 self._add_reasoning(item)
-            case "function_call" | "custom_tool_call":
+            case kind if kind in _CALLS:
                 self._add_call(item)
-            case "function_call_output" | "custom_tool_call_output":
+            case kind if kind in _OUTPUTS:
                 self._flush()
             case "toolproxy_turns":
                 self._flush()
@@ -198,8 +204,13 @@ class _Writer:
                 self._thoughts += [text for text in texts if text]
 
     def _add_call(self, item: Json) -> None:
-        custom = item["type"] == "custom_tool_call"
-        arguments = orjson.dumps({"input": item["input"]}).decode() if custom else item["arguments"]
+        match item["type"]:
+            case "custom_tool_call":
+                arguments = orjson.dumps({"input": item["input"]}).decode()
+            case "tool_search_call":
+                arguments = rawjson.dumps(item["arguments"]).decode()
+            case _:
+                arguments = item["arguments"]
         function = {"name": self._name_of(item), "arguments": arguments}
         self._calls.append({"id": item["call_id"], "type": "function", "function": function})
 
@@ -232,9 +243,16 @@ class _Writer:
         outputs = self._outputs.get(call_id)
         if not outputs:
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")
-        output = outputs.popleft()["output"]
+        item = outputs.popleft()
+        output = _names_found(item) if item["type"] == FOUND else item["output"]
         parts = [{"type": "text", "text": output}] if isinstance(output, str) else chat_parts(output, "input")
         pictures = [part for part in parts if part["type"] == "image_url"]
         text = joined_text(parts) or (PICTURE_BELOW if pictures else "")
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
         return pictures
+
+
+def _names_found(item: Json) -> str:
+    """The result of a search for tools as the model reads it; the tools themselves are offered."""
+    names = flat_names_of(item.get("tools") or ())
+    return FOUND_TOOLS.format(names=", ".join(names)) if names else FOUND_NO_TOOLS

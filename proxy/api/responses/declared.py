@@ -1,4 +1,7 @@
-"""The tools that a Responses request declares in its `tools` and in `additional_tools` items."""
+"""The tools that a Responses request declares in its `tools`, in `additional_tools` items, and as found by the client.
+
+What a client's `tool_search` has found stands at the end, in the order found: an upstream may have cached the others.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,6 +9,7 @@ from typing import Any
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
+ADDITIONAL, FOUND = "additional_tools", "tool_search_output"  # items that hold tools
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 
 
@@ -20,11 +24,31 @@ def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -
     Raises:
         RequestError: the `tools` of the request are not well formed. (Items are checked when they are read.)
     """
-    return [*_in_items(before), *checked_tools(request, "tools"), *_in_items(own)]
+    items = [*before], [*own]
+    found = [tool for listed in items for tool in _in_items(listed, FOUND)]
+    added = [_in_items(listed, ADDITIONAL) for listed in items]
+    return [*added[0], *checked_tools(request, "tools"), *added[1], *found]
 
 
-def _in_items(items: Iterable[Json]) -> list[Json]:
-    return [tool for item in items if item["type"] == "additional_tools" for tool in item.get("tools") or ()]
+def _in_items(items: Iterable[Json], kind: str) -> list[Json]:
+    return [tool for item in items if item["type"] == kind for tool in item.get("tools") or ()]
+
+
+def flat_names_of(tools: Iterable[Json]) -> list[str]:
+    """The names of the client's own tools as a model has them, those in namespaces included."""
+    names: list[str] = []
+    for tool in tools:
+        match tool["type"]:
+            case "function" | "custom":
+                names.append(tool["name"])
+            case "namespace":
+                names += [flat_name(name, tool["name"]) for name in flat_names_of(tool.get("tools") or ())]
+    return names
+
+
+def flat_name(name: str, namespace: str | None) -> str:
+    """The name of a tool for a model, which knows no namespaces."""
+    return f"{namespace}__{name}" if namespace else name
 
 
 def checked_tools(holder: Json, where: str) -> Sequence[Json]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from proxy.api.responses.call_items import ClientCall, McpCall, SearchCall
 from proxy.api.responses.items import Events, Item, Message, Reasoning, Status
-from proxy.api.responses.tools import ResponseTools
+from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
@@ -22,6 +22,7 @@ from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, Turn
 from proxy.loop.texts import without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
+_PREFIXES: Mapping[Kind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}  # of the ids of calls
 ANNOTATIONS = "annotations"  # the key of the upstream's own annotations in a message or a delta
 _TEXT = ("content", CITATIONS, ANNOTATIONS)  # the keys of a delta for text and its citations
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
@@ -239,7 +240,7 @@ class OutputBuilder:
         if call is None or fragment.get("id"):
             events += self._end_current()
             name = self._options.tools.client_name_of(function.get("name") or "")
-            call = self._new(ClientCall, "ctc" if name.kind == "custom" else "fc", fragment["id"], name)
+            call = self._new(ClientCall, _PREFIXES[name.kind], fragment["id"], name)
             self._calls[fragment["index"]] = call
             events += call.open()
         return events + call.append_arguments(function.get("arguments") or "")

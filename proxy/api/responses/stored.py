@@ -38,6 +38,8 @@ _ID_PREFIXES = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
     "additional_tools": "at",
     "web_search_call": "ws",
     "mcp_call": "mcp",

@@ -5,28 +5,34 @@ custom       a function with one string, `input`; its calls are returned as `cus
 namespace    its functions, each as `NAMESPACE__NAME`; their calls are returned with `name` and `namespace`
              (custom tools and namespaces are always the client's: if a server tool has the same name, the model is
              given another one)
+tool_search  with `execution: client`, a function that searches the client's further tools; its calls are returned as
+             `tool_search_call`, and what the client finds is declared from there on (`declared`)
 web_search   the server's search, with its settings
 the others   hosted tools that are not available here: left out, and named in `x-tools-ignored`
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.responses.declared import objects_with_types
+from proxy.api.responses.declared import flat_name, objects_with_types
 from proxy.loop.chat import Json, choice_of, name_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
-from proxy.loop.prompts import GRAMMAR, RAW_INPUT
+from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
 
+_OWN = ("function", "custom", "namespace")
 _MODES = ("auto", "none", "required")
 _LONGEST_QUOTED = 128  # characters of the name of an unknown tool
 _ANY_SEARCH: Json = {"type": SEARCH}
 
 
-Kind: TypeAlias = Literal["function", "custom"]
+Kind: TypeAlias = Literal["function", "custom", "tool_search"]
+TOOL_SEARCH: Final = "tool_search"
+_KINDS_OF_CALLS: Mapping[str, Kind] = {"custom_tool_call": "custom", "tool_search_call": TOOL_SEARCH}
+_SEARCHED: Json = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
 
 class ClientToolName(Struct, frozen=True):
@@ -40,6 +46,9 @@ class ClientToolName(Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether this is a function without a namespace, which is the server's if a server tool has its name."""
         return self.kind == "function" and self.namespace is None
+
+
+_SEARCH_OF_CLIENT = ClientToolName(TOOL_SEARCH, TOOL_SEARCH)
 
 
 class ResponseTools(Struct, frozen=True):
@@ -72,8 +81,8 @@ class ResponseTools(Struct, frozen=True):
     def name_of(self, item: Json) -> str:
         """The flat name of the tool in a call of the client's history."""
         given = item.get("namespace")
-        kind: Kind = "custom" if item["type"] == "custom_tool_call" else "function"
-        name = ClientToolName(kind, item["name"], given if isinstance(given, str) else None)
+        kind = _KINDS_OF_CALLS.get(item["type"], "function")
+        name = ClientToolName(kind, item.get("name") or kind, given if isinstance(given, str) else None)
         return self.flat_name_of(name) or _flat(name)
 
     def flat_name_of(self, name: ClientToolName) -> str | None:
@@ -147,8 +156,8 @@ def read_tools(
         while flat in taken:
             flat, number = f"{flat}_{number}", number + 1
         client_names[flat], flat_names[name] = name, flat
-        functions.append(_function(tool, flat, custom=name.kind == "custom"))
-    hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
+        functions.append(_function(tool, flat, name.kind))
+    hosted = [tool for tool in declared if tool["type"] not in _OWN and not _is_search_of_client(tool)]
     newest = next((tool for tool in reversed(hosted) if _named(tool) == SEARCH), None)
     search = _search(newest) if newest and _is_live_search(newest) else None
     ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if search is None or _named(tool) != SEARCH))
@@ -165,10 +174,16 @@ def _own(declared: Iterable[Json]) -> Iterator[tuple[Json, ClientToolName]]:
         match tool["type"]:
             case "function" | "custom":
                 yield tool, _client_name(tool, None)
+            case _ if _is_search_of_client(tool):
+                yield tool, _SEARCH_OF_CLIENT
             case "namespace":
                 for inner in tool.get("tools") or ():
                     if inner["type"] in ("function", "custom"):
                         yield inner, _client_name(inner, tool["name"])
+
+
+def _is_search_of_client(tool: Json) -> bool:
+    return tool["type"] == TOOL_SEARCH and tool.get("execution") == "client"
 
 
 def _client_name(tool: Json, namespace: str | None) -> ClientToolName:
@@ -176,17 +191,19 @@ def _client_name(tool: Json, namespace: str | None) -> ClientToolName:
 
 
 def _flat(name: ClientToolName) -> str:
-    return f"{name.namespace}__{name.name}" if name.namespace else name.name
+    return flat_name(name.name, name.namespace)
 
 
-def _function(tool: Json, flat: str, *, custom: bool) -> Json:
-    if custom:
+def _function(tool: Json, flat: str, kind: Kind) -> Json:
+    if kind == "custom":
         parameters: Json = {"type": "object", "properties": {"input": {"type": "string", "description": RAW_INPUT}}}
         parameters |= {"required": ["input"], "additionalProperties": False}
         described = [tool.get("description"), _grammar(tool.get("format"))]
         description = "\n\n".join(text for text in described if isinstance(text, str) and text)
         return {"type": "function", "function": {"name": flat, "description": description, "parameters": parameters}}
     fields = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
+    if kind == TOOL_SEARCH:
+        fields = {"description": SEARCH_TOOLS, "parameters": _SEARCHED, **fields}
     return {"type": "function", "function": {"name": flat, **fields}}
 
 

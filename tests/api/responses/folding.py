@@ -38,6 +38,8 @@ class _Folded:
     def done(self, item, final):
         """The final item says nothing that the deltas have not said, but for what has no delta."""
         no_delta = {"status", "encrypted_content", "action", "error"}
+        if item["type"] == "tool_search_call":
+            no_delta.add("arguments")
         assert {key: value for key, value in item.items() if key not in no_delta} == {
             key: value for key, value in final.items() if key not in no_delta
         }
