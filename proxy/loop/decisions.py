@@ -124,7 +124,7 @@ class CallHistory(Struct):
         """Count calls that were started early and then refused, each with its result if it has one."""
         own = {tool.name: tool for tool in self.tools.values()}  # a client's tool may have taken a tool's own name
         for call, result in calls:
-            self.tally.count_call(own[call.name])
+            self.tally.count_call(own[call.name], dropped=True)
             if result is not None:
                 self.tally.add_cost(result)
 
@@ -155,7 +155,7 @@ class TurnDecisions:
 
     def __init__(self, history: CallHistory, stop: Stop | None = None, has_ended: HasEnded | None = None) -> None:
         self._history, self._stop, self._has_ended = history, stop, has_ended
-        self._total, self._by_tool = history.tally.total_tool_calls, {**history.tally.tool_calls}
+        self._total, self._by_tool = history.tally.calls, history.tally.calls_by_tool
         self._first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
 
     def decide(self, call: ToolCall) -> CallDecision:

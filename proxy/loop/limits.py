@@ -55,7 +55,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         """
         if not expired and used.turns >= self.max_turns - 1:
             return Stop.MAX_TURNS
-        if not expired and used.total_tool_calls >= self.max_tool_calls:
+        if not expired and used.calls >= self.max_tool_calls:
             return self.calls_stop
         return self.exhausted(used, expired=expired)
 

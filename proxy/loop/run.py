@@ -218,7 +218,7 @@ class Run:
             self._transcript.add(turn, self._answers, ANSWER_NOW)
             return self._force()
         limits, used = self.limits, self.tally
-        left = limits.max_tool_calls - used.total_tool_calls, limits.max_turns - 1 - used.turns
+        left = limits.max_tool_calls - used.calls, limits.max_turns - 1 - used.turns
         self._transcript.add(turn, self._answers, budget_left(*left) if limits.guidance else None)
         return self.start_turn()
 

@@ -26,6 +26,8 @@ class Tally(Struct):
         web_searches: the number of calls of tools that search the web.
         failed_tool_calls: the number of tool calls that failed.
         tool_cost: the cost of the tool calls; None: none of them has a price.
+        dropped: the tool's own name -> the number of its calls that were started early for a turn that came to nothing.
+            They are used and paid for, but no limit of a request counts them.
     """
 
     turns: int = 0
@@ -35,6 +37,17 @@ class Tally(Struct):
     web_searches: int = 0
     failed_tool_calls: int = 0
     tool_cost: float | None = None
+    dropped: dict[str, int] = {}
+
+    @property
+    def calls_by_tool(self) -> dict[str, int]:
+        """The tool's own name -> the number of its calls that count for the limits of the request."""
+        return {name: number - self.dropped.get(name, 0) for name, number in self.tool_calls.items()}
+
+    @property
+    def calls(self) -> int:
+        """The number of all tool calls that count for the limits of the request."""
+        return self.total_tool_calls - sum(self.dropped.values())
 
     @property
     def total_tokens(self) -> int:
@@ -54,8 +67,10 @@ class Tally(Struct):
             return None
         return round((self.tool_cost or 0) + (models or 0), 9)
 
-    def count_call(self, tool: ToolSpec) -> None:
-        """Count a call of a tool."""
+    def count_call(self, tool: ToolSpec, *, dropped: bool = False) -> None:
+        """Count a call of a tool; `dropped`: it was started early for a turn that came to nothing."""
+        if dropped:
+            self.dropped[tool.name] = self.dropped.get(tool.name, 0) + 1
         self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + 1
         self.total_tool_calls += 1
         self.web_searches += tool.searches

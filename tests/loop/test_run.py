@@ -799,6 +799,14 @@ def test_calls_that_were_started_in_vain_are_counted_with_what_their_turn_has_us
     assert tally.tool_calls == {"web_search": 2}
 
 
+def test_calls_that_were_started_in_vain_leave_the_limits_to_the_turn_that_is_asked_again():
+    run = run_of(tools=(replace(SEARCH, max_calls=1), TIME), max_tool_calls=1)
+    play = Playbook(run) << asks()
+    run.count_dropped([(call(), ToolResult("found"))])
+    play >> calls(call()) << runs("web_search")
+    assert run.tally.tool_calls == {"web_search": 2}
+
+
 # -- a context that is full --
 
 FULL = ContextFull("too long")

@@ -297,7 +297,7 @@ class _Reader:
             return model_text_of(content, tool)
         pages, text = search_in(content, tool, self._unseal)
         self.pages += pages
-        return text or NO_PAGES
+        return text or self._unseal(block.get("encrypted_content")) or NO_PAGES
 
     def _take_result(self, block: Json, where: str, answered: set[str]) -> str:
         given = string_in(block, "tool_use_id", where)

@@ -342,7 +342,7 @@ class MessageBuilder:
             return fetch_block(call_id, answered, self._options.now())
         pages = pages_of(answered)
         self._cited.add(pages)
-        return search_block(call_id, pages, self._options.seal)
+        return search_block(call_id, pages, answered.content, self._options.seal)
 
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:

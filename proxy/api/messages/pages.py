@@ -4,8 +4,9 @@
     search_in, model_text_of, other_text_of    <--    the client
 
 A client carries the result of a search: the text that the model has read is cut into one piece per page, and each piece
-is sealed beside its page as `encrypted_content`. The pieces together are exactly the same text again. The text of a
-fetched page is in its block unsealed. The note on the budget that followed it is not, because it would be out of date.
+is sealed beside its page as `encrypted_content`. The pieces together are exactly the same text again. A text without
+pages is sealed in the block itself. The text of a fetched page is in its block unsealed. The note on the budget that
+followed it is not, because it would be out of date.
 """
 
 import re
@@ -116,8 +117,11 @@ def error_code(answered: AnsweredCall, *, is_page: bool) -> str:
     return _CODES.get(outcome, "unavailable")
 
 
-def search_block(call_id: str, pages: list[FoundPage], seal: Callable[[str], str]) -> Json:
-    """The result block of a search."""
+def search_block(call_id: str, pages: list[FoundPage], text: str, seal: Callable[[str], str]) -> Json:
+    """The result block of a search.
+
+    Without pages, such as where a search knows the answer itself, the block carries the text that the model has read.
+    """
     listed = [
         {
             "type": "web_search_result",
@@ -128,7 +132,8 @@ def search_block(call_id: str, pages: list[FoundPage], seal: Callable[[str], str
         }
         for page in pages
     ]
-    return {"type": "web_search_tool_result", "tool_use_id": call_id, "content": listed}
+    block: Json = {"type": "web_search_tool_result", "tool_use_id": call_id, "content": listed}
+    return block if pages else {**block, "encrypted_content": seal(text)}
 
 
 def fetch_block(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Json:

@@ -97,6 +97,23 @@ async def test_what_the_model_read_comes_back_with_the_blocks_and_without_a_stor
 
 
 @BOTH
+async def test_what_a_search_found_without_a_page_comes_back_too(upstream, streaming):
+    upstream.replies = replies(streaming, says(calls=[SEARCH_CALL]), says("42."), says("Yes."))
+    upstream.search = Reply([orjson.dumps({"answerBox": {"answer": "The answer is 42."}})])
+    async with proxy_of(upstream) as url:
+        first = await ask(url, streaming=streaming, tools=[SEARCH])
+        assert first["content"][1]["content"] == []
+        messages = follow_up(first, {"type": "text", "text": "Sure?"})
+        await ask(url, streaming=streaming, tools=[SEARCH], messages=messages)
+        del messages[1]["content"][1]["encrypted_content"]
+        await ask(url, streaming=streaming, tools=[SEARCH], messages=messages)
+    _, then, later, without = (request["messages"] for request in upstream.requests)
+    assert "The answer is 42." in later[3]["content"]
+    assert later[3]["content"] == then[3]["content"]
+    assert without[3]["content"] == "(The search found no pages.)"
+
+
+@BOTH
 async def test_a_changed_or_foreign_result_leaves_title_and_url(upstream, streaming):
     upstream.replies = replies(streaming, says("Yes."))
     page = {
