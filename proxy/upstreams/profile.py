@@ -7,6 +7,7 @@ and apply it in `request_body.prepare` if it concerns requests, or in `answers.m
 To add a kind of upstream, add a `Profile` here and to `PROFILES`, and its name to `config.UpstreamConfig.profile`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ class Profile:
         name: the profile's name in the configuration.
         roles: roles that the upstream does not know -> the nearest role that it knows.
         fields: OpenAI's names of request fields -> the upstream's names.
+        without_max_tokens: models that refuse `max_tokens` and take `max_completion_tokens`; None: none does.
         ranges: fields with a narrower range than OpenAI's; other values are moved to the limit of the range.
         lists: fields that have to be a list, where OpenAI also accepts a single value.
         efforts: values of `reasoning_effort` that the upstream refuses -> the fields that replace it; a field that the
@@ -48,6 +50,7 @@ class Profile:
     name: str
     roles: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
+    without_max_tokens: re.Pattern[str] | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     lists: frozenset[str] = frozenset()
     efforts: Mapping[str, Json] = field(default_factory=dict)
@@ -73,7 +76,12 @@ class Profile:
         return bool(self.roles or self.string_tool_content or self.reasoning_field)
 
 
-OPENAI = Profile(name="openai")
+OPENAI = Profile(
+    name="openai",
+    # OpenAI's reasoning models, also behind Azure and gateways: 400 "Use 'max_completion_tokens' instead". Servers of
+    # other models may know only max_tokens.
+    without_max_tokens=re.compile(r"(?:.*/)?(?:o[1-9]|gpt-5)(?:[-.].*)?"),
+)
 
 # Z.AI and bigmodel: from their specification, their SDKs, reports of users, and recordings.
 GLM = Profile(

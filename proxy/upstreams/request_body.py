@@ -24,6 +24,7 @@ from proxy.upstreams.profile import OPENAI, Profile
 MOST_KEPT = 256 * 1024
 _BEFORE_MESSAGES = len(b'{"messages":[')
 _LENGTH = "max_tokens"  # becomes smaller from turn to turn if it limits the whole run
+_LONG_LENGTH = "max_completion_tokens"
 _LAST_FIELDS = ("messages", _LENGTH)  # at the end, so that more messages can be added
 _EFFORT = "reasoning_effort"
 # The fields in which servers send a model's reasoning.
@@ -40,6 +41,7 @@ class SerializedRequest(Struct, eq=False):
         body: the request before the profile was applied.
         start: the JSON of the request, to the end of the last message.
         end: the rest of the JSON.
+        length: the field that bounds the answer.
     """
 
     profile: Profile
@@ -48,6 +50,7 @@ class SerializedRequest(Struct, eq=False):
     body: Json
     start: bytes
     end: bytes
+    length: str = _LENGTH
 
     def extend(self, call: CallUpstream, profile: Profile, model: str) -> bool:
         """Extend this request to that of `call`; False: they differ otherwise, or a name has to be replaced."""
@@ -66,7 +69,7 @@ class SerializedRequest(Struct, eq=False):
         if ToolNames.replaced_in(added) is not None:
             return False
         if _LENGTH in added:
-            self.end = _end_of(added)
+            self.end = _end_of({self.length: added[_LENGTH]}, self.length)
         if added["messages"]:
             written = rawjson.dumps({"messages": added["messages"]})
             self.start = b"".join((self.start, b",", written[_BEFORE_MESSAGES:-2]))
@@ -103,18 +106,23 @@ def serialize(
         for name in _LAST_FIELDS:
             if name in body:
                 body[name] = body.pop(name)
+        length = _LENGTH
+        if _LENGTH in body and profile.without_max_tokens is not None and _LONG_LENGTH not in body:
+            length = _LONG_LENGTH if profile.without_max_tokens.fullmatch(model) else _LENGTH
+            body[length] = body.pop(_LENGTH)
         if names is not None:
             return rawjson.dumps(body), names
-        end = _end_of(body)
-        request = SerializedRequest(profile, model, call.step, call.body, rawjson.dumps(body).removesuffix(end), end)
+        end = _end_of(body, length)
+        start = rawjson.dumps(body).removesuffix(end)
+        request = SerializedRequest(profile, model, call.step, call.body, start, end, length)
     if len(request.start) <= MOST_KEPT:
         latest[call.run_id] = request
     return request.start + request.end, None
 
 
-def _end_of(body: Json) -> bytes:
-    """The bytes after the last message of a request."""
-    return b'],"%s":%s}' % (_LENGTH.encode(), rawjson.dumps(body[_LENGTH])) if _LENGTH in body else b"]}"
+def _end_of(body: Json, length: str) -> bytes:
+    """The bytes after the last message of a request; `length`: the field that bounds the answer, if it has one."""
+    return b'],"%s":%s}' % (length.encode(), rawjson.dumps(body[length])) if length in body else b"]}"
 
 
 def prepare(request: Json, profile: Profile) -> Json:

@@ -104,6 +104,28 @@ def test_another_attempt_at_a_turn_sends_the_same_bytes(profile):
     assert serialize(call, profile, "m", latest) == serialize(call, profile, "m", latest)
 
 
+@pytest.mark.parametrize("model", ["o3", "o4-mini", "gpt-5", "openai/gpt-5.1-codex"])
+def test_openais_reasoning_models_get_the_bound_of_an_answer_under_the_name_that_they_take(model):
+    latest = {}
+    for number, (added, most) in enumerate([((), 100), ((ASKS, FOUND), 90)], 1):
+        call = turn(USER, *added, number=number, max_tokens=most)
+        body, _ = sent(call, OPENAI, model, latest)
+        assert body == sent(call, OPENAI, model)[0]
+        assert (body["max_completion_tokens"], len(body["messages"])) == (most, 1 + len(added))
+        assert "max_tokens" not in body
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "openai/gpt-oss-120b", "olmo-3", "grok-5", "glm-5", "solo1"])
+@profiles
+def test_other_models_get_the_bound_as_max_tokens(model, profile):
+    assert sent(turn(USER, max_tokens=100), profile, model)[0]["max_tokens"] == 100
+
+
+def test_a_client_that_sends_both_bounds_sends_both():
+    body, _ = sent(turn(USER, max_tokens=100, max_completion_tokens=90), OPENAI, "o3")
+    assert (body["max_tokens"], body["max_completion_tokens"]) == (100, 90)
+
+
 def test_runs_of_one_request_do_not_share_their_messages():
     latest = {}
     for message in (FOUND, EMPTY):
