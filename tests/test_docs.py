@@ -14,6 +14,7 @@ import pytest
 from proxy import Tool
 from proxy.api.responses import stream
 from proxy.config_file import parse
+from proxy.loop.fence import unfenced
 from tests.fakes import FakeUpstream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -105,10 +106,10 @@ async def test_the_template_for_tools_of_your_own_runs(tmp_path, monkeypatch, sd
         sys.modules.pop("my_tools", None)
     told = [message["content"] for message in upstream.requests[1]["messages"] if message["role"] == "tool"]
     assert '{"article":"hammer","shop":"north","pieces":3}' in told[0]
-    assert orjson.loads(told[1])["error"] == "There is no article 'saw'; there are hammer, nails."
+    assert unfenced(orjson.loads(told[1])["error"]) == "There is no article 'saw'; there are hammer, nails."
     assert "shop: " in orjson.loads(told[2])["error"]
     assert "Manual of the hammer" in told[3]
-    assert orjson.loads(told[4])["error"] == "The archive is busy."
+    assert unfenced(orjson.loads(told[4])["error"]) == "The archive is busy."
     assert "url_citation" in str(chunks)
     (offered,) = [tool for tool in upstream.requests[0]["tools"] if tool["function"]["name"] == "in_stock"]
     assert offered["function"]["parameters"]["properties"] == {

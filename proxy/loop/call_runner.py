@@ -8,7 +8,7 @@ from proxy.loop import results
 from proxy.loop.chat import Json, ToolCall
 from proxy.loop.decisions import TurnDecisions
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
-from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
+from proxy.loop.results import InvalidArguments, ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
 from proxy.ports import Audience, Clock, Observer, elapsed
@@ -165,7 +165,10 @@ class CallRunner:
         except ToolError as exc:
             observe("tool.failed", **where, seconds=elapsed(clock, began), outcome=exc.outcome, why=exc.why)
             is_busy = isinstance(exc, ToolUnavailable) and exc.cause == "busy"
-            return results.failure(str(exc), outcome="busy" if is_busy else exc.outcome)
+            outcome = "busy" if is_busy else exc.outcome
+            if isinstance(exc, InvalidArguments):
+                return results.failure(str(exc), outcome=outcome)
+            return self._counted(results.failure_of(call.name, str(exc), outcome=outcome, max_bytes=self._most_bytes))
         except asyncio.CancelledError:
             observe("tool.abandoned", **where, seconds=elapsed(clock, began))
             raise
@@ -174,7 +177,12 @@ class CallRunner:
             return results.failure(TOOL_FAILED)
         end = {"seconds": elapsed(clock, began), "characters": len(output.text), **output.log_fields}
         observe("tool.completed", **where, **end, content={"result": output.text})
-        most = max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
-        result = results.success(call.name, output, max_bytes=most)
+        return self._counted(results.success(call.name, output, max_bytes=self._most_bytes))
+
+    @property
+    def _most_bytes(self) -> int:
+        return max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
+
+    def _counted(self, result: ToolResult) -> ToolResult:
         self._result_bytes_left -= len(result.content.encode())
         return result

@@ -1,28 +1,23 @@
 """The outcome of a tool call: the tool's output or its failure, and the result that the model reads.
 
-A result is fenced as data, is bounded, and cannot close its own fence.
+Both are fenced as data and bounded (`fence`). A failure is an object, `{"error": ...}`, with the fence in its text.
 """
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Literal, TypeAlias
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
-from proxy.loop.prompts import RESULT_CUT, RESULT_HALVED, RESULT_IS_DATA, RESULT_LEFT_OUT
+from proxy.loop import fence
+from proxy.loop.prompts import RESULT_CUT, RESULT_HALVED, RESULT_LEFT_OUT
 from proxy.loop.search import SearchHit
 
-_OPENING = "<tool_result "
-_CLOSE = "\n</tool_result>"
-_CLOSING = re.compile(r"<\s*/\s*tool_result", re.IGNORECASE)
-INVISIBLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""Control characters but tab and newline, some of which break chat templates; characters that reverse the direction of
-text; and tag characters, which hide text from people but not from models."""
-_CANNOT_STAND_IN_A_TAG = re.compile(r"[^!#-;=?-~]+")
-_LONGEST_SOURCE = 500
+_FAILURE = '{"error":'
 _LONGEST_FAILURE = 2048  # bytes of UTF-8
+_LONGEST_QUOTED = 500  # characters of arguments that a history cannot hold
 _SHORTEST_HALVED = 512  # characters; to cut shorter texts makes no room, and takes away what they say
 
 BEYOND_LIMIT = "budget"
@@ -66,7 +61,7 @@ class ToolResult(Struct, frozen=True):
         content: the whole text for the model.
         failed: whether the call could not be carried out.
         sources: URL -> title of the pages that the text comes from; they may be cited.
-        text: the part of the tool's own text that the model reads.
+        text: the part of the tool's own text that the model reads, without the fence; empty if there is none.
         hits: the pages that a search found.
         outcome: the kind of failure, in one word; `budget`: the call was beyond a limit and was not run.
         cost: the cost of the call; None: the tool has no price, or the call failed.
@@ -164,23 +159,13 @@ class InvalidArguments(ToolError):
 
 
 def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
-    """A tool's output as a result: at most `max_bytes` of UTF-8, cut between characters, and fenced as data.
-
-    The text cannot close its own fence, and has no control characters, which break some chat templates.
-    """
-    text, source = output.text, ""
+    """A tool's output as a result: at most `max_bytes` of UTF-8, cut between characters, and fenced as data."""
+    text = output.text
     if len(text) > max_bytes or not text.isascii():
         text = _cut(text, max_bytes)
-    # This test is cheap; a search character by character would cost 8 % of a request with one tool call.
-    if not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()):
-        text = INVISIBLE.sub("", text)
-    if "<" in text:
-        text = _CLOSING.sub(r"<\\/tool_result", text)
-    if len(output.sources) == 1:  # the result is a page
-        (url,) = output.sources
-        source = f' source="{_CANNOT_STAND_IN_A_TAG.sub("", url)[:_LONGEST_SOURCE]}"'
-    fenced = f'<tool_result tool="{tool}"{source} note="{RESULT_IS_DATA}">\n{text}{_CLOSE}'
-    return ToolResult(fenced, sources=output.sources, text=text, hits=output.hits, cost=output.cost)
+    text = fence.harmless(text)
+    content = fence.fenced(tool, text, output.sources)
+    return ToolResult(content, sources=output.sources, text=text, hits=output.hits, cost=output.cost)
 
 
 def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -188,17 +173,26 @@ def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({
     return success(tool, ToolOutput(text, sources), max_bytes=len(text.encode("utf-8", "replace"))).content
 
 
-def unfenced(content: str) -> str:
-    """The tool's own text in a successful result or a part of one, without the fence and the text outside it."""
-    text = content.partition(_CLOSE)[0]
-    return text.partition(">\n")[2] if text.startswith(_OPENING) else text
-
-
 def failure(message: str, *, outcome: str = "error") -> ToolResult:
-    """The answer to a call that could not be carried out."""
-    encodable = message.encode("utf-8", "replace").decode()  # without lone surrogates, which UTF-8 cannot hold
-    content = orjson.dumps({"error": _cut(encodable, _LONGEST_FAILURE)}).decode()
-    return ToolResult(content, failed=True, outcome=outcome)
+    """The answer to a call that could not be carried out, in the proxy's own words, which may quote others."""
+    return ToolResult(_error(fence.harmless(_cut(message, _LONGEST_FAILURE))), failed=True, outcome=outcome)
+
+
+def failure_of(tool: str, message: str, *, outcome: str = "error", max_bytes: int) -> ToolResult:
+    """The answer to a call that a tool could not carry out, in the tool's words, which are fenced as data."""
+    text = fence.harmless(_cut(message, max_bytes))
+    return ToolResult(_error(fence.fenced(tool, text)), failed=True, text=_error(text), outcome=outcome)
+
+
+def quoting(result: ToolResult, arguments: str) -> ToolResult:
+    """The answer to a call that was not carried out, with the arguments of the call, which its history cannot hold."""
+    shown = arguments if len(arguments) <= _LONGEST_QUOTED else f"{arguments[:_LONGEST_QUOTED]} [...]"
+    quoted = fence.harmless(shown.encode("utf-8", "replace").decode())
+    return replace(result, content=orjson.dumps({**orjson.loads(result.content), "arguments": quoted}).decode())
+
+
+def _error(text: str) -> str:
+    return orjson.dumps({"error": text}).decode()
 
 
 def with_note(result: ToolResult, note: str) -> str:
@@ -220,6 +214,9 @@ def halved(content: str) -> str:
 
     The fence, and what stands after it, stay.
     """
+    if content.startswith(_FAILURE):
+        failed = orjson.loads(content)
+        return orjson.dumps({**failed, "error": halved(failed["error"])}).decode()
     text, rest = _text_and_rest(content)
     if len(text) < _SHORTEST_HALVED:
         return content
@@ -228,16 +225,19 @@ def halved(content: str) -> str:
 
 def left_out(content: str) -> str:
     """A result whose text is left out, which a note says; a short one as it is."""
+    if content.startswith(_FAILURE):
+        failed = orjson.loads(content)
+        return orjson.dumps({**failed, "error": left_out(failed["error"])}).decode()
     text, rest = _text_and_rest(content)
     if len(text) < _SHORTEST_HALVED:
         return content
     head, mark, _ = text.partition(">\n")
-    return (head + mark if text.startswith(_OPENING) else "") + RESULT_LEFT_OUT + rest
+    return (head + mark if text.startswith(fence.OPENING) else "") + RESULT_LEFT_OUT + rest
 
 
 def _text_and_rest(content: str) -> tuple[str, str]:
     """A result up to the end of the tool's text, and what stands after that; the note of an earlier cut is left out."""
-    text, mark, rest = content.partition(_CLOSE)
+    text, mark, rest = content.partition(fence.CLOSING)
     return text.removesuffix(RESULT_HALVED), mark + rest
 
 

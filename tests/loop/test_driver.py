@@ -1,10 +1,12 @@
 import asyncio
 
+import orjson
 import pytest
 
 from proxy.loop.chat import ToolSpec
 from proxy.loop.driver import Driver
 from proxy.loop.errors import UpstreamError
+from proxy.loop.fence import unfenced
 from proxy.loop.prompts import OUT_OF_TIME
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.upstreams.profile import OPENAI
@@ -174,7 +176,8 @@ async def test_one_failing_call_does_not_touch_another():
     upstream = Upstream(calls(*wanted), says("Done"))
     await drive(upstream, work, heard=heard)
     told = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
-    assert told[:2] == ['{"error":"no such page"}', '{"error":"The tool failed."}']
+    assert unfenced(orjson.loads(told[0])["error"]) == "no such page"
+    assert told[1] == '{"error":"The tool failed."}'
     assert "fine" in told[2]
     assert sorted(name for name in heard.names if name.startswith("tool.") and name != "tool.started") == [
         "tool.completed",

@@ -20,6 +20,7 @@ from proxy.loop import results
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import is_longer_url
+from proxy.loop.fence import unfenced
 from proxy.loop.prompts import EMPTY_RESULT
 from proxy.loop.results import BEYOND_LIMIT
 
@@ -203,7 +204,7 @@ def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]
         url, title = (value if isinstance(value := page.get(key), str) else "" for key in ("url", "title"))
         piece = unseal(page.get("encrypted_content"))
         is_ours = is_ours or piece is not None
-        about = _text_about(url, results.unfenced(piece)) if piece is not None and url else ""
+        about = _text_about(url, unfenced(piece)) if piece is not None and url else ""
         pages.append(FoundPage(url, title or url, f"{title}\n{url}\n\n" if piece is None else piece, about))
     text = "".join([page.piece for page in pages])
     return pages, text if is_ours or not pages else results.fenced(tool, text.strip())

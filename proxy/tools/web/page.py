@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from proxy.loop.chat import Json
-from proxy.loop.results import INVISIBLE, ToolError, ToolOutput, UrlNotAllowed
+from proxy.loop.fence import INVISIBLE
+from proxy.loop.results import ToolError, ToolOutput, UrlNotAllowed
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools import browser
 from proxy.tools.search.urls import canonical

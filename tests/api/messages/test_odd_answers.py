@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from proxy.api.messages.blocks import Blocks, ShownCall
-from proxy.loop.results import unfenced
+from proxy.loop.fence import unfenced
 from tests.api.messages.asking import (
     ASK,
     DOOR,
