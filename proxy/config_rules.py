@@ -14,8 +14,8 @@ import msgspec
 from proxy import config as c
 from proxy.config_messages import within_struct
 from proxy.header_names import WRITTEN_BY_US
-from proxy.tools.arguments import schema_fault
 from proxy.tools.http import faults as http_tool
+from proxy.tools.schema import schema_fault
 from proxy.tools.search.description import Description
 from proxy.tools.search.faults import config_faults as search_faults
 from proxy.tools.web.guard import UrlGuard

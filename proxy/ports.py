@@ -134,6 +134,10 @@ class Toolset(Protocol):
         """The arguments of a call, repaired in the way of its tool; None: the tool refuses them."""
         ...
 
+    def history_arguments(self, call: ToolCall) -> str | None:
+        """The arguments of a call for the history of its conversation; see `decisions.ReadArguments`."""
+        ...
+
     def mended(self, text: str) -> Json | None:
         """Arguments that are not JSON, repaired without knowing the tool; None: their meaning is not certain."""
         ...

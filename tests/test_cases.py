@@ -18,11 +18,6 @@ from tests.player.play import Player
 from tests.player.turns import DONE
 
 PENDING: tuple[str, ...] = (  # beginnings of tests' names
-    "02-arguments-broken-",
-    "02-arguments-mixed-",
-    "02-arguments-own-",
-    "11-types-http-",
-    "11-types-mcp-",
 )
 
 

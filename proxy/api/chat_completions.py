@@ -266,7 +266,7 @@ def progress_event(event: RunEvent, tool_events: ToolEvents) -> Json | None:
             kind = "tool.failed" if result.failed else "tool.completed"
             shown = {"type": kind, **_of_call(turn, call), "seconds": seconds}
             if result.failed:
-                shown["error"] = result.content
+                shown["error"] = result.for_app
             if result.sources and tool_events == "results":
                 shown["results"] = [{"title": title, "url": url} for url, title in result.sources.items()]
             return shown

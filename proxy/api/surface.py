@@ -166,7 +166,15 @@ class Surface:
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):
             dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
-            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, earlier_sources=request.sources)
+            run = Run(
+                request.chat,
+                request.offer,
+                limits,
+                run_id,
+                dialect=dialect,
+                earlier_sources=request.sources,
+                read_arguments=self.ports.toolset.history_arguments,
+            )
             work = driver.drive(
                 run,
                 upstream=upstream,

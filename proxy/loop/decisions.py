@@ -7,20 +7,35 @@ and the calls of a forced turn without calls of the client's.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeAlias
 
+import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop
-from proxy.loop.chat import ToolCall, ToolSpec
+from proxy.loop.chat import JSON_BLANKS, ToolCall, ToolSpec, Turn
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
-from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure
+from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure, quoting
 from proxy.loop.tally import Tally
 
 HasEnded: TypeAlias = Callable[[ToolCall], bool]
 """Whether a resolved call has a result already, because it was started early."""
+
+ReadArguments: TypeAlias = Callable[[ToolCall], str | None]
+"""The arguments of a call as a JSON object, which is what a history may hold: as the model wrote them if they are one,
+repaired if they have to be; None: they stand for no object. The call has its tool's own name, or that of no tool."""
+
+
+def as_object(call: ToolCall) -> str | None:
+    """The arguments of a call if they are a JSON object; the `ReadArguments` of who cannot repair any."""
+    with suppress(orjson.JSONDecodeError):
+        given = orjson.loads(call.arguments or "{}")
+        if isinstance(given, dict | None):
+            return call.arguments if given else "{}"
+    return None
 
 
 class ToolDialect(Protocol):
@@ -69,6 +84,7 @@ class CallHistory(Struct):
         sources: URL -> title of the pages in all results.
         results: fingerprint -> result of the calls that succeeded; a call that failed may be made again.
         repeated: the fingerprints of calls that were made again and were answered from `results`.
+        read: reads the arguments of calls for the history.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -78,6 +94,7 @@ class CallHistory(Struct):
     sources: dict[str, str]
     results: dict[tuple[str, str], ToolResult] = {}
     repeated: set[tuple[str, str]] = set()
+    read: ReadArguments = as_object
 
     def resolve(self, call: ToolCall) -> ToolCall:
         """The call with its tool's own name and arguments. Raises `ToolError`."""
@@ -117,8 +134,43 @@ class CallHistory(Struct):
                     self.tally.failed_tool_calls += 1
                 else:
                     self.results[decision.key] = result
-            answers.append(decision.result or new[decision.key])
+            answers.append(self._quoting(decision.call, decision.result or new[decision.key]))
         return answers
+
+    def refuse(self, calls: Iterable[ToolCall], why: str) -> list[ToolResult]:
+        """The answers to calls that are not run."""
+        return [self._quoting(call, failure(why)) for call in calls]
+
+    def in_history(self, turn: Turn) -> Turn:
+        """A turn as the history has it: the arguments of every call are a JSON object, if need be an empty one.
+
+        Some servers parse the arguments of earlier calls, and refuse the whole request if one is not an object.
+        """
+        entries = list(turn.message.get("tool_calls") or ())
+        has_changed = False
+        for at, (entry, client_id) in enumerate(turn.entries):
+            function = entry.get("function")
+            if entry.get("type", "function") != "function" or not isinstance(function, dict):
+                continue
+            written = function.get("arguments") or ""
+            call = ToolCall("", function.get("name") or "", written.strip(JSON_BLANKS))
+            read = self.read(replace(call, name="")) if client_id else self._read(call)
+            if read != call.arguments:
+                has_changed = True
+                entries[at] = {**entry, "function": {**function, "arguments": "{}" if read is None else read}}
+        return replace(turn, message={**turn.message, "tool_calls": entries}) if has_changed else turn
+
+    def _quoting(self, call: ToolCall, answer: ToolResult) -> ToolResult:
+        """The answer to a call, with its arguments if the history cannot hold them."""
+        if not (answer.failed and call.arguments.strip()) or self._read(call) is not None:
+            return answer
+        return quoting(answer, call.arguments)
+
+    def _read(self, call: ToolCall) -> str | None:
+        tool = self.tools.get(call.name)
+        if tool is None or call.name in tool.alias_parameters:  # a call by such an alias has arguments of its own
+            return self.read(replace(call, name=""))
+        return self.read(replace(call, name=tool.name))
 
     def count_dropped(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
         """Count calls that were started early and then refused, each with its result if it has one."""

@@ -75,6 +75,11 @@ class ToolResult(Struct, frozen=True):
     outcome: str = ""
     cost: float | None = None
 
+    @property
+    def for_app(self) -> str:
+        """The result as an app is shown it: without the fence, which is for the model."""
+        return self.text or self.content
+
 
 class ToolError(Exception):
     """A tool call failed. The message is for the model, and `why` is for the log alone."""

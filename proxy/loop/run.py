@@ -24,7 +24,15 @@ from proxy.loop.asked_json import asked_json, demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
-from proxy.loop.decisions import CallDecision, CallHistory, HasEnded, ToolDialect, TurnDecisions
+from proxy.loop.decisions import (
+    CallDecision,
+    CallHistory,
+    HasEnded,
+    ReadArguments,
+    ToolDialect,
+    TurnDecisions,
+    as_object,
+)
 from proxy.loop.errors import ContextFull
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
@@ -37,7 +45,7 @@ from proxy.loop.prompts import (
     budget_left,
     with_system_text,
 )
-from proxy.loop.results import ToolResult, failure
+from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
 from proxy.loop.transcript import Transcript
@@ -56,6 +64,7 @@ class Run:
         run_id: 32 hexadecimal digits, unique; part of the ids of the client's own calls.
         dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
         earlier_sources: URL -> title of the pages that earlier runs have found.
+        read_arguments: reads the arguments of calls for the history.
 
     Attributes:
         id: the `run_id`.
@@ -73,6 +82,7 @@ class Run:
         *,
         dialect: ToolDialect | None = None,
         earlier_sources: Mapping[str, str] = MappingProxyType({}),
+        read_arguments: ReadArguments = as_object,
     ) -> None:
         self.id, self.limits, self.tally = run_id, limits, Tally()
         self.sources: dict[str, str] = {}
@@ -84,7 +94,7 @@ class Run:
         if limits.guidance:
             guidance = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1)
             self._transcript.given = with_system_text(self._client_messages, guidance)
-        self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources)
+        self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources, read=read_arguments)
         self._cite = dialect.cite if dialect else None  # without a dialect, marks have no meaning
         self._turn: Turn  # the latest turn with calls
         self._decisions: list[CallDecision] = []  # about that turn's server calls
@@ -163,7 +173,8 @@ class Run:
             if self._is_answer(turn):
                 return self._respond(turn)
             if turn.calls:
-                self._transcript.add(turn, [failure(BUDGET_USED)] * len(turn.calls), ANSWER_NOW)
+                refusals = self._calls.refuse(turn.calls, BUDGET_USED)
+                self._transcript.add(self._calls.in_history(turn), refusals, ANSWER_NOW)
             return self._force()
         if (self._offer.in_play or turn.garbled) and is_blank(turn):
             return self._receive_blank(turn)
@@ -195,7 +206,7 @@ class Run:
             if not turn.buffered:  # its thoughts were shown
                 self._earlier_turns.append(turn)
             return again
-        not_run = [failure(BROKEN_OFF_BEFORE)] * len(turn.server_calls)
+        not_run = self._calls.refuse(turn.server_calls, BROKEN_OFF_BEFORE)
         return self._respond(turn, continuation=self._hidden_part(turn, not_run) if any(turn.client_ids) else None)
 
     def _receive_blank(self, turn: Turn) -> CallUpstream:
@@ -213,6 +224,7 @@ class Run:
         if any(turn.client_ids):
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._hidden_part(turn, self._answers))
         self._earlier_turns.append(turn)
+        self._turn = turn = self._calls.in_history(turn)
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
         if self._stop:
             self._transcript.add(turn, self._answers, ANSWER_NOW)
@@ -270,7 +282,7 @@ class Run:
 
     def _hidden_part(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
         """The hidden part of a run that ends in the client's own calls."""
-        return Continuation.of_turn(turn, answers, self._transcript.added, self.sources)
+        return Continuation.of_turn(self._calls.in_history(turn), answers, self._transcript.added, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:
         if self._buffering is Buffering.TEXT and any(turn.client_ids):

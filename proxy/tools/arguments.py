@@ -1,6 +1,6 @@
 """Turns the arguments that a model wrote into an object that fits the tool's schema, or into an error to correct.
 
-    strict parse -> bounded repair of the text -> the tool's own repair -> schema
+    strict parse -> bounded repair of the text -> the tool's own repair -> schema -> repair of types -> schema
 
 A call is never run with guessed arguments: a repair is accepted only if the text has a single reading. Only the schemas
 of the configured tools are compiled; schemas from clients are not.
@@ -9,18 +9,20 @@ of the configured tools are compiled; schemas from clients are not.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import json_repair
-import jsonschema_rs
 import orjson
 
-from proxy.loop.chat import Json
+from proxy.loop.chat import Json, is_json
 from proxy.loop.results import InvalidArguments
+from proxy.tools.schema import ArgumentsSchema
+from proxy.tools.types import repaired
 
+MOST_BYTES: Final = 1024 * 1024
+"""The longest arguments of a call. A turn with longer ones has failed before."""
 # The repair of 200 KB has been measured at more than a second, and calls that are worth repairing are short.
 MOST_REPAIRED_CHARACTERS = 16 * 1024
-_MOST_FAULTS = 5
 # Text with deeper nesting is not repaired, because the repair is recursive.
 _DEEPEST_REPAIRED = 32
 _DEEPEST_WRITTEN = 254  # levels that orjson writes; it reads more
@@ -30,79 +32,112 @@ _NOTHING = re.compile(r"\b(None|null)\b")
 # Python writes these as numbers, and JSON has neither, so a text or no value may be meant.
 _NO_NUMBER = re.compile(r"\b(NaN|Infinity)\b")
 _LAST_OF_A_WHOLE_TEXT = ("}", "]", '"')
-
-
-def validator_of(schema: Json) -> jsonschema_rs.Validator:
-    """A schema, compiled.
-
-    Raises:
-        ValueError: it is not a JSON Schema, or it refers to another document.
-    """
-    # By default the library fetches remote references; no tool's schema may make us send requests.
-    return jsonschema_rs.validator_for(schema, retriever=_refuse_reference)
-
-
-def schema_fault(schema: Json) -> str | None:
-    """The fault of a schema for a tool's arguments, in one line; None: it has none."""
-    if schema.get("type", "object") != "object":
-        return "must be a JSON Schema of type object"
-    try:
-        validator_of(schema)
-    except ValueError as exc:
-        return f"is no JSON Schema: {str(exc).splitlines()[0]}"
-    return None
+# Markdown's fence around a code block.
+_CODE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL | re.IGNORECASE)
+# A number that may be a whole one, which a strict reader takes for an integer only without its fraction.
+_WHOLE_WITH_FRACTION = re.compile(r"[0-9]\.0|[0-9][eE]")
 
 
 def parse_arguments(
-    text: str, validator: jsonschema_rs.Validator, *, repair: Callable[[Json], Json] | None = None
-) -> Json:
-    """A call's arguments as an object that fits the schema; an empty text and `null` stand for no arguments.
+    text: str, schema: ArgumentsSchema, *, repair: Callable[[Json], Json] | None = None
+) -> tuple[Json, str]:
+    """A call's arguments as an object that fits the schema, and as the text for the history of the conversation.
+
+    An empty text and `null` stand for no arguments. The text is the given one if that is an object whose types fit.
 
     Args:
         text: the arguments as the model wrote them.
-        validator: the validator of the tool's schema.
+        schema: the tool's schema.
         repair: the tool's own repair, which rewrites other names and forms of the arguments to fit the schema.
 
     Raises:
         InvalidArguments: the arguments cannot be used; the message is for the model.
     """
+    if len(text) > MOST_BYTES or schema.is_too_much(text):
+        raise InvalidArguments("The arguments are too large to be checked against the tool's schema.")
+    given = object_in(text)
+    history = text
+    if given is None:
+        given = _object_for(text)
+        history = _written(given)
+    elif len(text) > _DEEPEST_WRITTEN:  # each level takes a character
+        _written(given)
+    arguments = given if repair is None else repair(given)
+    is_valid = schema.is_valid(arguments)
+    if not is_valid or _WHOLE_WITH_FRACTION.search(text):
+        before, arguments = arguments, repaired(arguments, schema.references)
+        if arguments is not before:
+            history = _written(arguments)
+            is_valid = schema.is_valid(arguments)
+    if not is_valid:
+        if text.strip() and not is_json(text):  # its repair would have been a guess
+            raise InvalidArguments("The arguments are not valid JSON.")
+        faults = "; ".join(schema.faults(arguments, text))
+        raise InvalidArguments(f"The arguments do not fit the tool's schema{': ' if faults else ''}{faults}.")
+    return arguments, history
+
+
+def history_of(text: str) -> str | None:
+    """The arguments of a call of no known tool, as an object for the history of the conversation.
+
+    Returns:
+        The text itself if it is one, the repaired object if there is only one reading; None: it stands for none.
+    """
+    if object_in(text) is not None:
+        return text
+    with suppress(InvalidArguments):
+        return _written(_object_for(text))
+    return None
+
+
+def object_in(text: str) -> Json | None:
+    """The object that a text is; None: it is not JSON, or another value."""
+    with suppress(orjson.JSONDecodeError):
+        value = orjson.loads(text)
+        return value if isinstance(value, dict) else None
+    return None
+
+
+def _object_for(text: str) -> Json:
+    """The object that a text stands for, which is none itself. Raises `InvalidArguments`."""
     try:
-        arguments = orjson.loads(text) if text.strip() else None
+        value = orjson.loads(text) if text.strip() else None
     except orjson.JSONDecodeError as exc:
-        arguments = mended(text)
-        if arguments is None or not validator.is_valid(repair(arguments) if repair else arguments):
+        value = mended(text)
+        if value is None:
             raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
-    if isinstance(arguments, str):  # an object that was written as a string, as some models do
+    if isinstance(value, str):  # an object that was written as a string, as some models do
         with suppress(orjson.JSONDecodeError):
-            arguments = orjson.loads(arguments) if arguments.strip() else None
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
+            value = orjson.loads(value) if value.strip() else None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
         raise InvalidArguments("The arguments must be one JSON object.")
-    if len(text) > _DEEPEST_WRITTEN:  # each level takes a character
-        try:
-            orjson.dumps(arguments)
-        except orjson.JSONEncodeError as exc:
-            raise InvalidArguments("The arguments are nested too deep.") from exc
-    if repair is not None:
-        arguments = repair(arguments)
-    if not validator.is_valid(arguments):
-        faults = [_describe(error) for error in validator.iter_errors(arguments)]
-        shown = "; ".join(faults[:_MOST_FAULTS])
-        raise InvalidArguments(f"The arguments do not fit the tool's schema: {shown}.")
-    return arguments
+    return value
+
+
+def _written(arguments: Json) -> str:
+    try:
+        return orjson.dumps(arguments).decode()
+    except orjson.JSONEncodeError as exc:
+        raise InvalidArguments("The arguments are nested too deep.") from exc
 
 
 def mended(text: str) -> Json | None:
-    """The object that a broken text stands for; None: it has no reading, or more than one.
+    """The object that a text stands for, which is no JSON; None: it has no reading, or more than one.
 
     Only punctuation may be repaired: a repair that drops, adds or moves a word or a number has chosen between readings.
     (The library takes the last of two objects, for example, and the last of two values with one name.)
     """
-    text = text.strip()
-    if len(text) > MOST_REPAIRED_CHARACTERS or _depth(text) > _DEEPEST_REPAIRED or _NO_NUMBER.search(text):
+    if len(text) > MOST_REPAIRED_CHARACTERS:
         return None
-    if not _seems_whole(text):
+    code = _CODE.fullmatch(text.strip())
+    text = (code[1] if code else text).strip()
+    return object_in(text) or _repaired_text(text)
+
+
+def _repaired_text(text: str) -> Json | None:
+    if not _seems_whole(text) or _NO_NUMBER.search(text) or _depth(text) > _DEEPEST_REPAIRED:
         return None
     meant = json_repair.loads(text, skip_json_loads=True)
     if not isinstance(meant, dict):
@@ -110,11 +145,10 @@ def mended(text: str) -> Json | None:
     same_words = _letters("".join(_words_in(meant))) == _letters(_NOTHING.sub("", _ESCAPE.sub("", text)))
     if not same_words or _names_in(meant) > text.count(":"):
         return None
-    try:
-        orjson.dumps(meant)
-    except orjson.JSONEncodeError:  # an integer beyond 64 bits
-        return None
-    return meant
+    with suppress(InvalidArguments):  # an integer beyond 64 bits
+        _written(meant)
+        return meant
+    return None
 
 
 def _seems_whole(text: str) -> bool:
@@ -151,12 +185,3 @@ def _depth(text: str) -> int:
         depth += (character in "{[") - (character in "}]")
         deepest = max(deepest, depth)
     return deepest
-
-
-def _describe(error: jsonschema_rs.ValidationError) -> str:
-    where = ".".join(str(part) for part in error.instance_path)
-    return f"{where}: {error.message}" if where else str(error.message)
-
-
-def _refuse_reference(uri: str) -> Any:
-    raise ValueError(f"remote references are not followed: {uri}")

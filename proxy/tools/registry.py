@@ -31,10 +31,11 @@ from proxy.loop.results import (
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Caches, Clock, NoObserver, Observer, Results
 from proxy.timeouts import within
-from proxy.tools.arguments import mended, parse_arguments, schema_fault, validator_of
+from proxy.tools.arguments import history_of, mended, object_in, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
+from proxy.tools.schema import schema_fault, schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import SCOPE, Tool
 
@@ -136,9 +137,19 @@ class Registry:
         """See `ports.Toolset.arguments_of`."""
         entry = self._entries.get(call.name)
         try:
-            return parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair) if entry else None
+            return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[0] if entry else None
         except InvalidArguments:
             return None
+
+    def history_arguments(self, call: ToolCall) -> str | None:
+        """See `ports.Toolset.history_arguments`."""
+        entry = self._entries.get(call.name)
+        if entry is None:
+            return history_of(call.arguments)
+        try:
+            return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[1]
+        except InvalidArguments:
+            return None if object_in(call.arguments) is None else call.arguments
 
     def mended(self, text: str) -> Json | None:
         """See `ports.Toolset.mended`."""
@@ -185,7 +196,7 @@ class Registry:
     ) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit."""
         tool = attempt.entry.tool
-        arguments = parse_arguments(call.arguments, attempt.entry.validator, repair=tool.repair)
+        arguments, _ = parse_arguments(call.arguments, attempt.entry.schema, repair=tool.repair)
         if is_search:
             filters = filters_of_call(filters, arguments, tool.parameters)
         try:
@@ -269,12 +280,12 @@ async def _call_once(tool: Tool, arguments: Json, filters: SearchFilters) -> Too
 
 
 class _Entry:
-    """A tool with its state, the validator of its arguments, and the fallbacks that are tried in order if it fails."""
+    """A tool with its state, the schema of its arguments, and the fallbacks that are tried in order if it fails."""
 
     def __init__(self, tool: Tool, state: ToolState) -> None:
         self.tool = tool
         self.state = state
-        self.validator = validator_of(tool.parameters)
+        self.schema = schema_of(tool.parameters)
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
 
 

@@ -10,8 +10,11 @@ from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED
 from proxy.loop.continuation import put_back
 from proxy.loop.errors import ContextFull, NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
+from proxy.loop.limits import Limits
+from proxy.loop.offer import make_offer
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
 from proxy.loop.results import ToolOutput, ToolResult, failure, success
+from proxy.loop.run import Run
 from proxy.loop.tally import sum_of
 from tests.playbook import (
     SEARCH,
@@ -858,3 +861,64 @@ def test_a_blank_turn_that_ended_for_want_of_room_is_asked_again_with_less():
     no_room = replace(says("", finish_reason="length"), choice={NATIVE_REASON: WINDOW_EXCEEDED})
     after_results(LONG) >> no_room << asks(number=3) << told("[cut: ") >> says("Done") << responds("Done")
     Playbook(run_of()) << asks() >> no_room << responds("", finish_reason="length")
+
+
+@pytest.mark.parametrize(
+    ("written", "history"),
+    [
+        ('{"query":  "a \\u00e9"}', '{"query":  "a \\u00e9"}'),
+        ("", "{}"),
+        ("null", "{}"),
+        ('["a"]', "{}"),
+        ("please search", "{}"),
+        ('{"query": "a', "{}"),
+    ],
+)
+def test_the_history_holds_only_objects_as_arguments_and_quotes_what_was_none(written, history):
+    results = [failure("Not JSON.", outcome="invalid_arguments")]
+    play = Playbook(run_of()) >> calls(call(arguments=written)) << runs("web_search") >> results << asks()
+    assistant, tool = play.pending.body["messages"][-2:]
+    assert assistant["tool_calls"][0]["function"]["arguments"] == history
+    is_quoted = history == "{}" and written not in ("", "null")
+    assert orjson.loads(tool["content"]).get("arguments") == (written if is_quoted else None)
+
+
+def test_repaired_arguments_stand_in_the_history_in_the_place_of_the_written_ones():
+    seen = []
+
+    def read(one):
+        seen.append(one.name)
+        return '{"query":"repaired"}'
+
+    request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    run = Run(request, make_offer(request, (SEARCH, TIME)), Limits(guidance=False), read_arguments=read)
+    turn = calls(call("browser.search", "{'query': 'a'}"), call("nobody", "x", id="b"))
+    play = Playbook(run) >> turn << runs("web_search") >> results("found") << asks()
+    entries = play.pending.body["messages"][-3]["tool_calls"]
+    assert [entry["function"] for entry in entries] == [
+        {"name": "browser.search", "arguments": '{"query":"repaired"}'},
+        {"name": "nobody", "arguments": '{"query":"repaired"}'},
+    ]
+    assert {*seen} == {"web_search", ""}  # by the tool's own name, or by none
+    assert turn.message["tool_calls"][0]["function"]["arguments"] == "{'query': 'a'}"
+
+
+def test_refused_calls_of_a_turn_that_is_to_answer_have_objects_as_arguments_too():
+    play = Playbook(run_of(max_turns=2)) >> calls(call()) >> results("found") >> calls(call(arguments="search a"))
+    *_, assistant, tool = (one for one in play.pending.body["messages"] if one["role"] != "user")
+    assert assistant["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert orjson.loads(tool["content"])["arguments"] == "search a"
+
+
+@pytest.mark.parametrize("finish_reason", ["tool_calls", "length"])
+def test_what_is_put_back_after_a_mixed_turn_has_objects_as_arguments(finish_reason):
+    run = run_of({"tools": [OPEN_DOOR]})
+    turn = calls(call(arguments="search a"), call("open_door", '{"door": ', id="b"))
+    play = Playbook(run) >> replace(turn, finish_reason=finish_reason)
+    if finish_reason == "tool_calls":
+        play >> [failure("Not JSON.")]
+    kept = play.pending.continuation
+    assert [one["function"]["arguments"] for one in kept.message["tool_calls"]] == ["{}", "{}"]
+    assert orjson.loads(kept.results[0])["arguments"] == "search a"
+    (shown,) = play.pending.message["tool_calls"]
+    assert shown["function"]["arguments"] == '{"door": '  # the client gets what the model wrote

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.results import InvalidArguments
-from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, parse_arguments, validator_of
+from proxy.tools.arguments import MOST_BYTES, MOST_REPAIRED_CHARACTERS, history_of, parse_arguments
+from proxy.tools.schema import schema_of
 from tests import hostile
 
 SCHEMA = {
@@ -15,7 +16,7 @@ SCHEMA = {
 
 
 def parse(text, schema=SCHEMA, **options):
-    return parse_arguments(text, validator_of(schema), **options)
+    return parse_arguments(text, schema_of(schema), **options)[0]
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "null", " null\n", '""', '" "', '"null"', "{}"])
@@ -109,6 +110,50 @@ def test_arguments_that_are_nested_too_deep_to_be_checked_are_told_so(depth):
         parse('{"o": {"a": ' + "[" * depth + "]" * depth + "}}")
 
 
+@pytest.mark.parametrize(
+    ("text", "history"),
+    [
+        ('{"q":  "zebra \\u00e9"}', None),  # byte for byte
+        ('{"n": 1e0}', '{"n":1}'),
+        ('{"n": "1"}', '{"n":1}'),
+        ('{"n": null, "q": "a"}', '{"q":"a"}'),
+        ("{'q': 'a'}", '{"q":"a"}'),
+        ('```json\n{"q": "a \\u00e9"}\n```', '{"q":"a é"}'),
+        ('"{\\"q\\": \\"a\\"}"', '{"q":"a"}'),
+        ("", "{}"),
+        ("null", "{}"),
+    ],
+)
+def test_the_history_holds_what_was_written_or_its_repair(text, history):
+    arguments, found = parse_arguments(text, schema_of(SCHEMA))
+    assert found == (text if history is None else history)
+    assert orjson.loads(found) == arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "history"),
+    [
+        ('{"a":  1}', '{"a":  1}'),
+        ("{'a': 1}", '{"a":1}'),
+        ("", "{}"),
+        ("[1]", None),
+        ("please search", None),
+        ('{"a": "b', None),
+        ("q: a", None),
+        ("7", None),
+    ],
+)
+def test_a_call_of_no_known_tool_is_kept_as_an_object_if_it_is_one(text, history):
+    assert history_of(text) == history
+
+
+def test_arguments_beyond_what_can_be_checked_are_refused_before_they_are():
+    many = {"type": "object", "properties": {"o": {"items": {"anyOf": [{"const": n} for n in range(1000)]}}}}
+    for text, schema in (('{"q": "' + "a" * MOST_BYTES + '"}', SCHEMA), (f'{{"o": {[1] * 5000}}}', many)):
+        with pytest.raises(InvalidArguments, match="too large"):
+            parse(text, schema)
+
+
 def test_of_many_faults_only_the_first_few_are_told():
     schema = {"type": "object", "required": [f"field_{n}" for n in range(50)]}
     with pytest.raises(InvalidArguments) as caught:
@@ -119,7 +164,7 @@ def test_of_many_faults_only_the_first_few_are_told():
 @pytest.mark.parametrize("reference", ["http://127.0.0.1:1/schema.json", "file:///etc/passwd"])
 def test_a_schema_that_refers_to_another_document_is_refused(reference):
     with pytest.raises(ValueError, match="not followed"):
-        validator_of({"$ref": reference})
+        schema_of({"$ref": reference})
 
 
 FITTING = st.fixed_dictionaries({}, optional={"q": hostile.texts, "n": st.integers(-(2**63), 2**63), "o": st.just({})})
@@ -148,4 +193,4 @@ def test_broken_text_is_mended_to_its_own_words_or_refused(arguments, slips):
 @given(hostile.mutated(st.just({"q": "x", "n": 1, "o": {"a": [1]}})) | hostile.texts)
 def test_whatever_a_model_writes_is_an_object_that_fits_or_a_word_to_it(value):
     found = hostile.outcome(InvalidArguments, lambda: parse(hostile.written(value).decode()))
-    assert isinstance(found, InvalidArguments) or validator_of(SCHEMA).is_valid(found)
+    assert isinstance(found, InvalidArguments) or schema_of(SCHEMA).is_valid(found)

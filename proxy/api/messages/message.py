@@ -334,7 +334,7 @@ class MessageBuilder:
         """The block with the result of a call."""
         call_id, kind, is_error = call.use["id"], call.use["name"], answered.result.failed
         if call.use["type"] == "mcp_tool_use":
-            return other_block(call_id, answered.result.text or answered.result.content, is_error=is_error)
+            return other_block(call_id, answered.result.for_app, is_error=is_error)
         if is_error:
             return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
         self._uses[kind] += answered.was_run

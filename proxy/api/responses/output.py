@@ -181,7 +181,7 @@ class OutputBuilder:
             case SearchCall() if self._options.sources:
                 item.sources = [] if result.failed else list(result.sources)
             case McpCall() if result.failed:
-                item.error = result.content
+                item.error = result.for_app
         return item.close("failed" if result.failed else "completed")
 
     def finish(self, answer: Respond, *, carried: str | None = None) -> Events:

@@ -8,8 +8,8 @@ import orjson
 from proxy.config import HttpToolConfig, address_fault
 from proxy.header_names import WRITTEN_BY_US
 from proxy.tools import json_pointer
-from proxy.tools.arguments import schema_fault
 from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
+from proxy.tools.schema import schema_fault
 
 Fault: TypeAlias = tuple[str, str]
 """The key of the entry that is at fault, and the description of the fault."""

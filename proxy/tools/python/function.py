@@ -22,7 +22,7 @@ import orjson
 
 from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments, ToolOutput, ToolUnavailable
-from proxy.tools.arguments import schema_fault
+from proxy.tools.schema import schema_fault
 from proxy.tools.threads import DaemonThreads, ThreadsBusy
 
 # The running threads of one tool, including those that were left behind, so that they cannot pile up.

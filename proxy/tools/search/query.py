@@ -73,7 +73,7 @@ class SearchQuery(Struct, frozen=True):
 
 def repair(arguments: Json) -> Json:
     """The arguments with the names and values of the schema; unknown ones are left for the schema to refuse."""
-    repaired = {key: value for key, value in arguments.items() if key not in _ALL_NAMES and value is not None}
+    repaired = {key: value for key, value in arguments.items() if key not in _ALL_NAMES}
     for name, synonyms in _NAMES.items():
         for synonym in synonyms:
             if (value := arguments.get(synonym)) is not None:

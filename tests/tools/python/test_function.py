@@ -22,9 +22,9 @@ from proxy.loop.chat import ToolCall
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import InvalidArguments, ToolTimeout
 from proxy.tools import catalog
-from proxy.tools.arguments import validator_of
 from proxy.tools.python.function import MOST_THREADS
 from proxy.tools.registry import Registry
+from proxy.tools.schema import schema_of
 from tests.fakes import FakeClock, FakeUpstream, streamed
 from tests.serving import proxy_of
 
@@ -164,8 +164,8 @@ async def test_a_type_that_holds_itself_keeps_its_reference():
         return len(tree.children) + len(trees)
 
     tool = Tool.from_function(count)
-    assert validator_of(tool.parameters).is_valid({"tree": {"children": [{"children": []}]}})
-    assert not validator_of(tool.parameters).is_valid({"tree": {"children": [{"children": [1]}]}})
+    assert schema_of(tool.parameters).is_valid({"tree": {"children": [{"children": []}]}})
+    assert not schema_of(tool.parameters).is_valid({"tree": {"children": [{"children": [1]}]}})
     assert await execute(tool, tree={"children": [{"children": []}]}) == "1"
 
 
