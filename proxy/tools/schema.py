@@ -35,6 +35,7 @@ _MOST_DESCRIBED, _MOST_DESCRIBED_ALTERNATIVES, _MOST_QUOTED = 4_000, 1_000, 1_00
 _PATTERN_SIZES = ((1 << 15, 1), (1 << 18, 8), (1 << 21, 64))
 _MOST_PATTERN_WORK = 40_000
 _LONGEST_QUOTED = 200  # characters of a value or a pattern in a message
+_MOST_KEY_PATTERNS = 1000  # these are compiled with the schema
 _MOST_BACKTRACKS = 1000  # for patterns with look-around
 
 # Keywords whose schemas apply to the same value, and those whose schemas apply to values within it.
@@ -83,6 +84,8 @@ class ArgumentsSchema:
         self.width = count.width(schema, schema)
         if self.width > _MOST_WIDTH:
             raise ValueError(f"expands to more than {_MOST_WIDTH} values where its references are followed")
+        if count.key_patterns > _MOST_KEY_PATTERNS:
+            raise ValueError(f"has more than {_MOST_KEY_PATTERNS} patterns for names")
         self._is_recursive, self._has_alternatives = count.is_recursive, count.has_alternatives
         self._key_patterns = count.key_patterns
         self.references = count.references
@@ -131,8 +134,12 @@ class ArgumentsSchema:
 
 
 @lru_cache(maxsize=1024)  # each configuration, and each list of a server's tools, has mostly the same tools as before
-def _compiled(text: bytes) -> ArgumentsSchema:
-    return ArgumentsSchema(orjson.loads(text))
+def _compiled(text: bytes) -> ArgumentsSchema | str:
+    """A schema, compiled, or its fault."""
+    try:
+        return ArgumentsSchema(orjson.loads(text))
+    except ValueError as exc:
+        return str(exc)
 
 
 def schema_of(parameters: Json) -> ArgumentsSchema:
@@ -147,7 +154,10 @@ def schema_of(parameters: Json) -> ArgumentsSchema:
         raise ValueError(f"is no JSON Schema: it cannot be written as JSON: {exc}") from exc
     if len(text) > MOST_SCHEMA_BYTES:
         raise ValueError(f"is longer than {MOST_SCHEMA_BYTES} bytes")
-    return _compiled(text)
+    schema = _compiled(text)
+    if isinstance(schema, str):
+        raise ValueError(schema)  # noqa: TRY004 - it is the fault of a schema
+    return schema
 
 
 def schema_fault(parameters: Json) -> str | None:

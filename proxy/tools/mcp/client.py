@@ -43,6 +43,7 @@ from proxy.tools.mcp.mending import MOST_TOOLS
 from proxy.tools.mcp.questions import question_in, question_of_error
 from proxy.tools.mcp.session import SessionLost, list_tools, open_client, why_not
 from proxy.tools.mcp.transport import DELIVERY, Delivery, SessionTransport
+from proxy.tools.schema import schema_fault
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 
@@ -135,7 +136,7 @@ class McpServer:
                 gone_since = now
             else:
                 if self._listed is None or now - gone_since > _REMEMBERED:
-                    self._publish([], None, publish)
+                    await self._publish([], None, publish)
                 self._attempt = asyncio.Event()
                 attempt.set()
             self.tried.set()
@@ -167,7 +168,7 @@ class McpServer:
         try:
             client = open_client(self._config, transport, on_message=self._on_message, ended=end)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
-                self._publish(*await list_tools(client), publish)
+                await self._publish(*await list_tools(client), publish)
                 patience.reschedule(None)
                 await self._keep_listed(client, ended, publish)
         except Exception as exc:  # noqa: BLE001 - a server's failure affects only its own tools
@@ -190,7 +191,7 @@ class McpServer:
                     await self._clock.sleep(_BURST)
                     self._changed.clear()
                     async with asyncio.timeout(_LISTING_PATIENCE):
-                        self._publish(*await list_tools(client), publish)
+                        await self._publish(*await list_tools(client), publish)
         finally:
             self._forget(client)
             self._changed.clear()
@@ -218,7 +219,7 @@ class McpServer:
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
-    def _publish(self, listed: list[ListedTool], cut: str | None, publish: Publish) -> None:
+    async def _publish(self, listed: list[ListedTool], cut: str | None, publish: Publish) -> None:
         """Publish the tools, but only if they have changed, because publishing resets caches and circuit breakers."""
         if listed == self._listed:
             return
@@ -229,6 +230,9 @@ class McpServer:
                 tools.append(self._tool(tool))
             except ValueError as exc:
                 refused.append(f"{tool.name}: {exc}")
+            else:
+                schema_fault(tools[-1].parameters)  # compiles it, which takes up to 50 ms, before all are published
+            await asyncio.sleep(0)
         refused += publish(self.name, tools)
         refused += [f"{tool.name}: there are more than {MOST_TOOLS} tools" for tool in listed[MOST_TOOLS:]]
         for why in refused[:_MOST_REASONS]:

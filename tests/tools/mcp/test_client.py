@@ -185,10 +185,14 @@ async def test_only_allowed_tools_are_offered_under_the_prefix_that_is_configure
 
 async def test_a_tool_that_cannot_be_taken_is_refused_and_told_and_the_others_are_taken():
     remote = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/schema.json"}}}
+    steps = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n - 1}"}] * 2} for n in range(1, 26)}
+    doubling = {"type": "object", "$ref": "#/$defs/d25", "$defs": {"d0": {}, **steps}}
     tools = [
         ListedTool(name="a.b", input_schema=OBJECT),
         ListedTool(name="a/b", input_schema=OBJECT),
         ListedTool(name="remote", input_schema=remote),
+        ListedTool(name="doubling", input_schema=doubling),
+        ListedTool(name="large", input_schema={**OBJECT, "description": "x" * 70_000}),
         ListedTool(name="good", input_schema=OBJECT),
     ]
     async with wiki_at(Wiki(tools)) as url, session(McpConfig(url=url)) as rig:
@@ -196,7 +200,9 @@ async def test_a_tool_that_cannot_be_taken_is_refused_and_told_and_the_others_ar
         refused = [fields["why"] for event, fields in rig.told if event == "mcp.tool_refused"]
     assert refused[0] == "there are two tools named 'wiki_a_b'"
     assert "http://127.0.0.1:1/schema.json" in refused[1]
-    assert len(refused) == 2
+    assert refused[2].startswith("the parameters of 'wiki_doubling': expands to more than")
+    assert refused[3] == "the parameters of 'wiki_large': is longer than 65536 bytes"
+    assert len(refused) == 4
 
 
 @pytest.mark.parametrize("legacy", [False, True])
