@@ -14,7 +14,6 @@ from proxy.loop import rawjson, sse
 from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import NO_REASON, Assembler
 from proxy.loop.call_arguments import ScanBudget
-from proxy.loop.call_fragments import Fragment, StreamedCalls
 from proxy.loop.chat import Json
 from proxy.loop.errors import UpstreamError
 from proxy.loop.finish_reason import inferred_reason
@@ -22,9 +21,10 @@ from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.loop.sse import DONE_DATA
 from proxy.ports import RelayClient
 from proxy.upstreams.answers import COMPLETION, parse_chunk
-from proxy.upstreams.names import ToolNames, clean_call, functions_of
+from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
+from proxy.upstreams.relayed_calls import RelayedCalls
 
 _CALLS = b'"tool_calls"'
 _HEAD = ("id", "object", "created", "model")  # the fields that are the same in every chunk of a stream
@@ -87,7 +87,7 @@ class RelayReader:
 
     def _mended(self, event: sse.Event) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
-        calling = [index for index, choice in self.choices.items() if choice.calls.so_far]
+        calling = [index for index, choice in self.choices.items() if choice.calls]
         # The indices and names of calls may have to be corrected, and then the chunk is serialized again.
         loads = rawjson.loads if _CALLS in event.data else orjson.loads
         chunk, changed = parse_chunk(event, self.profile, self.names, loads, calling)
@@ -117,7 +117,7 @@ class RelayReader:
         return event.raw
 
     def _begin_choice(self, index: int) -> "_StreamedChoice":
-        choice = self.choices[index] = _StreamedChoice(self.request, StreamedCalls(self.budget))
+        choice = self.choices[index] = _StreamedChoice(RelayedCalls(self.request, self.budget))
         return choice
 
     def _missing_end(self) -> bytes:
@@ -195,59 +195,21 @@ class CompletionReader:
 
 @dataclass(slots=True)
 class _StreamedChoice:
-    """The parts of a relayed choice that show whether it is complete.
+    """The parts of a relayed choice that show whether it is complete: its calls, and whether it has a text."""
 
-    Attributes:
-        request: the request that it answers.
-        calls: the tool calls.
-        has_text: whether there is a text for the user.
-        function: the call in OpenAI's old format.
-        indices: the index of each call in the client's stream.
-        taken: the same indices.
-        next_index: the lowest index above them.
-        functions: the functions of the request, once a call has arrived.
-    """
-
-    request: Json
-    calls: StreamedCalls
+    calls: RelayedCalls
     has_text: bool = False
     function: Json | None = None
-    indices: list[int] = field(default_factory=list)
-    taken: set[int] = field(default_factory=set)
-    next_index: int = 0
-    functions: Mapping[str, Json] | None = None
 
     def take(self, delta: Json) -> bool:
         """Add a delta, and mend its calls; whether there was anything to mend."""
         if delta.get("content") or delta.get("refusal"):
             self.has_text = True
         self.function = self.function or delta.get("function_call")
-        is_mended = False
-        for entry in delta.get("tool_calls") or ():
-            if self.functions is None:
-                self.functions = functions_of(self.request)
-            is_mended = clean_call(entry, self.functions) or is_mended
-            fragment = Fragment.read(entry, self.functions)
-            at = self.calls.place(fragment)
-            self.calls.so_far[at].arguments.feed(fragment.arguments)
-            if at == len(self.indices):
-                self._number(fragment.index)
-                if not fragment.name and (name := self.calls.so_far[at].name):  # it came in a fragment before
-                    entry |= {"type": "function", "function": {**(entry.get("function") or {}), "name": name}}
-            if fragment.index != self.indices[at]:
-                entry["index"] = self.indices[at]
-                is_mended = True
-        return is_mended
-
-    def _number(self, wanted: int | None) -> None:
-        """Give the next call its index: the upstream's, unless it has none or has used it for another call."""
-        index = self.next_index if wanted is None or wanted in self.taken else wanted
-        self.indices.append(index)
-        self.taken.add(index)
-        self.next_index = max(self.next_index, index + 1)
+        entries = delta.get("tool_calls")
+        return self.calls.mend(entries) if entries else False
 
     @property
     def message(self) -> Json:
         """The parts of the message that show whether it is complete."""
-        calls = [{"function": {"arguments": call.arguments.text}} for call in self.calls.so_far]
-        return {"refusal": self.has_text, "tool_calls": calls, "function_call": self.function}
+        return {"refusal": self.has_text, "tool_calls": self.calls.entries, "function_call": self.function}

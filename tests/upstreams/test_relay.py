@@ -107,6 +107,15 @@ def test_calls_that_all_carry_index_0_get_indices_of_their_own():
     assert got[2]["function"] == {"name": "open_door", "arguments": '{"n":2}'}
 
 
+def test_an_id_and_a_name_that_every_fragment_repeats_reach_the_client_once():
+    fragments = [(0, "a", "open_door", '{"n"'), (0, "a", "open_door", ":"), (0, "x", None, "1"), (0, "", "", "}")]
+    got, is_same = relayed_calls(*(entry(*fragment) for fragment in fragments))
+    assert [one.get("id") or "" for one in got] == ["a", "", "", ""]
+    assert [one["function"].get("name") or "" for one in got] == ["open_door", "", "", ""]
+    assert "".join(one["function"]["arguments"] for one in got) == '{"n":1}'
+    assert not is_same
+
+
 def test_an_index_that_is_taken_is_not_given_twice():
     calls = [entry(0, "a", "f"), entry(0, "b", "f"), entry(1, "c", "f"), entry(7, "d", "f"), entry(None, "e", "f")]
     assert [one["index"] for one in relayed_calls(*calls)[0]] == [0, 1, 2, 7, 8]
