@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import orjson
 from msgspec import Struct
 
+from proxy.api.messages.commas import CommaFilter
 from proxy.loop import rawjson
 from proxy.loop.call_arguments import ObjectScanner
 from proxy.loop.carried import Carried
@@ -72,6 +73,7 @@ class Blocks:
         self.open_type = ""
         self._pieces: list[str] = []  # of the open block's text, thoughts or input
         self._shows_thoughts = True
+        self._commas = CommaFilter()  # of the open input
         self._is_object: bool | None = None  # whether the input begins as an object; None: it has not begun
         self._scanner = ObjectScanner()
         self._has_ended = False  # whether the input is an object whose last bracket has come
@@ -115,6 +117,7 @@ class Blocks:
     def begin_tool_use(self, call_id: str, name: str) -> Events:
         """Begin a call of one of the client's tools."""
         events = self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+        self._commas = CommaFilter()
         self._is_object, self._has_ended, self._scanner = None, False, ObjectScanner(self._scanner.budget)
         return events
 
@@ -124,7 +127,10 @@ class Blocks:
         self._has_ended = self._scanner.feed(text) is not None or self._has_ended
         if self._is_object is None and (begun := text.lstrip(JSON_BLANKS)):
             self._is_object = begun.startswith("{")
-        return [self._input_delta(text)] if text and self._is_object else []
+        if not self._is_object:
+            return []
+        shown = self._commas.feed(text)
+        return [self._input_delta(shown)] if shown else []
 
     def add_server_call(self, call: ShownCall) -> Events:
         """Add a complete call of a server tool; it waits while a call of the client's is open."""
@@ -165,7 +171,7 @@ class Blocks:
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
                 block["input"] = parsed_input(whole, self.mended)
-                if not self._is_object and (written := _shown_input(whole)):
+                if written := self._commas.close() if self._is_object else _shown_input(whole):
                     events.append(self._input_delta(written))
         self.open_type = ""
         self._pieces.clear()
