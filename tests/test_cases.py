@@ -5,8 +5,7 @@ Run one kind, or one file, with the reason of each failure:
     .venv/bin/python -m pytest -q tests/test_cases.py -k 03-index --runxfail
 
 A test's name is `FILE-SURFACE-MODE`; `relay` is a chat completion with no server tool in play, `responses-id` goes on by
-`previous_response_id`, `fold` compares the whole answer with the stream. Cases that the program does not yet handle are in
-PENDING: take a line out once its cases pass. tests/cases/README.md says how a case is written.
+`previous_response_id`, `fold` compares the whole answer with the stream. tests/cases/README.md says how a case is written.
 """
 
 import orjson
@@ -17,16 +16,11 @@ from tests.player.expectations import WORDS
 from tests.player.play import Player
 from tests.player.turns import DONE
 
-PENDING: tuple[str, ...] = (  # beginnings of tests' names
-)
-
 
 def _every_play():
     for path in sorted(case.FOLDER.glob("*.json")):
         for play in case.plays(case.load(path)):
-            name = f"{path.stem}-{play.name}"
-            marks = [pytest.mark.xfail(strict=False)] if name.startswith(PENDING) else []
-            yield pytest.param(play, id=name, marks=marks)
+            yield pytest.param(play, id=f"{path.stem}-{play.name}")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ BROKEN = st.sampled_from([
     "{}", "", "null", "[7]", "7", '"zebra"', "please look", '{"query": "N"', '{"query": "N"}}', '{"query": "N",}', "{'query': 'N'}",
     '```json\n{"query": "N"}\n```', '{"query": "a\nb N"}', "query: N", '{"query": "N"}{"query": "N"}', '{"query": "\\ud83d N"}', '{"num": "N"}',
 ])  # fmt: skip
-WITH_BROKEN = False  # arguments that are no object still go back as they were written
 CONFIG = {"limits": {"max_turns": 30, "max_tool_calls": 100}}
 
 
@@ -31,7 +30,7 @@ def conversations(draw):
     def call(name):
         number = next(numbers)
         arguments = {"id": number} if name in OWN else {"query": f"question {number}"}
-        if WITH_BROKEN and draw(st.integers(0, 2)) == 0:
+        if draw(st.integers(0, 2)) == 0:
             arguments = draw(BROKEN).replace("N", str(number))
         made = {"name": name, "arguments": arguments}
         identity = draw(IDS)
