@@ -123,8 +123,8 @@ class Http1Response(Response):
 
         Bytes are handled in the callback in which they arrive: waking a task would take another iteration of the event
         loop for each chunk of each stream (24 % of a chunk's instructions). Only if `handle` has to wait, for instance
-        for a client that does not read, does the task continue the call. Bytes that arrive in the meantime are
-        buffered, and when the buffer is full, reading from the server is paused.
+        for a client that does not read, or if more than `MOST_AT_ONCE` arrives at once, does the task continue. Bytes
+        that arrive in the meantime are buffered, and when the buffer is full, reading from the server is paused.
 
         Raises:
             httpx.ReadTimeout: nothing arrived for too long.
@@ -135,8 +135,10 @@ class Http1Response(Response):
         try:
             while self.parser.pieces or not self.parser.complete:
                 if self.parser.pieces:
-                    if await handle(self._take()):
+                    if await handle(self._take(MOST_AT_ONCE)):
                         return
+                    if self.parser.pieces:  # much has arrived at once, or arrives all the time
+                        await asyncio.sleep(0)
                     continue
                 self._handle = handle
                 if await self.wait(self._seconds, httpx.ReadTimeout):
@@ -157,7 +159,7 @@ class Http1Response(Response):
         """Give the bytes that have arrived to the handler of `pump`, or wake the reader."""
         needs_no_more = False
         if self._handle is not None and self._context is not None and self.parser.pieces:
-            coroutine = self._handle(self._take())
+            coroutine = self._handle(self._take(MOST_AT_ONCE))
             if self._seconds is not None and self.connection is not None:
                 self.due = self.connection.loop.time() + self._seconds
             try:
@@ -169,7 +171,7 @@ class Http1Response(Response):
                 if self._waiter is not None and not self._waiter.done():
                     self._waiter.set_exception(exc)
                 return
-            if needs_no_more or self._rest is not None:
+            if needs_no_more or self._rest is not None or self.parser.pieces:
                 self._handle = None
         # No local variable for the waiter: if it held the handler's exception, there would be a reference cycle.
         if (self._handle is None or self.connection is None) and self._waiter is not None and not self._waiter.done():
@@ -184,11 +186,15 @@ class Http1Response(Response):
         if self.connection is not None:
             self.connection.close()
 
-    def _take(self) -> bytes:
-        """Take the unread bytes of the body, and resume reading from the server if it was paused."""
+    def _take(self, most: int | None = None) -> bytes:
+        """Take the unread bytes of the body, at most `most`; if none is left, resume reading from the server."""
         pieces = self.parser.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
+        if most is not None and len(data) > most:
+            pieces.append(data[most:])
+            self.unread = len(data) - most
+            return data[:most]
         self.unread = 0
         if self.connection is not None and self.connection.reading_paused:
             self.connection.resume_reading()

@@ -40,7 +40,7 @@ from proxy.loop.finish_reason import inferred_reason
 from proxy.loop.leaks.written import PROOF_CHARACTERS
 from proxy.loop.other_fields import FOLDED_KEYS, HeldLogprobs, OtherFields
 from proxy.loop.patterns import only_text_field
-from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
+from proxy.loop.texts import DETAILS, MOST_TEXT, ShownText, TextTooLong, TurnTexts, shifted
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
@@ -115,6 +115,9 @@ class Assembler:
         returns the same chunk object with another delta, so that its other fields need not be read again.
         """
         field, known = self.text_field, self._texts.fields[self.text_field]
+        known.length += len(text)
+        if known.length > MOST_TEXT:
+            raise TextTooLong
         if known.leak_filter is not None:
             text = known.leak_filter.feed(text)
         known.pieces.append(text)

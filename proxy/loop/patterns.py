@@ -13,6 +13,8 @@ from msgspec import Struct
 from proxy.loop.chat import TEXT_FIELDS, Json
 from proxy.loop.sse import Event
 
+# Bytes of a chunk; to find the pattern of a longer one takes more than parsing the next.
+_LONGEST = 64 * 1024
 # Possessive, so that a long text is read once, without memory for backtracking.
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
@@ -44,7 +46,8 @@ def pattern_of(data: bytes, field: str) -> ChunkPattern | None:
 
     The key inside a text is not counted, because its quotation marks are escaped there.
     """
-    places = re.findall(rb'"%b"\s*:\s*"' % field.encode(), data) if field else []
+    is_usual = field and len(data) <= _LONGEST
+    places = re.findall(rb'"%b"\s*:\s*"' % field.encode(), data) if is_usual else []
     if len(places) != 1:
         return None
     before, opening, rest = data.partition(places[0])

@@ -5,7 +5,7 @@ unescaped inside JSON strings.) An event keeps its original bytes, so that a rel
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct, field
@@ -30,7 +30,6 @@ Therefore the line of the comment belongs to the next event.
 # arguments are bounded by the model's output of 131,072 tokens, far below this.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
-_LINE_END = re.compile(rb"\r\n|\n|\r")
 # A CR at the end of the buffer may be half of a CRLF; then the LF is a harmless empty line before the next event.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
@@ -76,6 +75,7 @@ class Decoder(Struct):
         max_event_bytes: the most bytes of an event.
         has_ids: whether any event so far has an `id`. From then on no blank line but those after events is part of the
             bytes: see `KEEPALIVE_BETWEEN_IDS`.
+        note_ids: called before the first event with an `id`, and possibly again.
 
     Raises:
         UpstreamError: an event is longer than `max_event_bytes`.
@@ -83,6 +83,7 @@ class Decoder(Struct):
 
     max_event_bytes: int = MAX_EVENT_BYTES
     has_ids: bool = False
+    note_ids: Callable[[], None] = lambda: None
     _buffer: bytearray = field(default_factory=bytearray)
     _searched: int = 0
     _at_start: bool = True
@@ -131,7 +132,7 @@ class Decoder(Struct):
         data: list[bytes] = []
         kind = "message"
         is_comment = True
-        for line in _LINE_END.split(raw):
+        for line in raw.splitlines():
             name, _, value = line.partition(b":")
             is_comment = is_comment and not name
             value = value.removeprefix(b" ")
@@ -140,6 +141,7 @@ class Decoder(Struct):
             elif name == b"event":
                 kind = value.decode("utf-8", "replace")
             elif name == b"id":
+                self.note_ids()
                 self.has_ids = True
             elif name == b"error":  # how gpustack reports a failure in a stream: a line of JSON outside of any event
                 data, kind = [value], "error"
@@ -155,7 +157,7 @@ class Decoder(Struct):
         comments = bytes(self._carried)
         self._carried.clear()
         if self.has_ids:
-            comments = b"".join([line + b"\n" for line in _LINE_END.split(comments) if line])
+            comments = b"".join([line + b"\n" for line in comments.splitlines() if line])
             raw = raw.lstrip(b"\r\n")
         return comments + raw
 

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
+from proxy.loop.errors import UpstreamError
 from proxy.loop.leaks import Leak
 from proxy.loop.leaks.filter import LeakFilter, may_leak
 
@@ -28,11 +29,30 @@ _NEWLINES = 2
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
 
 
+MOST_TEXT = 8 * 1024 * 1024
+"""The most characters of one field of a message. A million tokens have half as many; pictures may be part of a text, in
+base64. What has to be done with a text at the end of its turn would take too long for more."""
+
+
+class TextTooLong(UpstreamError):
+    """The upstream has written more than `MOST_TEXT`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"The upstream wrote more than {MOST_TEXT} characters in one turn.")
+
+
 class FieldText(Struct):
-    """The text of one field of the message: the pieces so far, and the filter that they have passed."""
+    """The text of one field of the message: the pieces so far, and the filter that they have passed.
+
+    Attributes:
+        pieces: the text without leaked calls.
+        leak_filter: finds the leaked calls; None: none can leak into this field.
+        length: how many characters the upstream has written, at most `MOST_TEXT`.
+    """
 
     pieces: list[str] = []
     leak_filter: LeakFilter | None = None
+    length: int = 0
 
 
 class TurnTexts(Struct):
@@ -67,6 +87,9 @@ class TurnTexts(Struct):
                     if renamed := self.upstream_call.renamed:  # a leak may also use a name of the upstream's request
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
                     known.leak_filter = LeakFilter(tools, asked_json=self.upstream_call.asked_json)
+            known.length += len(text)
+            if known.length > MOST_TEXT:
+                raise TextTooLong
             delta[name] = shown = text if known.leak_filter is None else known.leak_filter.feed(text)
             known.pieces.append(shown)
             if isinstance(details := delta.get(DETAILS), list):
@@ -80,6 +103,8 @@ class TurnTexts(Struct):
             message: the message.
             is_cut: whether a limit has cut off its text.
         """
+        if any(len(message[name]) > MOST_TEXT for name in TEXT_FIELDS if isinstance(message.get(name), str)):
+            raise TextTooLong
         for name in filter(message.get, _LEAKY_FIELDS if self.upstream_call.tools else ()):
             text = text_of(message) if isinstance(message[name], list) else message[name]
             if isinstance(text, str) and (is_cut or may_leak(text)):

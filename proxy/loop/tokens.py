@@ -33,6 +33,7 @@ _EFFORT = 9  # the sentence on reasoning effort
 # Claude Code sends 64 kB of tools with each request, which take 8 ms to count.
 _LONG = 200  # characters
 _PART = 65_536  # characters that are cut into pieces at a time, which takes 4 ms
+_MOST_PARTS = 16  # of one text
 _known: LRUCache[tuple[int, int], float] = LRUCache(8192)
 _lock = Lock()  # long requests are counted in another thread
 _PICTURE = 1000  # for a picture of about a megapixel
@@ -80,10 +81,17 @@ def tokens_in_text(text: str) -> float:
     with _lock:
         known = _known.get(key)
     if known is None:
-        known = sum(_of_part(text[at : at + _PART]) for at in range(0, len(text), _PART))
+        known = _in_long_text(text)
         with _lock:
             _known[key] = known
     return known
+
+
+def _in_long_text(text: str) -> float:
+    """The estimated tokens of a long text; of a very long one, only evenly spaced parts are counted."""
+    parts = range(0, len(text), _PART)
+    counted = [text[at : at + _PART] for at in parts[:: len(parts) // _MOST_PARTS + 1]]
+    return sum(map(_of_part, counted)) * len(text) / sum(map(len, counted))
 
 
 def _of_part(text: str) -> float:

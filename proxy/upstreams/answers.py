@@ -37,6 +37,7 @@ _LONGEST_SIGN, _MOST_WORDS = 64, 2
 # A chunk has at least one of these; other objects, such as `{"type": "ping"}`, are signs of life.
 _CHUNK_FIELDS = frozenset({"choices", "usage", "id", "object", "model", "created"})
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
+_MOST_CHOICES = 128  # the highest `n` that a request may have
 _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."
 
@@ -184,7 +185,7 @@ def mend(answer: Json, profile: Profile, *, kind: str, calling: Collection[int] 
     if (usage := answer.get("usage")) is not None and not isinstance(usage, dict):
         answer["usage"] = None
         changed = True
-    if not isinstance(answer["choices"], list):
+    if not isinstance(answer["choices"], list) or len(answer["choices"]) > _MOST_CHOICES:
         raise UpstreamError(_NO_COMPLETION)
     for choice in answer["choices"]:
         changed = _mend_choice(choice, profile, calling) or changed

@@ -143,7 +143,8 @@ class OpenAICompatible:
             request = {**request, "stream_options": {**options, "include_usage": True}}
             body = rawjson.dumps(request)
         content, names = self._relayed_body(body, request)
-        reader = RelayReader(self.profile, names, request, client, self.price, shows_usage)
+        decoder = sse.Decoder(note_ids=client.note_ids)
+        reader = RelayReader(self.profile, names, request, client.write, self.price, shows_usage, decoder)
         is_counted = False
 
         async def end() -> None:

@@ -19,7 +19,7 @@ from proxy.loop.errors import UpstreamError
 from proxy.loop.finish_reason import inferred_reason
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.loop.sse import DONE_DATA
-from proxy.ports import RelayClient
+from proxy.ports import Write
 from proxy.upstreams.answers import COMPLETION, parse_chunk
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
@@ -50,7 +50,7 @@ class RelayReader:
     profile: Profile
     names: ToolNames | None
     request: Json
-    client: RelayClient
+    write: Write
     price: PriceConfig | None = None
     shows_usage: bool = True
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
@@ -79,10 +79,8 @@ class RelayReader:
                 else:
                     good.append(self._mended(event))
         finally:  # the events before a bad one are written before the error is reported
-            if self.decoder.has_ids:
-                self.client.note_ids()
             if good:
-                await self.client.write(b"".join(good))
+                await self.write(b"".join(good))
         return self.done
 
     def _mended(self, event: sse.Event) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 from proxy.http.connect import origin_of
 from proxy.http.connection import RequestTimeouts
 from proxy.http.parser import request_head
+from proxy.http.response import MOST_AT_ONCE
 from proxy.http.transport import Http1Transport
 from tests.http.rawserver import raw_server
 from tests.http.test_transport import LOOPS
@@ -293,3 +294,24 @@ async def test_what_nobody_waits_for_any_more_is_let_go_of():
             await pumping
         assert taker.pieces == [b"one", b"two"]
         gc.collect()  # a coroutine that nobody awaited would be told of, which fails the test
+
+
+async def test_a_body_that_comes_all_at_once_is_taken_in_parts_between_which_others_run():
+    others, sizes = [], []
+
+    async def other():
+        while True:
+            others.append(len(sizes))
+            await asyncio.sleep(0)
+
+    async def take(data):
+        sizes.append(len(data))
+        return False
+
+    async with conversation() as talk, asyncio.TaskGroup() as group:
+        running = group.create_task(other())
+        await talk.send(chunk(b"a" * 20 * MOST_AT_ONCE), END)
+        await talk.response.pump(take)
+        running.cancel()
+    assert (sum(sizes), max(sizes)) == (20 * MOST_AT_ONCE, MOST_AT_ONCE)
+    assert len(set(others)) > len(sizes) // 2

@@ -3,7 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.actions import CallUpstream
+from proxy.loop.assembler import Assembler
+from proxy.loop.errors import UpstreamError
 from proxy.loop.texts import (
+    MOST_TEXT,
     TrailingNewlines,
     TurnTexts,
     count_indices,
@@ -137,3 +140,17 @@ def test_those_of_the_first_turn_stay_as_they_are():
 )
 def test_a_message_takes_as_many_indices_as_it_counts_to(message, count):
     assert count_indices(message) == count
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning_content"])
+def test_a_turn_of_more_text_than_any_model_writes_is_the_upstreams_failure(field):
+    chunk = {"choices": [{"index": 0, "delta": {field: "word " * 10_000}}]}
+    streamed, whole = Assembler(CallUpstream({}, number=1)), Assembler(CallUpstream({}, number=1))
+    streamed.feed(chunk)
+    for _ in range(MOST_TEXT // 50_000 - 1):
+        streamed.feed_text("word " * 10_000)
+    with pytest.raises(UpstreamError, match="more than"):
+        streamed.feed_text("word " * 10_000)
+    message = {"role": "assistant", field: "a" * (MOST_TEXT + 1)}
+    with pytest.raises(UpstreamError, match="more than"):
+        whole.feed_whole({"choices": [{"message": message, "finish_reason": "stop"}]})

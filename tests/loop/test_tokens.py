@@ -70,3 +70,8 @@ def test_a_picture_costs_as_much_as_a_long_text():
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
     with_picture = {"role": "user", "content": [{"type": "text", "text": USER["content"]}, picture]}
     assert count_tokens({"messages": [with_picture]}) - count_tokens({"messages": [USER]}) == 1000
+
+
+def test_a_very_long_text_of_which_only_parts_are_counted_has_as_many_tokens():
+    line = "word, number 7\n"
+    assert tokens_in_text(line * 500_000) == pytest.approx(tokens_in_text(line) * 500_000, rel=0.01)

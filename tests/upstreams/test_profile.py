@@ -361,3 +361,8 @@ def test_glms_own_search_is_sent_to_no_other_upstream(profile):
     assert prepare({"messages": [USER], "tools": [native], "tool_choice": "auto"}, profile) == {"messages": [USER]}
     assert prepare({"messages": [USER], "tools": [native, TOOL]}, profile)["tools"] == [TOOL]
     assert prepare({"messages": [USER], "tools": [native]}, GLM)["tools"] == [native]
+
+
+def test_a_chunk_with_more_choices_than_anybody_can_ask_for_is_none():
+    with pytest.raises(UpstreamError):
+        mend({"choices": [{"index": 0, "delta": {}}] * 129}, OPENAI, kind="chat.completion.chunk")

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.loop.errors import UpstreamError
-from proxy.ports import RelayClient
 from proxy.upstreams.profile import OPENAI
 from proxy.upstreams.relay import RelayReader
 
@@ -42,7 +41,7 @@ async def relayed(chunks, *, by_patterns, request=None):
     async def write(data):
         written.append(data)
 
-    reader = RelayReader(OPENAI, None, request or {}, RelayClient(write, write, print, list))
+    reader = RelayReader(OPENAI, None, request or {}, write)
     for one in chunks:
         if not by_patterns:
             reader.pattern = None
