@@ -123,6 +123,12 @@ class McpServer:
 
     async def serve(self, publish: Publish) -> None:
         """Keep a session open, and its tools published, until cancelled."""
+        try:
+            await self._serve(publish)
+        finally:
+            self._attempt.set()  # there will be no other, for which a call could wait
+
+    async def _serve(self, publish: Publish) -> None:
         failures = 0
         gone_since = self._clock.monotonic()
         while True:
@@ -132,17 +138,18 @@ class McpServer:
             if _is_cancelled():
                 return
             now = self._clock.monotonic()
+            failures = 0 if now - began > _LASTED else failures + 1
+            wait = self._backoff.wait(failures - 1) if failures else 0.0
             if attempt.is_set():  # there was a session
                 gone_since = now
             else:
                 if self._listed is None or now - gone_since > _REMEMBERED:
                     await self._publish([], None, publish)
+                if transport.was_too_large:
+                    wait = _WAIT_IF_TOO_LARGE
                 self._attempt = asyncio.Event()
                 attempt.set()
             self.tried.set()
-            failures = 0 if now - began > _LASTED else failures + 1
-            wait = self._backoff.wait(failures - 1) if failures else 0.0
-            wait = _WAIT_IF_TOO_LARGE if transport.was_too_large else wait
             self._observe("mcp.lost", server=self.name, why=self._why_not, wait=round(wait, 2))
             await self._rest(wait)
 

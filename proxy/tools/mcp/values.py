@@ -4,8 +4,8 @@ Eight megabytes of one text are parsed in ten milliseconds, and of `{"a":1}` in 
 a turn.
 """
 
-# A hundred milliseconds at most. A list of 128 tools with a hundred parameters each has half as many.
-MOST_VALUES = 200_000
+# Fifty to a hundred milliseconds. A list of 128 tools with a hundred parameters each has half as many.
+MOST_VALUES = 100_000
 
 
 class Values:

@@ -399,6 +399,18 @@ async def test_a_process_that_says_too_much_or_dies_in_a_call_is_started_again()
         assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
 
 
+async def test_a_call_that_waits_for_a_session_fails_when_its_server_is_no_longer_served():
+    async with session(LEGACY_STDIO, clock=Patient()) as rig:
+        waiting = asyncio.ensure_future(rig.call("wiki_die"))
+        await rig.event("mcp.lost")
+        with pytest.raises(ToolUnavailable):
+            await waiting
+        waiting = asyncio.ensure_future(rig.call("wiki_echo", '{"text": "?"}'))
+        await asyncio.sleep(0)
+    with pytest.raises(ToolUnavailable, match="cannot be reached now"):
+        await waiting
+
+
 async def test_a_command_that_cannot_be_started_is_said_to_be_one():
     async with session(McpConfig(command=("/nowhere/canary",))) as rig:
         assert rig.server.state().why_not == "its command cannot be started"

@@ -125,7 +125,7 @@ async def test_a_question_instead_of_a_result_is_told_to_the_model_as_what_it_is
                 await rig.call("wiki_seek")
 
 
-async def test_of_a_list_of_twenty_thousand_tools_no_more_are_looked_at_than_can_be_offered(monkeypatch):
+async def test_of_a_list_of_ten_thousand_tools_no_more_are_looked_at_than_can_be_offered(monkeypatch):
     looked = []
 
     def counting(tool, version):
@@ -133,7 +133,7 @@ async def test_of_a_list_of_twenty_thousand_tools_no_more_are_looked_at_than_can
         return well_formed(tool, version)
 
     monkeypatch.setattr("proxy.tools.mcp.mending.well_formed", counting)
-    tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(20_000)]
+    tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(10_000)]
     async with written(answers(tools=tools)) as url, session(McpConfig(url=url, allow=("t1*",))) as rig:
         assert len(rig.registry.specs) == 128
         refused = [fields["why"] for event, fields in rig.told if event == "mcp.tool_refused"]
@@ -170,7 +170,7 @@ async def test_pages_without_end_are_cut_and_the_server_is_connected_with_what_f
 async def test_a_list_that_cannot_be_read_for_its_size_refuses_the_server_by_name_and_once():
     tools = [{**SEEK, "x": [0] * MOST_VALUES}]
     async with written(answers(tools=tools)) as url, session(McpConfig(url=url)) as rig:
-        assert "more than 200000 values" in rig.server.state().why_not
+        assert f"more than {MOST_VALUES} values" in rig.server.state().why_not
         assert (await rig.event("mcp.lost"))["wait"] == 600
 
 
