@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from functools import partial
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -28,9 +29,13 @@ _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"x-organization-id x-request-id forwarded x-real-ip x-original-url x-original-host x-rewrite-url "
     b"x-http-method-override x-server-tools x-tool-events".split()
 )
-# Headers about the origin of a request, and names with an underscore, which a CGI-like upstream takes for other headers
-# (nginx drops them as well).
-_NOT_FORWARDED_LIKE = re.compile(rb"x-forwarded-.*|.*_.*", re.DOTALL)
+# Headers about the origin of a request, headers in which other providers expect a key, and names with an underscore,
+# which a CGI-like upstream takes for other headers (nginx drops them as well).
+_NOT_FORWARDED_LIKE = re.compile(
+    rb"x-forwarded-.*|x-goog-.*|.*api-?key|.*subscription-key|.*(?:access|auth|security|session)-token|.*_.*", re.DOTALL
+)
+# Parameters in which other providers expect a key.
+_KEY_PARAMETER = re.compile(rb"key|api[-_]?key|subscription[-_]key|access[-_]token", re.IGNORECASE)
 # The CORS headers are among them, because the proxy decides which web pages may read a response.
 _NOT_RELAYED = _HOP_BY_HOP | frozenset(
     b"set-cookie date server x-request-id "
@@ -52,9 +57,9 @@ _TYPE_PARAMETER = re.compile(r"""[ \t]*+;[ \t]*+(?:([!#-'*+.0-9A-Z^-z|~-]+)=(?:"
 _FORM_TYPE = re.compile(r"multipart/form-data(?:" + _TYPE_PARAMETER.pattern + r")*+[ \t]*", re.IGNORECASE)
 # RFC 2046, section 5.1.1, and `*`, which many Android apps use. No blank may end it: parsers differ there.
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()*+_,./:=? -]{0,69}[0-9A-Za-z'()*+_,./:=?-]")
-# Segments that a URL library would resolve, and escapes that decode to such segments: with them, a request could leave
-# the base URL.
-_ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
+# Segments that a URL library or a servlet (`..;`) would resolve, and escapes that decode to such segments, once or more
+# often: with them, a request could leave the base URL.
+_ODD_PATH = re.compile(rb"/\.{0,2}(?:[/;]|$)|%(?:25)*(?:2e|2f|5c)|\\", re.IGNORECASE)
 # No API has a form with a hundred parts, or a file whose name and type take a kilobyte.
 _MOST_PARTS, _MOST_HEAD_BYTES = 1000, 8192
 _PADDING = re.compile(rb"[ \t]++(?=\r\n)")
@@ -208,9 +213,14 @@ def _path_below_v1(scope: Scope) -> str:
     raw: bytes = scope["raw_path"].partition(b"?")[0]
     if _ODD_PATH.search(raw):
         raise NotFound(f"There is no {scope['path']} here.")
-    query: bytes = scope["query_string"]
+    query = b"&".join([part for part in scope["query_string"].split(b"&") if not _is_key(part)])
     path = raw.removeprefix(b"/v1") + (b"?" + query if query else b"")
     return path.decode("latin-1")
+
+
+def _is_key(parameter: bytes) -> bool:
+    """Whether a parameter of a query is a key of the client's, with which another account would be used."""
+    return _KEY_PARAMETER.fullmatch(unquote_to_bytes(parameter.partition(b"=")[0])) is not None
 
 
 def _forwarded(scope: Scope) -> list[tuple[bytes, bytes]]:

@@ -1,9 +1,9 @@
 """Transports: the proxy's own, which httpx can use as well, and an adapter for any other httpx transport.
 
 A request is sent once. It is sent again, on a new connection, only if a reused connection turns out to be dead before a
-byte of the response has arrived, and only if its method may be repeated. RFC 9112, section 9.3.1, forbids a proxy to do
-more, and nginx does the same. Few POSTs fail because of this rule, for the kernel is asked before each use whether the
-server has closed the connection.
+byte of the response has arrived: servers close idle connections without a word, and a request that is on its way then
+meets a reset. nginx does the same with the connections that it keeps. A request of httpx, such as a tool's, is sent
+again only if its method may be repeated.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         method, url = request.method, request.url
         head = request_head(method, url.raw_path, request.headers.raw)
         timeouts = RequestTimeouts(**request.extensions.get("timeout", {}))
-        response = await self.send(origin_of(url), method, head, body, timeouts)
+        response = await self.send(origin_of(url), method, head, body, timeouts, repeats=method in _REPEATABLE)
         return httpx.Response(
             response.status,
             headers=response.headers,
@@ -70,9 +70,20 @@ class Http1Transport(httpx.AsyncBaseTransport):
         )
 
     async def send(
-        self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
+        self,
+        origin: Origin,
+        method: str,
+        head: bytes,
+        body: bytes | AsyncIterable[bytes],
+        timeouts: RequestTimeouts,
+        *,
+        repeats: bool = True,
     ) -> Http1Response:
-        """The response to a request whose head was serialized in advance. Raises `httpx.TransportError`."""
+        """The response to a request whose head was serialized in advance. Raises `httpx.TransportError`.
+
+        The arguments are those of `client.Transport`; `repeats`: whether the request is sent again if a reused
+        connection is dead.
+        """
         fresh = False
         while True:
             connection = await self._pool.acquire(origin, timeouts, fresh=fresh)
@@ -80,7 +91,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
                 return await connection.request(head, body, timeouts, is_head_request=method == "HEAD")
             except (httpx.NetworkError, httpx.RemoteProtocolError):
                 stale = connection.requests > 1 and not connection.has_answered
-                if not stale or method not in _REPEATABLE or not isinstance(body, bytes):
+                if not (stale and repeats and isinstance(body, bytes)):
                     raise
                 fresh = True
 

@@ -75,6 +75,8 @@ _NO_CREDIT_CODES = frozenset({
     "billing_not_active",
 })  # fmt: skip
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_METHODS = re.compile(r"[A-Z]+(?:, ?[A-Z]+)*")
+_METHOD_NOT_ALLOWED = 405
 _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS = 408, 429
 # The statuses that OpenAI's SDKs retry, besides 5xx.
 _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
@@ -127,6 +129,8 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
     if (full := full_context(status, message, found)) is not None:
         return full
     advice = _advice(headers)
+    if status == _METHOD_NOT_ALLOWED and _METHODS.fullmatch(headers.get("allow", "")):
+        advice["allow"] = headers["allow"]  # RFC 9110, section 15.5.6
     operator_code = meaning.operator_code if meaning is not None else _account_code(status, given)
     if operator_code or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
         advice["x-should-retry"] = "false"

@@ -776,6 +776,25 @@ async def test_by_default_the_trace_goes_on_and_nothing_else_of_the_clients(upst
     assert not {b"x-tenant", b"x-organization-id", b"cookie"} & head.keys()
 
 
+async def test_no_key_of_the_clients_goes_upstream_in_whatever_place_another_provider_expects_it(upstream):
+    upstream.replies = [Reply([b"{}"])]
+    names = ["x-goog-api-key", "x-goog-user-project", "apikey", "ocp-apim-subscription-key", "x-auth-token"]
+    async with proxy_of(upstream) as url:
+        path = "/v1/embeddings?key=theirs&a=b&API_KEY=theirs&%6bey=theirs&access_token=theirs&keys=2"
+        headers = {**dict.fromkeys(names, "theirs"), "idempotency-key": "i"}
+        await post(url, {"model": "m", "input": "x"}, path=path, headers=headers)
+    (head,) = upstream.heads
+    assert (head["query"], head["headers"][b"idempotency-key"]) == (b"a=b&keys=2", b"i")
+    assert not {name.encode() for name in names} & head["headers"].keys()
+
+
+async def test_a_wrong_method_upstream_keeps_the_methods_that_are_right(upstream):
+    upstream.replies = [Reply([b'{"error": "no"}'], status=405, headers=[(b"allow", b"GET, HEAD")])]
+    async with proxy_of(upstream) as url:
+        response = await post(url, {"model": "m"}, path="/v1/batches")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
+
+
 REFUSALS = [
     (401, {"error": {"message": "Incorrect API key provided: upstream-secret"}}, "upstream_auth_failed"),
     (403, {"error": {"message": "no access for upstream-secret"}}, "upstream_auth_failed"),
@@ -1011,6 +1030,10 @@ async def test_where_any_model_is_taken_its_name_is_still_a_name(upstream, path)
         "/v1/a/./b",
         "/v1//admin",
         "/v1/..%5cadmin",
+        "/v1/embeddings/..;/x",
+        "/v1/embeddings/..;a=b/x",
+        "/v1/%252e%252e/x",
+        "/v1/%25252E%25252e/x",
         "/v1/chat/completions/",
         "/v1/chat/completions/../completions",
     ],

@@ -71,6 +71,8 @@ async def test_two_keys_that_begin_alike_are_two_clients():
         [bearer(f"{SHARED}-")],
         [bearer(f"{SHARED}-firs")],
         [bearer(f"{SHARED}-first\x00")],
+        [bearer(f"{SHARED}-first".encode() + b"\xa0")],
+        [bearer(f"{SHARED}-first".encode() + b"\x0c")],
         [(b"authorization", b"Bearer  ")],
         [(b"authorization", f"Bearer {SHARED}-first {SHARED}-second".encode())],
         [bearer(b"x" * 1024 * 1024)],

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from contextlib import suppress
+from functools import partial
 
 import httpx
 import pytest
@@ -141,7 +142,20 @@ async def test_a_get_is_sent_again_on_a_new_connection_even_where_others_are_idl
 
 
 @pytest.mark.parametrize("dies", [closes, resets])
-async def test_a_post_is_never_sent_twice(carrier, dies):
+async def test_a_post_that_meets_a_dead_connection_is_sent_once_more_if_it_goes_to_an_upstream(dies):
+    async with raw_server(answers_once(dies)) as server:
+        transport, url = Http1Transport(), httpx.URL(server.url)
+        head = request_head("POST", b"/", [(b"host", url.netloc), (b"content-length", b"2")])
+        send = partial(transport.send, origin_of(url), "POST", head, b"{}", RequestTimeouts(5, 5, 5, 5))
+        for _ in range(2):
+            response = await send()
+            assert await response.read() == b"ok"
+        assert (server.connections, len(server.heads)) == (2, 3)
+        await transport.aclose()
+
+
+@pytest.mark.parametrize("dies", [closes, resets])
+async def test_a_post_of_a_tool_is_never_sent_twice(carrier, dies):
     async with raw_server(answers_once(dies)) as server:
         transport = carrier(1)
         await fetch(transport, server.url)

@@ -103,9 +103,9 @@ def _keys_in(scope: Scope) -> list[str]:
     if authorization is None:
         keys.append(header(scope, b"api-key"))
     else:
-        match = _BEARER.fullmatch(authorization.strip())
+        match = _BEARER.fullmatch(authorization.strip(" \t"))
         if match is None and _is_for_browsers(scope):
-            return [password] if (password := _password_in(authorization.strip())) else []
+            return [password] if (password := _password_in(authorization.strip(" \t"))) else []
         keys.insert(0, match[1] if match else None)
     return [key for key in keys if key and _KEY.fullmatch(key)]
 
