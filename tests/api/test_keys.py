@@ -31,7 +31,7 @@ async def caller(*headers, clients=CLIENTS):
         found.append(scope[CALLER])
 
     async def ask(auth, headers):
-        await auth({"type": "http", "path": "/v1/models", "headers": headers}, None, None)
+        await auth({"type": "http", "method": "GET", "path": "/v1/models", "headers": headers}, None, None)
         return found.pop()
 
     first, later = Auth(app, clients=clients), Auth(app, clients=clients)
@@ -120,7 +120,7 @@ async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers,
             "proxy.api.middleware.clients.compare_digest",
             lambda *both: compared.append(both) or hmac.compare_digest(*both),
         )
-        await auth({"type": "http", "path": "/v1/models", "headers": headers}, None, None)
+        await auth({"type": "http", "method": "GET", "path": "/v1/models", "headers": headers}, None, None)
     assert len(compared) == len(CLIENTS) * (1 if short else 2)
 
 
