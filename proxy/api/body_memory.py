@@ -12,9 +12,8 @@ retry would be of no use.
 
 import os
 import resource
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -45,7 +44,6 @@ class BodyMemory:
 
     limit: int
     used: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)  # requests are read in another thread, too (`beside`)
 
 
 class Share(Struct):
@@ -55,13 +53,11 @@ class Share(Struct):
         memory: the memory of the process.
         reserved: the bytes that are reserved at present.
         parsed: how many of these are for JSON that is parsed, or about to be.
-        is_over: whether the request has ended.
     """
 
     memory: BodyMemory
     reserved: int = 0
     parsed: int = 0
-    is_over: bool = False
 
     @property
     def is_scarce(self) -> bool:
@@ -70,8 +66,7 @@ class Share(Struct):
 
     def announce(self, size: int) -> None:
         """Check whether a body of `size` bytes would fit now. Raises `Overloaded`, `RequestTooLarge`."""
-        self.reserve(size * _PLAIN)
-        self.reserve(0)
+        self.require(size * _PLAIN)
 
     def count_arrived(self, size: int) -> None:
         """Count the `size` bytes of a body that have arrived so far. Raises `Overloaded`, `RequestTooLarge`."""
@@ -88,20 +83,23 @@ class Share(Struct):
 
     def reserve(self, cost: int) -> None:
         """Reserve `cost` bytes instead of those reserved so far. Raises `Overloaded`, `RequestTooLarge`."""
-        memory = self.memory
-        if cost > memory.limit:
-            raise RequestTooLarge("The request would take more memory than the proxy has for all requests together.")
-        with memory.lock:
-            others = memory.used - self.reserved
-            if others + cost > memory.limit or (self.is_over and cost):
-                raise Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
-            memory.used = others + cost
-            self.reserved = cost
+        self.require(cost)
+        self.memory.used += cost - self.reserved
+        self.reserved = cost
 
-    def end(self) -> None:
-        """Release everything. Whatever still works for the request can reserve no more."""
-        self.is_over = True
-        self.reserve(0)
+    def require(self, cost: int) -> None:
+        """Check whether `cost` bytes would fit instead of those reserved so far; to give some back is always possible.
+
+        Raises:
+            Overloaded: they would not fit now.
+            RequestTooLarge: they would not even fit alone.
+        """
+        if cost <= self.reserved:
+            return
+        if cost > self.memory.limit:
+            raise RequestTooLarge("The request would take more memory than the proxy has for all requests together.")
+        if self.memory.used - self.reserved + cost > self.memory.limit:
+            raise Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
 
 
 def cost_of(body: bytes) -> int:

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.api.access import Caller
-from proxy.api.body_memory import Share
+from proxy.api.body_memory import Share, cost_of
 from proxy.beside import MOST_AT_ONCE
 from proxy.config import FROM_CLIENT, UpstreamConfig
 from proxy.loop.chat import Json
@@ -90,6 +90,7 @@ class Sealer:
         self._scope = scope.encode()
         self._left = most_bytes
         self._share = share
+        self._cost = 0  # of what was opened, in memory
 
     def seal(self, held: Json) -> str:
         """A sealed text that holds the object."""
@@ -114,12 +115,24 @@ class Sealer:
         if self._left < 0:
             raise RequestTooLarge("What the request carries in sealed form is too large when it is opened.")
         if self._share is not None:
-            self._share.count_parsed(text)
+            self._cost += cost_of(text)
+            self._share.require(self._share.reserved + self._cost)
         try:
             held = orjson.loads(text)
         except orjson.JSONDecodeError:
             return None
         return held if isinstance(held, dict) else None
+
+    def count_opened(self) -> None:
+        """Reserve the memory of what was opened. A request is read in a thread, where nothing can be reserved.
+
+        Raises:
+            RequestTooLarge, Overloaded: as `open`.
+        """
+        if self._share is not None and self._cost:
+            self._share.parsed += self._cost
+            self._share.reserve(self._share.reserved + self._cost)
+            self._cost = 0
 
     def seal_text(self, text: str) -> str:
         """The sealed form of a text."""

@@ -25,7 +25,6 @@ _IDEOGRAPH, _OTHER_LETTER = 0.65, 0.6  # Chinese, Japanese, Korean; accents, Gre
 _IDEOGRAPHS = re.compile(r"[\u2e80-\U0010ffff]+")
 _LINE_BREAK, _INDENT = 0.9, 0.5
 
-_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _CONVERSATION, _MESSAGE, _RESULT = 5, 2.5, 3
 _CALL, _ARGUMENT = 5, 6
 _TOOLS = 86  # the preamble on how to call tools
@@ -54,8 +53,8 @@ def count_tokens(chat: Json) -> int:
 
 
 def has_all_counts(usage: Json | None) -> bool:
-    """Whether a usage lacks no count of tokens that is summed over the turns of a run."""
-    return usage is not None and all(token_count(usage, name) is not None for name in _COUNTS)
+    """Whether a credible usage (`tally.credible`) lacks no count of tokens."""
+    return usage is not None and "prompt_tokens" in usage and "completion_tokens" in usage and "total_tokens" in usage
 
 
 def with_estimates(usage: Json | None, read: Callable[[], float], written: Callable[[], float]) -> Json:

@@ -109,6 +109,8 @@ class OpenAICompatible:
                 early.count_unfinished(await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
             self._redact(exc)
             raise
+        if (counted := self._counted(turn)) is not None:
+            return counted
         return replace(turn, usage=await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
@@ -124,15 +126,17 @@ class OpenAICompatible:
                 answer, changed = parse_completion(raw, self.profile, names, request)
             changed = clean_calls(answer, request) or changed
         except (ProxyError, asyncio.CancelledError) as exc:
-            if not isinstance(exc, ProxyError):
-                count(await self._used_by_relay(None, request, len(content), float))
+            if self.counts_use and not isinstance(exc, ProxyError):
+                count(await self._used(None, request, len(content), float))
             self._redact(exc)
             raise
         usage = answer.get("usage")
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
-        count(await self._used_by_relay(usage, request, len(content), partial(_written_in, answer)))
+        if self.counts_use:
+            usage = await self._used(usage, request, len(content), partial(_written_in, answer))
+        count(credible(usage))
         return rawjson.dumps_answer(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
@@ -147,10 +151,15 @@ class OpenAICompatible:
         reader = RelayReader(self.profile, names, request, client.write, self.price, shows_usage, decoder)
         is_counted = False
 
+        async def used() -> Json | None:
+            if not self.counts_use:
+                return credible(reader.usage)
+            return await self._used(reader.usage, request, len(content), lambda: reader.written)
+
         async def end() -> None:
             nonlocal is_counted
             reader.require_finished()
-            client.count(await self._used_by_relay(reader.usage, request, len(content), lambda: reader.written))
+            client.count(await used())
             is_counted = True
             await client.finish(reader.ending)
 
@@ -158,7 +167,7 @@ class OpenAICompatible:
             await self._read_stream(content, reader, end)
         except (ProxyError, asyncio.CancelledError) as exc:
             if not is_counted and (reader.written or not isinstance(exc, ProxyError)):
-                client.count(await self._used_by_relay(reader.usage, request, len(content), lambda: reader.written))
+                client.count(await used())
             self._redact(exc)
             raise
 
@@ -177,6 +186,14 @@ class OpenAICompatible:
         """A usage with its cost, if the model has a price."""
         return with_cost(usage, self.price)
 
+    def _counted(self, turn: Turn) -> Turn | None:
+        """A turn with the upstream's credible counts, and their cost; None: counts are missing."""
+        usage = credible(turn.usage)
+        if usage is None or not has_all_counts(usage):
+            return None
+        usage = self.with_cost(usage)
+        return turn if usage is turn.usage else replace(turn, usage=usage)
+
     async def _used(self, usage: Json | None, request: Json, size: int, written: Callable[[], float]) -> Json:
         """The usage of a call, with its cost: the upstream's credible counts, and estimates of those that are missing.
 
@@ -191,12 +208,6 @@ class OpenAICompatible:
             estimate = partial(with_estimates, counted, partial(count_tokens, request), written)
             counted = await beside(size, estimate)
         return self.with_cost(counted)
-
-    async def _used_by_relay(
-        self, usage: Json | None, request: Json, size: int, written: Callable[[], float]
-    ) -> Json | None:
-        """The usage of a relayed call; only where use is counted, it has estimates."""
-        return await self._used(usage, request, size, written) if self.counts_use else credible(usage)
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.endpoint.read(response):

@@ -54,6 +54,7 @@ class _MessagesSurface(CheckingSurface):
         own_names = hosted_names(self.ports.config.tools, toolset.specs)
         reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
         request, declared, check, conversation = await beside(size_opened(body), reading)
+        sealer.count_opened()
         if conversation.unknown:
             request_context.add({"blocks_ignored": names_for_header(conversation.unknown)})
         resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))

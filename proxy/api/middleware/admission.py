@@ -65,7 +65,7 @@ class Admission:
                 await start
             await self._app(scope, receive, send)
         finally:
-            share.end()
+            share.reserve(0)
             self._limit.release()
 
 

@@ -75,7 +75,8 @@ class CreateResponse(CheckingSurface):
         caller: Caller = scope[CALLER]
         share: Share | None = scope.get(SHARE)
         responses = ResponseStore(self.ports.store, caller.scope, share)
-        seal = Seal(sealer_for(caller, self._secrets, most_bytes=self.server.max_body_bytes, share=share))
+        sealer = sealer_for(caller, self._secrets, most_bytes=self.server.max_body_bytes, share=share)
+        seal = Seal(sealer)
         history = await self._history(responses, request)
         declared = declared_in(request.fields, before=history.before, own=history.own)
         where = "tools" if request.fields.get("tools") else "input"
@@ -85,6 +86,7 @@ class CreateResponse(CheckingSurface):
             read_conversation, history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open
         )
         conversation = await beside(size + responses.bytes_read, reading)
+        sealer.count_opened()
         chat = request.as_chat(conversation, tools)
         resolved = await self.resolver.resolve(scope, chat, hidden=conversation.hidden)
         resolved, tools = _with_available_tools(resolved, tools)
