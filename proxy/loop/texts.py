@@ -220,7 +220,7 @@ class ShownText(Struct):
     needs_look: bool = True
     _ending: TrailingNewlines = field(default_factory=TrailingNewlines)
     _begun: bool = False
-    _blank: str = ""  # text before the first word
+    _blanks: list[str] = []  # the pieces before the first word
 
     def show(self, delta: Json) -> None:
         """Leave in the delta the part of its text that may be shown; blank text is held back until a word follows."""
@@ -228,12 +228,11 @@ class ShownText(Struct):
             return
         self.length += len(text.strip())
         if not self._begun:
-            text = self._blank + text
+            self._blanks.append(text)
             if text.isspace():
-                self._blank = text
                 del delta["content"]
                 return
-            self._begun = True
+            self._begun, text = True, "".join(self._blanks)
             if self.separator is not None:
                 text = self.separator + without_blank_lines_before(text)
         delta["content"] = text = self._ending.feed(text)

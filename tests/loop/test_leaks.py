@@ -14,6 +14,7 @@ from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter
 from proxy.loop.leaks.glm import split_glued_name
 from proxy.loop.leaks.written import holds_raw_format, is_bare_call
 from proxy.loop.turn_bounds import MOST_CALLS
+from tests.prose import tokens
 
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
 TOOLS = {"web_search": SEARCH, "webSearch": SEARCH, "open_door": {"type": "object", "properties": {"door": {}}}}
@@ -115,6 +116,16 @@ LEAKED = [
     (f"So: commentary {TO} json<|message|>{JSON}<|call|>", "So: ", [QUERY]),
     (f"So {TO}<|message|>{JSON}", "So ", [QUERY]),
     (f"So {TO} <|constrain|>json<|message|>{JSON}", "So ", [QUERY]),
+    # glued to the sentence before it
+    (f"I must look.assistantcommentary {TO} json<|message|>{JSON}", "I must look.", [QUERY]),
+    (f"I must look.web_search<|channel|>commentary json<|message|>{JSON}", "I must look.", [QUERY]),
+    (f"I must look.functions.web_search<|channel|>commentary<|message|>{JSON}", "I must look.", [QUERY]),
+    (f"I must look.assistant<|channel|>commentary {TO}<|message|>{JSON}<|call|>", "I must look.", [QUERY]),
+    (f"I must look.{GLM_TAIL}", "I must look.", [QUERY]),
+    ("<tool_call>open_door</tool_call>!", "!", [Leak("open_door", "{}")]),
+    # after marks that are only mentioned
+    (f"Of <tool_call> and <|channel|>, we use\n{GLM}", "Of <tool_call> and <|channel|>, we use\n", [QUERY]),
+    (f"The <|end|> mark ends it.\n{CALL}", "The <|end|> mark ends it.\n", [QUERY]),
 ]  # fmt: skip
 
 NOT_LEAKED = [
@@ -171,6 +182,13 @@ NOT_LEAKED = [
     '{"type": "event", "name": "web_search"}',
     HERMES_JSON + " is how a call looks.",
     f"So: {HERMES_JSON}",
+    "The <|end|> token ends a message, and <|message|> begins its text.",
+    "A <|message|> follows; then <|call|>",
+    "<|end|> is a token, and so is this.",
+    "<|channel|>" + " " * 300 + ", that is all.",
+    "<tool_call>" + "x" * 300 + "<arg_key>",
+    "See example.com<b>",
+    "`" * 70 + "<tool_call>" + "`" * 70,
 ]
 
 
@@ -187,6 +205,14 @@ def test_what_only_looks_similar_stays_as_it_is(text):
 @pytest.mark.parametrize("text", [text for text, *_ in LEAKED] + NOT_LEAKED)
 def test_one_character_at_a_time_gives_the_same(text):
     assert read(*text) == read(text)
+
+
+@pytest.mark.parametrize("text", [text for text, *_ in LEAKED] + NOT_LEAKED)
+def test_two_pieces_and_tokens_give_the_same(text):
+    for at in range(1, len(text)):
+        assert read(text[:at], text[at:]) == read(text)
+    for seed in range(5):
+        assert read(*tokens(text, seed)) == read(text)
 
 
 @given(st.sampled_from([text for text, *_ in LEAKED] + NOT_LEAKED), st.lists(st.integers(0, 200)))
@@ -224,8 +250,11 @@ ALPHABET = st.sampled_from([*WORDS, "\n", "a "])
 def test_whatever_comes_the_cut_makes_no_difference_and_nothing_is_made_up(left, right):
     left, right = "".join(left), "".join(right)
     shown, *rest = read(left, right)
-    assert (shown, *rest) == read(left + right)
-    assert len(shown) <= len(left + right)
+    uncut, *same = read(left + right)
+    assert rest == same
+    # Within a sentence, an ordinary word does not wait, even if it proves to be the first of a call.
+    assert shown.replace("commentary", "").split() == uncut.replace("commentary", "").split()
+    assert len(uncut) <= len(shown) <= len(left + right)
 
 
 class LongWay(LeakFilter):
@@ -245,8 +274,8 @@ def test_the_short_way_leads_to_the_same_place_as_the_long_one(pieces):
     shown = ["", ""]
     for piece in pieces:
         shown = [text + leaks.feed(piece) for text, leaks in zip(shown, (short, long), strict=True)]
-        assert shown[0] == shown[1]
-    assert short.close() == long.close()
+        assert shown[0].startswith(shown[1])  # within a sentence, it does not look whether a piece continues a call
+    assert shown[0] + short.close() == shown[1] + long.close()
     assert (short.leaks, short.garbled) == (long.leaks, long.garbled)
 
 

@@ -16,7 +16,7 @@ parsed: a text in such a format is not an answer.
 """
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
@@ -122,6 +122,22 @@ def last_word(text: str) -> str:
     words = text.rsplit(None, 1)
     match = WORD_AT_END.search(words[-1]) if words else None
     return text[text.rindex(words[-1]) + match.start() :] if match else ""
+
+
+def suffixes(word: str) -> Iterator[str]:
+    """A word, and each part of it that follows a full stop: a name may be glued to the sentence before it."""
+    yield word
+    at = 0
+    while (at := word.find(".", at) + 1) and at < len(word):
+        yield word[at:]
+
+
+def name_length(text: str, names: Container[str]) -> int:
+    """How many characters at the end of a text are one of the names, with the blanks after it."""
+    word = last_word(text)
+    name = word.rstrip()
+    blanks = len(word) - len(name)
+    return next((len(one) + blanks for one in suffixes(name) if one and clean_name(one, names) in names), 0)
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import Json
 from proxy.loop.leaks import End, Leak, NotACall, Scanner, Syntax, bare, glm, harmony
-from proxy.loop.leaks.openings import Openings, Place, is_ordinary, place_after
+from proxy.loop.leaks.openings import Openings, Place, is_inside, is_ordinary, place_after
 from proxy.loop.turn_bounds import require_few_calls
 
 SYNTAXES = (glm.SYNTAX, harmony.SYNTAX)
@@ -37,17 +37,20 @@ _CONTEXT = 256
 _BOXES = ("<|begin_of_box|>", "<|end_of_box|>")
 _SYNTAX_OF = {mark: syntax for syntax in SYNTAXES for mark in syntax.marks}
 _MARKS = (*_SYNTAX_OF, *_BOXES)
+_MARKS_BEGUN = frozenset(mark[:end] for mark in _MARKS for end in range(1, len(mark)))
 _LONGEST_MARK = max(map(len, _MARKS))
 # Each alternative begins with a literal character, so that the regex engine skips all other text fast.
-_TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _MARKS)))
+_TOKEN = re.compile("``*|~~*|" + "|".join(map(re.escape, _MARKS)))
+_TOKEN_IN_SPAN = re.compile(f"\n|{_TOKEN.pattern}")  # a span of code ends with its line
 _FENCE = 3  # the backticks that open a block of code
+_LONGEST_FENCE = 64  # more of them are no other fence
 # `<`, `<|`, `<t` and `<a` begin tags of HTML and formulas as well.
 _SHORT_MARK = 2
 # A text in which so many words, or `<`, have waited in vain has many more of them. From then on they are shown at once:
 # a call is still found, but its first letters may have been shown. Half of the patience is kept for the likely places.
 _PATIENCE = 6
-_SURE, _LIKELY, _RARE, _NEVER = -1, 0, 3, _PATIENCE
-_LIKELIHOOD = {Place.START: _LIKELY, Place.SENTENCE: _RARE, Place.FIRST_WORD: _RARE, Place.INSIDE: _NEVER}
+_SURE, _LIKELY, _RARE = -1, 0, 3
+_LIKELIHOOD = {Place.START: _LIKELY, Place.SENTENCE: _RARE, Place.FIRST_WORD: _RARE}
 
 
 class _Opening(Struct, frozen=True):
@@ -113,11 +116,12 @@ class LeakFilter(Struct):
         if not (self._buffer or self._call) and self._is_begun and len(text) <= _STEP:
             if self._code:
                 if not ("`" in text or "~" in text or "\n" in text):
+                    self._before = (self._before + text)[-_CONTEXT:]
                     return text
             elif not ("<" in text or "`" in text or "~" in text or "to=" in text):
                 words = text.rsplit(None, 1)
                 word = words[-1] if words else ""
-                if not self._openings.may_end(word):
+                if not self._openings.may_end(word) or is_inside(self._before, text, word):
                     self._before = text if words and text[0].isspace() else (self._before + text)[-_CONTEXT:]
                     return text
         if len(text) <= _STEP:
@@ -174,23 +178,23 @@ class LeakFilter(Struct):
         waited = len(self._buffer) > self._shown
         self._buffer += piece
         at = 0
-        while match := _TOKEN.search(self._buffer, at):
+        while match := (_TOKEN_IN_SPAN if 0 < len(self._code) < _FENCE else _TOKEN).search(self._buffer, at):
             mark, start, at = match.group(), match.start(), match.end()
             if mark[0] == "<":
                 if syntax := _SYNTAX_OF.get(mark):
                     length = None if self._code else syntax.header_length(self._text_before(start), mark, self.tools)
                     if length is not None:
-                        return self._begin_call(syntax, max(0, start - length), at, shown)
+                        return self._begin_call(syntax, start - length, at, shown)
                 elif not self._code:  # a box
                     self._show(max(start, self._shown), shown, keep=at)
                     self._before, at = "", 0
             elif mark == "\n":
-                self._code = self._code if len(self._code) >= _FENCE else ""
+                self._code = ""
             elif at == len(self._buffer):  # there may be more of them
-                self._show(at, shown, keep=start)
+                self._show(at, shown, keep=max(start, at - _LONGEST_FENCE))
                 return None
             else:
-                self._pass_fence(mark)
+                self._pass_fence(mark[:_LONGEST_FENCE])
         self._show_decided(at, shown, waited=waited)
         return None
 
@@ -219,30 +223,32 @@ class LeakFilter(Struct):
         if not waits and (waits := self._patience > opening.least_patience):
             self._patience -= opening.least_patience is not _SURE
         if waits:
-            end = max(opening.start, self._shown)
-            if not any(map(str.isalnum, self._buffer[self._shown : end])):
-                end = self._shown  # blanks and signs before it wait too, so that a piece stays whole
+            end, begin = max(opening.start, self._shown), max(begin, self._shown)
+            if not any(map(str.isalnum, self._buffer[begin:end])):
+                end = begin  # blanks and signs before it wait too, so that a piece stays whole
         self._show(end, shown, keep=min(end, opening.start))
 
     def _opening(self, begin: int) -> _Opening | None:
         """The possible beginning of a call at the end of the buffer, from the index `begin` on."""
         end = len(self._buffer)
         at = self._buffer.rfind("<", max(begin, end - _LONGEST_MARK))
-        if at >= 0 and any(mark.startswith(self._buffer[at:]) for mark in _MARKS):
+        if at >= 0 and self._buffer[at:] in _MARKS_BEGUN:
             before = self._text_before(at)
             if header := max(syntax.header_length(before, "", self.tools) or 0 for syntax in SYNTAXES):
                 return _Opening(max(0, at - header), _SURE, is_cut_call=True)
             is_short = end - at <= _SHORT_MARK
             is_cut_call = not is_short or place_after(before) in (Place.START, Place.SENTENCE)
             return _Opening(at, _RARE if is_short else _SURE, is_cut_call)
-        length = self._openings.length_at_end(self._text_before(end))
+        before = self._text_before(end)
+        length = self._openings.length_at_end(before)
         if not length:
             return None
-        start = max(0, end - length)
-        place = place_after(self._text_before(start))
-        if is_ordinary(self._buffer[start:]):
-            return _Opening(start, _LIKELIHOOD[place], is_cut_call=False)
-        return _Opening(start, _SURE, is_cut_call=place is not Place.INSIDE)
+        place = place_after(before[:-length])
+        if not is_ordinary(before[-length:]):
+            return _Opening(max(0, end - length), _SURE, is_cut_call=place is not Place.INSIDE)
+        if place is Place.INSIDE:
+            return None
+        return _Opening(max(0, end - length), _LIKELIHOOD[place], is_cut_call=False)
 
     def _text_before(self, end: int) -> str:
         """The text before an index of the buffer, as far as a header may reach."""
@@ -259,7 +265,18 @@ class LeakFilter(Struct):
     # -- calls --
 
     def _begin_call(self, syntax: Syntax, start: int, mark_end: int, shown: list[str]) -> str:
-        """Show the text before a call, and return the call so far."""
+        """Show the text before a call, and return the call so far.
+
+        Args:
+            syntax: the raw format that it is written in.
+            start: its index in the buffer; negative: its first words were shown before it could be known.
+            mark_end: the index after its first mark.
+            shown: takes the text.
+        """
+        if start < 0:
+            words, self._before = self._before[start:], self._before[:start]
+            self._buffer, self._shown = words + self._buffer, self._shown + len(words)
+            start, mark_end = 0, mark_end + len(words)
         self._show(max(start, self._shown), shown, keep=start)
         self._call = _Call(syntax, syntax.scanner(self.tools), mark_end - start)
         text, self._buffer = self._buffer, ""
@@ -297,8 +314,9 @@ class LeakFilter(Struct):
             shown: list[str] = []
             self._show(len(self._buffer), shown)
             return "".join(shown)
+        text = found.text.removeprefix(self._buffer[: self._shown])
         self._buffer, self._shown, self._before, self._patience = "", 0, "", _PATIENCE
-        return found.text
+        return text
 
     def _leave_call(self, call: _Call) -> None:
         """Make the text of the current call the buffer."""

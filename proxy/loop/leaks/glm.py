@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.loop.chat import Json
-from proxy.loop.leaks import End, Found, Leak, NotACall, Syntax, clean_name, last_word, parsed
+from proxy.loop.leaks import End, Found, Leak, NotACall, Syntax, clean_name, name_length, parsed
 from proxy.loop.rawjson import dumps_answer
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -21,6 +21,8 @@ _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 # The beginning of a call, up to a mark or an object; a longer one is none.
 _HEAD = re.compile(r"(?:<tool_call>)?\s*[\w.-]*\s*")
 _LONGEST_HEAD = 256
+# What may follow it; calls in the syntax of Qwen, <function=name>, are not parsed.
+_FIRST_MARKS = ("{", ARGUMENT, "<arg_value>", CLOSE, "<function")
 # What decides whether a closing tag is one: it is not inside of a value, or of a string in Hermes' object.
 _VALUES = re.compile(r"</?arg_value>|</tool_call>")
 _STRINGS = re.compile(r'\\.|"|</tool_call>', re.DOTALL)
@@ -41,25 +43,25 @@ class CallScanner(Struct):
 
     def feed(self, piece: str) -> int | None:
         """The index in the piece at which the call has ended; None: more of it may follow."""
-        at = 0
+        text = self._tail + piece
         if self._marks is None:
             head = self._head + piece
-            rest = _HEAD.sub("", head, count=1)
-            if len(head) - len(rest) > _LONGEST_HEAD or rest[:1] not in ("", "<", "{"):
+            text = _HEAD.sub("", head, count=1)
+            is_begun = text.startswith(_FIRST_MARKS)
+            is_possible = is_begun or any(mark.startswith(text) for mark in _FIRST_MARKS)
+            if not is_possible or len(head) - len(text) > _LONGEST_HEAD:
                 raise NotACall
-            if not rest:
+            if not is_begun:
                 self._head = head
                 return None
             self._marks = _STRINGS if _HERMES.match(head) else _VALUES
-            at = len(piece) - len(rest)
-        text = self._tail + piece[at:]
-        read_to = 0
+        begin, read_to = len(piece) - len(text), 0
         for mark in self._marks.finditer(text):
             read_to = mark.end()
             match mark[0]:
                 case "</tool_call>":
                     if self._depth <= 0:
-                        return at - len(self._tail) + read_to
+                        return begin + read_to
                 case '"':
                     self._depth = 1 - self._depth
                 case "<arg_value>":
@@ -79,10 +81,7 @@ def _begun_mark(text: str) -> str:
 
 
 def _header_length(before: str, mark: str, tools: Mapping[str, Json]) -> int | None:
-    if mark == OPEN:
-        return 0
-    name = last_word(before)
-    return len(name) if name and clean_name(name.strip(), tools) in tools else None
+    return 0 if mark == OPEN else name_length(before, tools) or None
 
 
 def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:

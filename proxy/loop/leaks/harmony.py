@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from proxy.loop.chat import Json
-from proxy.loop.leaks import End, Found, Leak, NotACall, Syntax, clean_name, fitting_tool, last_word, parsed
+from proxy.loop.leaks import End, Found, Leak, NotACall, Syntax, clean_name, fitting_tool, name_length, parsed
 
 ROLE, COMMENTARY = "assistant", "commentary"
 
@@ -32,6 +32,7 @@ _HEADER = re.compile(
 # What a header is made of, in any order.
 _HEADERS_PARTS = re.compile(r"(?:[\w.=\s-]+|<\|(?:start|channel|constrain)\|>)*+")
 _LONGEST_HEADER = 320
+_ENOUGH = 512  # characters, in which a header and a mark after it have their place
 # The end of a header whose marks before the recipient were lost, such as `commentary to=functions.web_search json`.
 # Each part is bounded, so that it is enough to search the end of a text.
 LOST_MARKS = r"(?<!\w)(?:(?:assistant)?commentary\s{1,8})?to=\s{0,4}"
@@ -48,8 +49,8 @@ class HeaderScanner(Struct):
     def feed(self, piece: str) -> None:
         """Take the next piece; the end of the text is the end of the call."""
         if self._header is not None:
-            text = self._header + piece
-            self._header = text if _is_undecided(text) else None
+            text = (self._header + piece)[:_ENOUGH]
+            self._header = text if _is_undecided(text) and len(text) < _ENOUGH else None
 
 
 def _is_undecided(text: str) -> bool:
@@ -139,9 +140,8 @@ def _header_length(before: str, mark: str, tools: Mapping[str, Json]) -> int | N
     """How many characters at the end of a text belong to the mark after it: those of a name or a recipient."""
     if match := _HEADER_AT_END.search(before[-LONGEST_LOST:]):
         return len(match[0])
-    name = last_word(before)  # web_search<|channel|>commentary
-    if name and clean_name(name.strip(), tools) in (*tools, ROLE):
-        return len(name)
+    if length := name_length(before, tools) or name_length(before, (ROLE,)):  # web_search<|channel|>commentary
+        return length
     # After a word and a blank, a mark that does not begin a message is only mentioned.
     return None if mark in _NEVER_FIRST and before.endswith(" ") and before.strip() else 0
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from proxy.loop.leaks import WORD_AT_END, bare_name, last_word
+from proxy.loop.leaks import WORD_AT_END, bare_name, last_word, name_length, suffixes
 from proxy.loop.leaks.harmony import COMMENTARY, LONGEST_LOST, LOST_MARKS, RECIPIENT, ROLE
 
 # Words that may begin a header, beside the names of the tools.
@@ -54,7 +54,7 @@ class Openings:
         if word.isalnum() and word.isascii():
             return self._may_begin(word)
         match = WORD_AT_END.search(word)
-        return match is not None and (self._may_begin(match[0]) or _HEADER_BEGUN.search(word) is not None)
+        return match is not None and (any(map(self._may_begin, suffixes(match[0]))) or bool(_HEADER_BEGUN.search(word)))
 
     def length_at_end(self, text: str) -> int:
         """How many characters at the end of a text may belong to a call whose next mark is still to come."""
@@ -62,13 +62,12 @@ class Openings:
         if "to=" in window and (match := _RECIPIENT_BEGUN.search(window)):
             return len(match[0])
         word = last_word(text)
-        name = word.rstrip()
-        if name != word:  # blanks follow
-            is_begun = bare_name(name) in self._names or name in _WHOLE_WORDS
+        if word[-1:].isspace():
+            length = name_length(text, self._names) or name_length(text, _WHOLE_WORDS)
         else:
-            is_begun = bool(word) and self._may_begin(word)
+            length = next((len(one) for one in suffixes(word) if one and self._may_begin(one)), 0)
         match = _HEADER_BEGUN.search(text[-_LONGEST_BEGUN:])
-        return max(len(word) if is_begun else 0, len(match[0]) if match else 0)
+        return max(length, len(match[0]) if match else 0)
 
     def _may_begin(self, word: str) -> bool:
         return word[0] in self._initials and (self._begins(word) or self._begins(bare_name(word)))
@@ -82,6 +81,18 @@ def is_ordinary(opening: str) -> bool:
     """Whether a beginning of a call could as well be a word of prose: letters alone, a capital at most as the first."""
     word = opening.strip()
     return word.isalpha() and word[1:] == word[1:].lower()
+
+
+def is_inside(before: str, piece: str, word: str) -> bool:
+    """Whether a piece is an ordinary word within a sentence, or continues one: for most pieces, the place in short.
+
+    Args:
+        before: the text before the piece.
+        piece: the piece.
+        word: its last word.
+    """
+    is_word = piece == word or (len(piece) == len(word) + 1 and piece[0] == " ")
+    return is_word and len(before) > _FIRST_WORD and before[-1].isalnum() and before.isascii() and is_ordinary(word)
 
 
 def place_after(before: str) -> Place:
