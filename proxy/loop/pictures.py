@@ -8,13 +8,13 @@ from proxy.loop.prompts import PICTURE_BEFORE
 
 
 def has_picture(messages: Sequence[Json], *, anywhere: bool = False) -> bool:
-    """Whether the last user message, or `anywhere` any message, holds a picture."""
+    """Whether the last user message, a result after it, or `anywhere` any message, holds a picture."""
     for message in reversed(messages):
-        if anywhere or message.get("role") == "user":
-            if _holds_picture(message):
-                return True
-            if not anywhere:
-                return False
+        role = message.get("role")
+        if (anywhere or role in ("user", "tool")) and _holds_picture(message):
+            return True
+        if role == "user" and not anywhere:
+            return False
     return False
 
 

@@ -14,6 +14,7 @@ TEXT = {"type": "text", "text": "Look:"}
         ([{"role": "user", "content": [IMAGE]}, {"role": "assistant", "content": "A cat."}], True, True),
         ([{"role": "user", "content": [IMAGE]}, {"role": "user", "content": "And now?"}], False, True),
         ([{"role": "tool", "content": [IMAGE]}, {"role": "user", "content": [TEXT, "odd"]}], False, True),
+        ([{"role": "user", "content": "Hi"}, {"role": "tool", "content": [IMAGE]}, {"role": "tool"}], True, True),
         ([{"role": "system", "content": [IMAGE]}], False, True),
         ([{"role": "user", "content": "Hi"}, {"role": "assistant"}], False, False),
         ([], False, False),
