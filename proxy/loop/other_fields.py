@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from proxy.loop.carried import merge_fields
 from proxy.loop.chat import TEXT_FIELDS, Json
@@ -27,12 +27,11 @@ class OtherFields(Struct):
     first_detail: int
     message: Json
     aside: list[Json] = []
-    _details: FoldedDetails = field(default_factory=FoldedDetails)
+    _details: FoldedDetails | None = None
 
     def whole(self) -> Json:
         """The message so far, which may be changed."""
-        details = self._details.whole()
-        return {**self.message, DETAILS: details} if details else {**self.message}
+        return {**self.message, DETAILS: self._details.whole()} if self._details else {**self.message}
 
     def fold(self, delta: Json) -> None:
         """Fold the fields of a delta into the message: lists are joined, objects merged, other values replaced."""
@@ -43,6 +42,7 @@ class OtherFields(Struct):
             if isinstance(value, dict):
                 merge_fields(self.message, {key: value})
             elif key == DETAILS and isinstance(value, list):
+                self._details = self._details or FoldedDetails()
                 self._details.add(value)
             elif isinstance(value, list) and isinstance(known, list):
                 known += value
