@@ -62,20 +62,26 @@ def _unpaired(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 def _lost(message: dict[str, Any], strict: list[str], given: list[dict[str, Any]]) -> Iterator[str]:
     """What an assistant message has lost of the turn that it was: of one of them, where several have its calls."""
-    names = [call["function"]["name"] for call in message["tool_calls"]]
-    turns = [turn for turn in given if [call["name"] for call in turn["calls"]] == names]
+    calls = [(call["function"]["name"], call.get("extra_content")) for call in message["tool_calls"]]
+    turns = [
+        turn for turn in given if sorted(call["name"] for call in turn["calls"]) == sorted(name for name, _ in calls)
+    ]
     if "turns" in strict and not turns:
-        yield f"calls that no turn has made together: {names}"
-    signed = [call.get("extra_content") for call in message["tool_calls"]]
-    if "signatures" in strict and turns and not any(_signatures(turn) == signed for turn in turns):
-        yield f"calls of {names} without their extra_content: {signed}"
+        yield f"calls that no turn has made together: {calls}"
+    if "signatures" in strict and turns and not any(_same(_signed(turn), calls) for turn in turns):
+        yield f"calls without their extra_content: {calls}"
     details = message.get("reasoning_details")
     if "reasoning_details" in strict and turns and not any(_details(turn) == details for turn in turns):
         yield f"an assistant message without its reasoning_details: {details}"
 
 
-def _signatures(turn: dict[str, Any]) -> list[Any]:
-    return [call.get("extra_content") for call in turn["calls"]]
+def _signed(turn: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(call["name"], call.get("extra_content")) for call in turn["calls"]]
+
+
+def _same(some: list[Any], others: list[Any]) -> bool:
+    """Whether two lists hold the same, in any order."""
+    return sorted(map(repr, some)) == sorted(map(repr, others))
 
 
 def _details(turn: dict[str, Any]) -> Any:
