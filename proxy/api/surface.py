@@ -17,7 +17,7 @@ Errors are raised as `ProxyError`. A surface whose errors have a shape of their 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
@@ -28,12 +28,10 @@ from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json
 from proxy.loop.driver import Driver
 from proxy.loop.run import Run
-from proxy.loop.shown import RunEvent
 from proxy.loop.tally import Tally, sum_of, token_count
-from proxy.ports import Audience, EnoughShown, ExecuteTool, Headers, Ports
+from proxy.ports import Audience, ExecuteTool, Headers, Ports
 
 Keep: TypeAlias = Callable[[Respond], bool]
 """Whether the hidden part of an answer is stored for the client's next request."""
@@ -42,50 +40,6 @@ Keep: TypeAlias = Callable[[Respond], bool]
 def keep_all(_: Respond) -> bool:
     """Store the hidden part of every answer."""
     return True
-
-
-class Builder(Protocol):
-    """Builds an answer in a surface's own shape from all that is said of one run, in the order in which it is said.
-
-    A stream writes the events that each step gives; a whole answer is what they describe, and ignores them.
-    """
-
-    @property
-    def wants_answers(self) -> bool:
-        """See `Audience.wants_answers`."""
-        ...
-
-    @property
-    def has_enough(self) -> bool:
-        """Whether the client needs no more of the answer, which then ends here, as a success."""
-        ...
-
-    def take(self, chunk: Json) -> Sequence[Json]:
-        """Add a chunk that the client may see."""
-        ...
-
-    def hear(self, event: RunEvent) -> Sequence[Json]:
-        """Add an event of the run."""
-        ...
-
-
-class Unstreamed:
-    """The audience of a whole answer: builds it, and shows the client nothing before its end."""
-
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
-        self.wants_answers = builder.wants_answers
-
-    async def show(self, chunk: Json) -> None:
-        """Add a chunk. Raises `EnoughShown`."""
-        self._builder.take(chunk)
-        if self._builder.has_enough:
-            raise EnoughShown
-
-    async def hear(self, event: RunEvent) -> bool:
-        """Add an event of the run."""
-        self._builder.hear(event)
-        return False
 
 
 class Surface:

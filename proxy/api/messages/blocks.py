@@ -9,18 +9,17 @@ call order: when the client sends the blocks back, this order tells the turns ap
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import orjson
 from msgspec import Struct
 
+from proxy.api.fold import Events
 from proxy.api.messages.commas import CommaFilter
 from proxy.loop import rawjson
 from proxy.loop.call_arguments import ObjectScanner
 from proxy.loop.carried import Carried
 from proxy.loop.chat import JSON_BLANKS, Json
-
-Events: TypeAlias = list[Json]
 
 
 class Sign(Protocol):
@@ -45,8 +44,18 @@ class ShownCall(Struct):
     result: Json
 
 
+class _ClientCall(Struct):
+    """A call of the client's that waits for the end of another one, with its input so far."""
+
+    index: int
+    block: Json
+    pieces: list[str] = []
+
+
 class Blocks:
     """The blocks of one message.
+
+    Blocks do not overlap, so all that comes while the input of a client's call is incomplete waits for its end.
 
     Args:
         sign: makes the signature of a turn's thoughts.
@@ -79,17 +88,13 @@ class Blocks:
         self._has_ended = False  # whether the input is an object whose last bracket has come
         self._signed: dict[int, str] = {}  # the thoughts that the signature of a block holds, by its index
         self._calls: list[ShownCall] = []  # of this turn
-        self._waiting: list[ShownCall] = []  # server calls that wait until the open client call is complete
+        self._open_index = 0  # of the client's call that is open
+        self._waiting: list[ShownCall | _ClientCall | list[str]] = []  # calls and texts behind an open client call
 
     @property
-    def open_input(self) -> str:
-        """The input, so far, of the client's call that is open."""
-        return "".join(self._pieces)
-
-    @property
-    def has_open_call(self) -> bool:
-        """Whether a call of the client's is open and more input may follow: its object has not ended."""
-        return self.open_type == "tool_use" and not self._has_ended
+    def is_writing_text(self) -> bool:
+        """Whether the latest block is a text that may grow, be it written or waiting."""
+        return isinstance(self._waiting[-1], list) if self._waiting else self.open_type == "text"
 
     def grow_text(self, text: str) -> int:
         """Add to the open text without making an event; returns the index of its block."""
@@ -98,10 +103,13 @@ class Blocks:
 
     def add_text(self, text: str) -> Events:
         """Add text to the open text block, or to a new one."""
-        events = [] if self.open_type == "text" else self._start({"type": "text", "text": ""})
-        self._pieces.append(text)
-        events.append(self._delta({"type": "text_delta", "text": text}))
-        return events
+        events = self._settle()
+        if self._has_open_call:
+            if not self.is_writing_text:
+                self._waiting.append([])
+            self._waiting[-1].append(text)  # type: ignore[union-attr]  # it is a list
+            return events
+        return events + self._write_text(text)
 
     def add_thinking(self, text: str, *, shown: bool) -> Events:
         """Add thoughts to the open block of thoughts, or to a new one; hidden thoughts are in its signature only."""
@@ -114,15 +122,87 @@ class Blocks:
             events.append(self._delta({"type": "thinking_delta", "thinking": text}))
         return events
 
-    def begin_tool_use(self, call_id: str, name: str) -> Events:
-        """Begin a call of one of the client's tools."""
-        events = self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-        self._commas = CommaFilter()
-        self._is_object, self._has_ended, self._scanner = None, False, ObjectScanner(self._scanner.budget)
+    def begin_tool_use(self, index: int, call_id: str, name: str) -> Events:
+        """Begin a call of one of the client's tools; `index` tells apart those of one turn."""
+        events = self._settle()
+        call = _ClientCall(index, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
+        if self._has_open_call:
+            self._waiting.append(call)
+            return events
+        return events + self._begin_call(call)
+
+    def add_input(self, index: int, text: str) -> Events:
+        """Add to the input of a client's call; input that does not begin as an object is sent when complete."""
+        if self.open_type == "tool_use" and index == self._open_index:
+            return self._write_input(text)
+        for call in self._waiting:  # one whose block is closed was complete
+            if isinstance(call, _ClientCall) and call.index == index:
+                call.pieces.append(text)
+        return []
+
+    def add_server_call(self, call: ShownCall) -> Events:
+        """Add a complete call of a server tool; it waits while a call of the client's is open."""
+        events = self._settle()
+        self._calls.append(call)
+        if self._has_open_call:
+            self._waiting.append(call)
+            return events
+        return events + self._whole_call(call)
+
+    def sign_again(self, index: int, carried: Carried) -> None:
+        """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
+        self.content[index]["signature"] = self._sign(self._signed[index], carried)
+
+    def end_turn(self) -> Events:
+        """End a turn: add the results of its server calls."""
+        events = self.close_all()
+        calls, self._calls = self._calls, []
+        for call in calls:
+            events += self._whole(call.result)
         return events
 
-    def add_input(self, text: str) -> Events:
-        """Add to the input of the open client call; input that does not begin as an object is sent when complete."""
+    def close_all(self) -> Events:
+        """Close the open block, and write what has waited for its end."""
+        events = self._close()
+        while self._waiting:
+            events += self._write_next() + self._close()
+        return events
+
+    def _settle(self) -> Events:
+        """Write what waits for the end of a call of the client's, once that has come."""
+        events: Events = []
+        while self._waiting and not self._has_open_call:
+            events += self._write_next()
+        return events
+
+    @property
+    def _has_open_call(self) -> bool:
+        """Whether a call of the client's is open and more input may follow: its object has not ended."""
+        return self.open_type == "tool_use" and not self._has_ended
+
+    def _write_next(self) -> Events:
+        match self._waiting.pop(0):
+            case ShownCall() as call:
+                return self._whole_call(call)
+            case _ClientCall() as call:
+                return self._begin_call(call)
+            case pieces:
+                return self._write_text("".join(pieces))
+
+    def _write_text(self, text: str) -> Events:
+        events = [] if self.open_type == "text" else self._start({"type": "text", "text": ""})
+        self._pieces.append(text)
+        events.append(self._delta({"type": "text_delta", "text": text}))
+        return events
+
+    def _begin_call(self, call: "_ClientCall") -> Events:
+        events = self._start(call.block)
+        self._open_index, self._is_object, self._has_ended = call.index, None, False
+        self._commas = CommaFilter()
+        self._scanner = ObjectScanner(self._scanner.budget)
+        return events + (self._write_input("".join(call.pieces)) if call.pieces else [])
+
+    def _write_input(self, text: str) -> Events:
         self._pieces.append(text)
         self._has_ended = self._scanner.feed(text) is not None or self._has_ended
         if self._is_object is None and (begun := text.lstrip(JSON_BLANKS)):
@@ -132,28 +212,8 @@ class Blocks:
         shown = self._commas.feed(text)
         return [self._input_delta(shown)] if shown else []
 
-    def add_server_call(self, call: ShownCall) -> Events:
-        """Add a complete call of a server tool; it waits while a call of the client's is open."""
-        self._calls.append(call)
-        if self.has_open_call:
-            self._waiting.append(call)
-            return []
-        return self._whole_call(call)
-
-    def sign_again(self, index: int, carried: Carried) -> None:
-        """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
-        self.content[index]["signature"] = self._sign(self._signed[index], carried)
-
-    def end_turn(self) -> Events:
-        """End a turn: add the results of its server calls."""
-        events = self.close()
-        calls, self._calls = self._calls, []
-        for call in calls:
-            events += self._whole(call.result)
-        return events
-
-    def close(self) -> Events:
-        """Close the open block, and add the server calls that have waited for its end."""
+    def _close(self) -> Events:
+        """Close the open block."""
         if not self.open_type:
             return []
         block, whole = self.content[-1], "".join(self._pieces)
@@ -176,9 +236,6 @@ class Blocks:
         self.open_type = ""
         self._pieces.clear()
         events.append({"type": "content_block_stop", "index": len(self.content) - 1})
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            events += self._whole_call(call)
         return events
 
     def _whole_call(self, call: ShownCall) -> Events:
@@ -190,14 +247,14 @@ class Blocks:
             is_object = call.arguments.lstrip().startswith("{") and "INVALID_JSON" not in given
             events.append(self._input_delta(call.arguments if is_object else rawjson.dumps_answer(given).decode()))
         self.content[-1]["input"] = given
-        return events + self.close()
+        return events + self._close()
 
     def _whole(self, block: Json) -> Events:
         """Add a block in one piece."""
-        return self._start(block) + self.close()
+        return self._start(block) + self._close()
 
     def _start(self, block: Json) -> Events:
-        events = self.close()
+        events = self._close()
         self.content.append(block)
         self.open_type = block["type"]
         events.append({"type": "content_block_start", "index": len(self.content) - 1, "content_block": {**block}})

@@ -24,9 +24,9 @@ class CitedPages:
         """Add the pages that a search has found."""
         self._pages |= {page.url: page for page in pages}
 
-    def mark(self, marks: Sequence[Citation], *, offset: int) -> None:
-        """Add the marks of a piece of text that begins at `offset`."""
-        self._marks += [(offset + at, url) for at, url in marks]
+    def mark(self, marks: Sequence[Citation]) -> None:
+        """Add marks at their places in the current text."""
+        self._marks += marks
 
     def forget_marks(self) -> None:
         """Forget the marks of a text that is dropped."""

@@ -16,6 +16,7 @@ from proxy.api.body_memory import SHARE
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.exchange import send_json
+from proxy.api.fold import Unstreamed
 from proxy.api.messages.conversation import BlockConversation, read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.history import changes_in
@@ -29,10 +30,11 @@ from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, sealing_keys, size_opened
-from proxy.api.surface import Unstreamed, tool_headers
+from proxy.api.surface import tool_headers
 from proxy.beside import beside
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
+from proxy.loop.asked_json import demands_json
 from proxy.loop.carried import carries
 from proxy.loop.chat import Json, name_of
 from proxy.loop.continuation import CarriedTurns, as_json
@@ -215,7 +217,9 @@ class _Prepared(Struct, frozen=True):
     def builder(self, mended: Callable[[str], Json | None] | None = None) -> MessageBuilder:
         """A builder of the message; `mended` repairs the arguments of the client's calls."""
         options = replace(self.options, mended=mended)
-        return MessageBuilder(self.run_id, options, hold_text=self.check is not None)
+        # JSON beside calls of the client's is no answer, and what stands beside it would not be JSON.
+        is_json_alone = bool(self.resolved.offer.client_tools) and demands_json(self.resolved.chat)
+        return MessageBuilder(self.run_id, options, hold_text=self.check is not None or is_json_alone)
 
     def input_tokens(self) -> int:
         """The estimated tokens of the request, with all tools that the model is offered."""

@@ -2,10 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from proxy.api.messages.blocks import Blocks, Events, ShownCall, Sign, is_complete
+from proxy.api.fold import Events, Fold
+from proxy.api.messages.blocks import Blocks, ShownCall, Sign, is_complete
 from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
 from proxy.api.messages.pages import (
@@ -21,14 +24,12 @@ from proxy.api.messages.pages import (
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, MessageTools
 from proxy.loop import rawjson
-from proxy.loop.actions import AnsweredCall, Respond, Stop
+from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.carried import Carried, carried_by
 from proxy.loop.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
-from proxy.loop.citations import CITATIONS, Citation, moved_back
+from proxy.loop.citations import Citation
 from proxy.loop.continuation import server_call_id
 from proxy.loop.offer import SEARCH
-from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
-from proxy.loop.texts import without_blank_lines_before
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
@@ -68,128 +69,137 @@ class MessageOptions(Struct, frozen=True):
         return self.server_calls or bool(self.tools.shown)
 
 
-class MessageBuilder:
-    """Builds the content blocks of a message; each method gives the events for what it adds.
-
-        ( hear | take )*   finish
+class MessageBuilder(Fold[ShownCall]):
+    """Builds the content blocks of a message.
 
     Args:
         run_id: the id of the run, from which the ids of the blocks are made.
         options: the options of the client.
-        hold_text: whether text is held back until the end, because it may have to be dropped.
+        hold_text: as for `Fold`.
     """
 
+    shows_text_beside_calls = False
+
     def __init__(self, run_id: str, options: MessageOptions, *, hold_text: bool = False) -> None:
+        super().__init__(hold_text=hold_text)
         self._run_id = run_id
         self._options = options
-        self._hold_text = hold_text
-        self._held: list[Json] = []  # deltas with text
         self._cited = CitedPages(options.seal, options.pages)
         self.blocks = Blocks(sign=options.sign, cite=self._cited.citations, mended=options.mended)
         self._stop = StopFilter(options.stops) if options.stops else None
-        self._text_length = 0  # of the text since the last block, text that is held back included
-        self._buffer = ""  # blanks that become a block only if text follows, or text behind a call that is not complete
         self._turn = self._number = 0  # in this message, and in its run
-        self._has_text = self._has_thoughts = False  # of this turn
-        # Those of the turn that have no result yet, by the upstream's call id, the tool and the arguments.
-        self._begun: dict[tuple[str, str, str], ShownCall] = {}
-        self._numbered = 0
+        self._numbered = 0  # server calls
+        self._calls_client = False  # in this turn
         self._thoughts_of: dict[int, int] = {}  # the number of a turn -> the index of its block
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
-        self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
-        self._waiting: dict[int, list[str]] = {}  # arguments of client calls that wait for the end of another
-        self._current: int | None = None  # the client's call that is being written
         self._uses = {SEARCH: 0, FETCH: 0}
+        self.wants_answers = options.shows_calls
 
     @property
     def has_enough(self) -> bool:
         """Whether the text has reached a stop sequence, so that the rest of the answer is not needed."""
-        return self._stop is not None and self._stop.found is not None and not self._client_calls
+        return self._is_cut and not self._calls_client
 
     @property
-    def wants_answers(self) -> bool:
-        """Whether the client is shown calls of server tools."""
-        return self._options.shows_calls
+    def _is_cut(self) -> bool:
+        return self._stop is not None and self._stop.found is not None
 
     def grow_text(self, text: str) -> int | None:
         """Add to the open text if one delta describes the change; the index of its block, or None if not."""
         if self.blocks.open_type != "text" or self._stop is not None:
             return None
-        self._text_length += len(text)
+        self._position += len(text)
         return self.blocks.grow_text(text)
 
-    def hear(self, event: RunEvent) -> Events:
-        """Add an event of the run."""
-        match event:
-            case TurnBegan(number):
-                self._number = number
-                return self._begin_turn()
-            case CallBegan(call=call):
-                return self._begin_call(call.id, call.name, call.arguments)
-            case CallEnded():  # its result stands behind all calls of the turn
-                return []
-            case CallsAnswered(calls):
-                return self._answered(calls)
+    @property
+    def is_writing_text(self) -> bool:
+        """Whether a block of text is open."""
+        return self.blocks.is_writing_text
 
-    def _begin_turn(self) -> Events:
-        """Begin the content of another upstream call, whose text is a block of its own."""
-        self._held.clear()  # the text of the turn before is not the answer
-        events = self._flush() + self.blocks.close()
-        self._turn += 1
-        self._has_text = self._has_thoughts = False
-        self._client_calls, self._current = {}, None
+    def begin_turn(self, number: int) -> Events:
+        """Begin the blocks of another upstream call."""
+        self._turn, self._number = self._turn + 1, number
+        self._calls_client = False
+        return self.blocks.close_all()
+
+    def cut(self, text: str) -> str:
+        """The part of a text before the first stop sequence."""
+        return text if self._stop is None else self._stop.feed(text)
+
+    def uncut(self) -> str:
+        """The end of a text that did not become a stop sequence."""
+        return "" if self._stop is None else self._stop.close()
+
+    def write_thoughts(self, text: str, *, is_late: bool) -> Events:
+        """Add thoughts, for which this API has one place: before the text and the calls of their turn."""
+        if not self._options.thoughts or is_late or self._is_cut:
+            return []
+        events = self.blocks.add_thinking(text, shown=not self._options.omits_thoughts)
+        self._thoughts_of[self._number] = len(self.blocks.content) - 1
         return events
 
-    def take(self, chunk: Json) -> Events:
-        """Add a chunk of the only choice."""
-        delta: Json = chunk["choices"][0]["delta"] if chunk["choices"] else {}
-        if self._hold_text and (delta.get("content") or CITATIONS in delta):
-            self._held.append({key: delta.pop(key) for key in ("content", CITATIONS) if key in delta})
-        return self._show(delta)
+    def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
+        """Add text to the open block, or to a new one; this API has no log probabilities."""
+        del logprobs
+        self._cited.mark(citations)
+        return self.blocks.add_text(text) if text else []
 
-    def _show(self, delta: Json) -> Events:
-        if self._stop is not None and self._stop.found is not None:
+    def write_refusal(self, text: str) -> Events:
+        """Add the text of a refusal, which is text here."""
+        return self._add_text(text, (), None)
+
+    def close_text(self) -> Events:
+        """Forget the citations of a text that was only blanks; the block is closed by the next one."""
+        if not self.is_writing_text:
+            self._cited.forget_marks()
+        return []
+
+    def write_client_call(self, fragment: Json) -> Events:
+        """Add a fragment of a call of the client's."""
+        index, function = fragment["index"], fragment.get("function") or {}
+        if self._is_cut or (index and not self._options.tools.parallel):
             return []
+        self._calls_client = True
         events: Events = []
-        thoughts = delta.get("reasoning_content") or delta.get("reasoning")
-        if thoughts and isinstance(thoughts, str):
-            events += self._add_thoughts(thoughts)
-        text, citations = delta.get("content") or delta.get("refusal") or "", delta.get(CITATIONS) or ()
-        if (text or citations) and isinstance(text, str):
-            events += self._add_text(text, citations)
-        for fragment in delta.get("tool_calls") or ():
-            events += self._add_call(fragment)
-        return events
+        if fragment.get("id"):
+            call_id = tool_use_id(fragment["id"], self._turn)
+            events = self.blocks.begin_tool_use(index, call_id, function.get("name") or "")
+        return events + self.blocks.add_input(index, function.get("arguments") or "")
 
-    def _begin_call(self, call_id: str, tool: str, arguments: str) -> Events:
-        """Add a call of a server tool, if the client wants to see it.
-
-        Args:
-            call_id: the upstream's id.
-            tool: the tool's own name.
-            arguments: its arguments as JSON text.
-        """
-        shown = self._options.tools.shown.get(tool)
+    def server_call(self, call: ToolCall) -> ShownCall | None:
+        """The blocks of a call of a hosted tool, or of another call for a client that asks for all."""
+        shown = self._options.tools.shown.get(call.name)
         if shown is None and not self._options.server_calls:
-            return []
-        key = call_id, tool, arguments
-        if not is_complete(arguments) and (repaired := self._options.arguments_of(ToolCall(call_id, tool, arguments))):
+            return None
+        arguments = call.arguments
+        if not is_complete(arguments) and (repaired := self._options.arguments_of(call)):
             arguments = rawjson.dumps_answer(repaired).decode()
         self._numbered += 1
         id_in_history = server_call_id(self._run_id, self._numbered)
-        self._ids_in_history.setdefault((call_id, tool), deque()).append(id_in_history)
+        self._ids_in_history.setdefault((call.id, call.name), deque()).append(id_in_history)
         own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:
             use = {"type": "server_tool_use", "id": own_id, "name": shown}
-            call = ShownCall(use, arguments, error_block(shown, own_id))
-        else:
-            own_id = own_id.replace("srvtoolu_", "mcptoolu_")
-            use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": SERVER_NAME}
-            call = ShownCall(use, arguments, other_block(own_id, "", is_error=True))
-        self._begun[key] = call
-        events = [] if self.blocks.has_open_call else self._flush()
-        return events + self.blocks.add_server_call(call)
+            return ShownCall(use, arguments, error_block(shown, own_id))
+        own_id = own_id.replace("srvtoolu_", "mcptoolu_")
+        use = {"type": "mcp_tool_use", "id": own_id, "name": call.name, "server_name": SERVER_NAME}
+        return ShownCall(use, arguments, other_block(own_id, "", is_error=True))
+
+    def write_server_call(self, item: ShownCall) -> Events:
+        """Add the block of a complete call; that of its result stands behind all calls of the turn."""
+        return self.blocks.add_server_call(item)
+
+    def answer_calls(self, calls: Sequence[AnsweredCall]) -> Events:
+        """Add the results of a turn's calls, and the calls that were answered without being run."""
+        events: Events = []
+        for one in calls:
+            call = replace(one.call, name=one.tool or one.call.name)
+            if call not in self._server_calls:
+                events += self._begin_server_call(call)
+            if (item := self._server_calls.get(call)) is not None:
+                item.result = self._result(item, one)
+        return events + self.blocks.end_turn()
 
     def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> Carried:
         """The fields of a turn that the client cannot bring back; asked once for each turn of the run, in order.
@@ -211,27 +221,11 @@ class MessageBuilder:
         if (index := self._thoughts_of.get(turn)) is not None:
             self.blocks.sign_again(index, carried)
 
-    def _answered(self, calls: Sequence[AnsweredCall]) -> Events:
-        """Add the results of a turn's calls, and the calls that were answered without being run."""
-        events = self._flush() + self._write_all_waiting()
-        for one in calls:
-            key = one.call.id, one.tool or one.call.name, one.call.arguments
-            if key not in self._begun:
-                events += self._begin_call(*key)
-            if (call := self._begun.pop(key, None)) is not None:
-                call.result = self._result(call, one)
-        self._begun.clear()
-        return events + self.blocks.end_turn()
-
     def finish(self, answer: Respond) -> Events:
-        """Add the text that was held back, unless it stands beside calls, and close all blocks."""
-        held, self._held = self._held, []
-        events: Events = []
-        if answer.stop is not Stop.CLIENT_TOOL_CALLS:
-            events = [event for delta in held for event in self._show(delta)]
+        """Close all blocks at the end of the run."""
         if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
             self.blocks.mended = None
-        return events + self._flush() + self._write_all_waiting() + self.blocks.end_turn()
+        return self._end_run(answer) + self.blocks.end_turn()
 
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""
@@ -255,80 +249,6 @@ class MessageBuilder:
         if not self._options.tools.hosted:
             return None
         return {f"{name}_requests": count for name, count in self._uses.items()}
-
-    # -- text and thoughts --
-
-    def _add_thoughts(self, thoughts: str) -> Events:
-        """Add thoughts, unless they come after the text or the calls of their turn."""
-        if self._has_thoughts:
-            is_late = self.blocks.open_type != "thinking"
-        else:
-            is_late = self._has_text or bool(self._begun or self._client_calls)
-        if not self._options.thoughts or is_late:
-            return []
-        events = [] if self._has_thoughts else self._flush() + self.blocks.close()
-        self._has_thoughts = True
-        events += self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
-        self._thoughts_of[self._number] = len(self.blocks.content) - 1
-        return events
-
-    def _add_text(self, text: str, citations: Sequence[Citation]) -> Events:
-        """Add text, without the blank line that separates two turns of a chat: here they are two blocks."""
-        if not self._has_text:
-            whole, text = text, without_blank_lines_before(text)
-            citations = moved_back(citations, len(whole) - len(text))
-            self._has_text = bool(text.strip())
-        self._cited.mark(citations, offset=self._text_length)
-        self._text_length += len(text)
-        if self._stop is not None:
-            text = self._stop.feed(text)
-        text, self._buffer = self._buffer + text, ""
-        if self.blocks.has_open_call or (self.blocks.open_type != "text" and (not text or text.isspace())):
-            self._buffer = text
-            return []
-        return self.blocks.add_text(text) if text else []
-
-    def _flush(self) -> Events:
-        """End a text: add what was held back for a stop sequence or an open call; blanks alone are dropped."""
-        held = self._stop.close() if self._stop is not None else ""
-        text, self._buffer = self._buffer + held, ""
-        self._text_length = 0
-        if held or text.strip():
-            return self.blocks.add_text(text)
-        if self.blocks.open_type != "text":
-            self._cited.forget_marks()
-        return []
-
-    # -- calls --
-
-    def _add_call(self, fragment: Json) -> Events:
-        """Add a piece of a call of the client's. A call that begins before another is complete waits for its end."""
-        index, function = fragment["index"], fragment.get("function") or {}
-        if index and not self._options.tools.parallel:
-            return []
-        if fragment.get("id") and index not in self._client_calls:
-            self._client_calls[index] = (tool_use_id(fragment["id"], self._turn), function.get("name") or "")
-            self._waiting[index] = []
-        arguments = function.get("arguments") or ""
-        if index == self._current:  # if the block is closed, the call was complete
-            return self.blocks.add_input(arguments) if self.blocks.open_type == "tool_use" else []
-        if index not in self._waiting:  # another call has begun since, so this one was complete
-            return []
-        self._waiting[index].append(arguments)
-        if not self.blocks.has_open_call:
-            return self._write_waiting(index)
-        return []
-
-    def _write_waiting(self, index: int) -> Events:
-        self._current, (call_id, name) = index, self._client_calls[index]
-        events = self._flush() + self.blocks.begin_tool_use(call_id, name)
-        return events + self.blocks.add_input("".join(self._waiting.pop(index)))
-
-    def _write_all_waiting(self) -> Events:
-        events: Events = []
-        for index in sorted(self._waiting):
-            events += self._write_waiting(index)
-        return events
 
     def _result(self, call: ShownCall, answered: AnsweredCall) -> Json:
         """The block with the result of a call."""

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.event_stream import EventStream, Outbox
+from proxy.api.fold import Events
 from proxy.api.messages import errors
-from proxy.api.messages.blocks import Events
 from proxy.api.messages.message import MessageBuilder
 from proxy.api.messages.usage import usage_of
 from proxy.loop import rawjson, sse

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import orjson
 from msgspec import field
 
+from proxy.api.fold import Events
 from proxy.api.responses.conversation import OUR_SERVER
-from proxy.api.responses.items import Events, Item, Status
+from proxy.api.responses.items import Item, Status
 from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
 from proxy.loop.chat import Json
 

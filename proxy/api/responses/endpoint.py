@@ -14,6 +14,7 @@ from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
+from proxy.api.fold import Unstreamed
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.declared import declared_in
@@ -25,7 +26,7 @@ from proxy.api.responses.stream import ResponseHead, ResponseStream
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys, size_opened
-from proxy.api.surface import Unstreamed, tool_headers
+from proxy.api.surface import tool_headers
 from proxy.beside import beside
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond

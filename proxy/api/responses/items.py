@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from proxy.api.fold import Events
 from proxy.loop.chat import Json
 from proxy.loop.citations import Citation, annotations
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
-Events: TypeAlias = list[Json]
 _DELTA_HEAD = (
     b'{"type":"response.output_text.delta","item_id":"%b","output_index":%d,"content_index":%d,"logprobs":[],"delta":'
 )
@@ -86,12 +86,10 @@ class Message(Item):
         return self._delta_head
 
     def append_text(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
-        """Add text, and the citations in it."""
+        """Add text, and citations at their places in the whole text of the part."""
         events = self._open_part("output_text")
         part = self._parts[-1]
-        if citations:
-            before = len(part.text)
-            part.citations += [(before + at, url) for at, url in citations]
+        part.citations += citations
         part.pieces.append(text)
         part.logprobs += logprobs
         return [*events, self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))]

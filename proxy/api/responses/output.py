@@ -10,21 +10,19 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from proxy.api.fold import Events, Fold
 from proxy.api.responses.call_items import ClientCall, McpCall, SearchCall
-from proxy.api.responses.items import Events, Item, Message, Reasoning, Status
+from proxy.api.responses.items import Item, Message, Reasoning, Status
 from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall
-from proxy.loop.citations import CITATIONS, Citation, moved_back
+from proxy.loop.citations import Citation
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import ToolResult
-from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
-from proxy.loop.texts import without_blank_lines_before
+from proxy.loop.shown import CallBegan, RunEvent
 
 ItemT = TypeVar("ItemT", bound=Item)
 _PREFIXES: Mapping[Kind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}  # of the ids of calls
-ANNOTATIONS = "annotations"  # the key of the upstream's own annotations in a message or a delta
-_TEXT = ("content", CITATIONS, ANNOTATIONS)  # the keys of a delta for text and its citations
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -48,24 +46,18 @@ class OutputOptions(Struct, frozen=True):
     seal: Callable[[str], str] | None = None
 
 
-class OutputBuilder:
-    """Builds the items of an output; each method gives the events for what it adds.
-
-        ( hear | take )*   finish
+class OutputBuilder(Fold[SearchCall | McpCall]):
+    """Builds the items of an output.
 
     Args:
         run_id: the id of the run, from which the ids of the items are made.
         options: the options of the client.
         sources: URL -> title of the pages that earlier runs have found.
-        hold_text: whether text is held back until the end, because it may have to be dropped.
+        hold_text: as for `Fold`.
 
     Attributes:
         model: the upstream's name for the model, as far as it was known before the first item; empty: it was not.
-        has_enough: false: the client needs the whole answer.
-        wants_answers: false: the end of each call has all that is shown of it.
     """
-
-    has_enough = wants_answers = False
 
     def __init__(
         self,
@@ -75,17 +67,14 @@ class OutputBuilder:
         *,
         hold_text: bool = False,
     ) -> None:
+        super().__init__(hold_text=hold_text)
         self._run_id = run_id
         self._options = options
-        self._hold_text = hold_text
-        self._held: list[Json] = []  # choices with text
         self.model = ""
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
-        self._server_calls: dict[tuple[int, ToolCall], SearchCall | McpCall] = {}  # those without a result, by turn
         self._sources = {**sources}
-        self._has_text = False
 
     @property
     def items(self) -> list[Json]:
@@ -93,89 +82,99 @@ class OutputBuilder:
         return [item.as_json() for item in self._items]
 
     def take(self, chunk: Json) -> Events:
-        """Add a chunk."""
+        """Add a chunk of the only choice."""
         self._learn_model(chunk.get("model"))
-        events: Events = []
-        for choice in chunk["choices"]:
-            calls = bool(choice["delta"].get("tool_calls"))
-            if self._hold_text and not calls and any(choice["delta"].get(key) for key in _TEXT):
-                self._held.append({**choice})
-                continue
-            if calls:  # they are the client's, so this turn is the last one; its text precedes its calls
-                events += self._release_held()
-            events += self._show(choice)
-        return events
+        return super().take(chunk)
 
     def hear(self, event: RunEvent) -> Events:
         """Add an event of the run."""
-        match event:
-            case TurnBegan():
-                self._held.clear()  # the text of the turn before is not the answer
-                self._has_text = False  # each turn's text is a message of its own
-                return self._end_current()
-            case CallBegan(turn, call, model):
-                self._learn_model(model)
-                return self._begin_server_call(turn, call)
-            case CallEnded(turn, call, result):
-                return self._end_server_call(turn, call, result)
-            case CallsAnswered():  # a call that was not run is not shown
-                return []
+        if isinstance(event, CallBegan):
+            self._learn_model(event.model)
+        return super().hear(event)
 
     def _learn_model(self, model: Any) -> None:
         if not self._items and isinstance(model, str) and model:
             self.model = model
 
-    def _release_held(self) -> Events:
-        held, self._held = self._held, []
-        return [event for choice in held for event in self._show(choice)]
-
     def grow_text(self, text: str) -> bytes:
         """Add to the open text if one delta describes the change; see `Message.grow_text`."""
-        return self._current.grow_text(text) if isinstance(self._current, Message) else b""
+        if not isinstance(self._current, Message):
+            return b""
+        self._position += len(text)
+        return self._current.grow_text(text)
 
-    def _show(self, choice: Json) -> Events:
-        """Add the parts of a choice's delta that the client may see."""
-        delta: Json = choice["delta"]
-        events: Events = []
-        if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
-            events += self._add_reasoning(reasoning)
-        text, cited = _text(delta, "content"), delta.get(CITATIONS) or ()
-        if text or cited:
-            events += self._add_text(text, _logprobs(choice.get("logprobs")), cited)
-        if refusal := _text(delta, "refusal"):
-            message, opening = self._message()
-            events += opening + message.append_refusal(refusal)
-        if isinstance(self._current, Message) and (given := _objects(delta.get(ANNOTATIONS))):
-            self._current.add_annotations(given)
-        for fragment in delta.get("tool_calls") or ():
-            events += self._add_call(fragment)
-        return events
+    @property
+    def is_writing_text(self) -> bool:
+        """Whether a message is open."""
+        return isinstance(self._current, Message)
 
-    def _add_text(self, text: str, logprobs: Sequence[Json], citations: Sequence[Citation]) -> Events:
-        """Add text, without the blank line that separates two turns of a chat: here they are two messages."""
-        if not self._has_text:
-            whole, text = text, without_blank_lines_before(text)
-            citations = moved_back(citations, len(whole) - len(text))
-        elif text.isspace() and not isinstance(self._current, Message):  # blanks behind a call are no message
-            return []
-        if not text and not (citations and isinstance(self._current, Message)):
-            return []
-        self._has_text = True
-        message, opening = self._message()
-        return opening + message.append_text(text, logprobs, citations)
+    def begin_turn(self, number: int) -> Events:
+        """Begin another upstream call: the numbers of its calls begin anew."""
+        del number
+        return []
 
-    def _add_reasoning(self, text: str) -> Events:
+    def write_thoughts(self, text: str, *, is_late: bool) -> Events:
+        """Add thoughts to the open reasoning, or to a new item, which may stand anywhere."""
+        del is_late
         if isinstance(self._current, Reasoning):
             return self._current.append_text(text)
-        events = self._end_current()
+        events = self.close_text()
         reasoning = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
         self._current = reasoning
         return events + reasoning.open() + reasoning.append_text(text)
 
-    def _end_server_call(self, turn: int, call: ToolCall, result: ToolResult) -> Events:
+    def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
+        """Add text to the open message, or to a new one."""
+        message, opening = self._message()
+        return opening + message.append_text(text, _logprobs(logprobs), citations)
+
+    def write_refusal(self, text: str) -> Events:
+        """Add the text of a refusal to the open message, or to a new one; text behind it is another part."""
+        self._position = 0
+        message, opening = self._message()
+        return opening + message.append_refusal(text)
+
+    def annotate(self, given: Sequence[Json]) -> None:
+        """Add the upstream's own annotations to the open message."""
+        if isinstance(self._current, Message):
+            self._current.add_annotations(given)
+
+    def close_text(self) -> Events:
+        """End the open message or reasoning."""
+        current, self._current = self._current, None
+        return self._end(current, "completed") if current is not None else []
+
+    def write_client_call(self, fragment: Json) -> Events:
+        """Add a fragment of a call of the client's, which may be open beside others."""
+        call = self._calls.get(fragment["index"])
+        function = fragment.get("function") or {}
+        events: Events = []
+        if call is None or fragment.get("id"):
+            name = self._options.tools.client_name_of(function.get("name") or "")
+            call = self._new(ClientCall, _PREFIXES[name.kind], fragment["id"], name)
+            self._calls[fragment["index"]] = call
+            events += call.open()
+        return events + call.append_arguments(function.get("arguments") or "")
+
+    def server_call(self, call: ToolCall) -> SearchCall | McpCall | None:
+        """The item of a declared search, or of another call for a client that asks for all."""
+        if call.name == SEARCH and self._options.tools.search:
+            arguments = self._options.arguments_of(call) or {}
+            # A `web_search` that the operator has defined may call its argument `q`.
+            query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
+            return self._new(SearchCall, "ws", query)
+        if self._options.server_calls:
+            return self._new(McpCall, "mcp", call.name, call.arguments)
+        return None
+
+    def write_server_call(self, item: SearchCall | McpCall) -> Events:
+        """Open the item of a call."""
+        return item.open()
+
+    def end_server_call(self, item: SearchCall | McpCall | None, result: ToolResult) -> Events:
+        """Close the item of a call with what is shown of its result."""
         self._sources |= result.sources
-        item = self._server_calls.pop((turn, call), None)
-        if item is None:
+        if item is None or item.status != "in_progress":
             return []
         match item:
             case SearchCall() if self._options.sources:
@@ -192,7 +191,7 @@ class OutputBuilder:
             carried: the sealed content that the client is to send back; it becomes an item without text.
         """
         self._learn_model(answer.turn.envelope.get("model"))
-        events = self._release_held()
+        events = self._end_run(answer)
         broken_off = answer.finish_reason in BROKEN_OFF  # the model was stopped in the middle of the last open item
         # Server calls that are still open were begun early, in a turn that was not completed.
         written = (item for item in self._items if not isinstance(item, (SearchCall, McpCall)))
@@ -221,58 +220,19 @@ class OutputBuilder:
             item.sources = ()
         return item.close(status)
 
-    def _end_current(self) -> Events:
-        current, self._current = self._current, None
-        return self._end(current, "completed") if current is not None else []
-
     def _message(self) -> tuple[Message, Events]:
         """The message that is being written, and the events that open it if it is a new one."""
         if isinstance(self._current, Message):
             return self._current, []
-        closing = self._end_current()
+        closing = self.close_text()
         message = self._current = self._new(Message, "msg")
         return message, closing + message.open()
-
-    def _add_call(self, fragment: Json) -> Events:
-        call = self._calls.get(fragment["index"])
-        function = fragment.get("function") or {}
-        events: Events = []
-        if call is None or fragment.get("id"):
-            events += self._end_current()
-            name = self._options.tools.client_name_of(function.get("name") or "")
-            call = self._new(ClientCall, _PREFIXES[name.kind], fragment["id"], name)
-            self._calls[fragment["index"]] = call
-            events += call.open()
-        return events + call.append_arguments(function.get("arguments") or "")
-
-    def _begin_server_call(self, turn: int, call: ToolCall) -> Events:
-        item = self._server_item(call)
-        if item is None:
-            return []
-        self._server_calls[turn, call] = item
-        return self._end_current() + item.open()
-
-    def _server_item(self, call: ToolCall) -> SearchCall | McpCall | None:
-        """The item for a call of a server tool; None: the client does not want it."""
-        if call.name == SEARCH and self._options.tools.search:
-            arguments = self._options.arguments_of(call) or {}
-            # A `web_search` that the operator has defined may call its argument `q`.
-            query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
-            return self._new(SearchCall, "ws", query)
-        if self._options.server_calls:
-            return self._new(McpCall, "mcp", call.name, call.arguments)
-        return None
 
     def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:
         index = len(self._items)
         item = kind(*fields, id=f"{prefix}_{self._run_id}_{index}", index=index, **named)
         self._items.append(item)
         return item
-
-
-def _text(delta: Json, key: str) -> str:
-    text = delta.get(key)
-    return text if isinstance(text, str) else ""
 
 
 def _logprobs(logprobs: Any) -> list[Json]:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.event_stream import EventStream, Outbox
-from proxy.api.responses.items import Events
+from proxy.api.fold import Events
 from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import rawjson, sse

@@ -658,9 +658,9 @@ async def test_a_number_of_any_size_stays_as_the_model_wrote_it(upstream, stream
 def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is_complete():
     blocks = Blocks(sign=lambda thoughts, _=None: thoughts, cite=lambda _: ())
     use = {"type": "server_tool_use", "id": "s", "name": "web_search"}
-    blocks.begin_tool_use("c", "open_door")
+    blocks.begin_tool_use(0, "c", "open_door")
     assert blocks.add_server_call(ShownCall(use, "{}", {"type": "web_search_tool_result"})) == []  # it may go on
-    blocks.add_input('{"door": 1}')
+    blocks.add_input(0, '{"door": 1}')
     events = blocks.add_server_call(ShownCall({**use, "id": "t"}, "{}", {"type": "web_search_tool_result"}))
     started = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
     assert started == ["s", "t"]
@@ -669,11 +669,11 @@ def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is
 def test_whether_a_call_is_complete_is_known_without_reading_its_input_again():
     def seconds(count):
         blocks, begun = Blocks(sign=lambda thoughts, _=None: thoughts, cite=lambda _: ()), process_time()
-        blocks.begin_tool_use("c", "open_door")
-        blocks.add_input('{"door":[')
+        blocks.begin_tool_use(0, "c", "open_door")
+        blocks.add_input(0, '{"door":[')
         for _ in range(count):
-            blocks.add_input('{"n":1},')
-            assert blocks.has_open_call
+            blocks.add_input(0, '{"n":1},')
+            assert blocks.add_text(" ") == []  # it waits for the end of the call
         return process_time() - begun
 
     seconds(1000)

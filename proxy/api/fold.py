@@ -1,0 +1,237 @@
+"""What a client is shown of a run, decided once for every surface, streamed or whole.
+
+    chunks and events of a run  -->  Fold  -->  a surface's own items, and the events that build them
+
+A stream writes the events that each step gives. A whole answer is what they describe: it is folded by the same steps,
+whose events nobody needs (`Unstreamed`). The rules of this module are those that do not depend on the shape of an API:
+
+    text            each turn's text is an item of its own, without the blank lines that set two turns of a chat apart
+    blanks          begin no text: they wait until text follows them
+    thoughts        stand before the text and the calls of their turn; those that come later have no place of their own
+    held text       waits for the end where it may have to be dropped, and is dropped when another turn begins
+    server calls    begin at their place in the turn; one that has no result when the run ends has failed
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from proxy.loop.actions import AnsweredCall, Respond, Stop
+from proxy.loop.chat import Json, ToolCall
+from proxy.loop.citations import CITATIONS, Citation, moved_back
+from proxy.loop.results import ToolResult
+from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
+from proxy.loop.texts import without_blank_lines_before
+from proxy.ports import EnoughShown
+
+Events: TypeAlias = list[Json]
+"""Events of a surface's stream, as JSON."""
+
+ServerCallT = TypeVar("ServerCallT")
+
+ANNOTATIONS = "annotations"
+"""The key of the upstream's own annotations in a message or a delta."""
+
+_TEXT_KEYS = ("content", CITATIONS, ANNOTATIONS)
+
+
+class Fold(ABC, Generic[ServerCallT]):
+    """Folds a run into an answer; each method gives the events for what it adds.
+
+        ( hear | take )*   finish
+
+    A subclass has the items of one API, and writes what it is given where it is told to. `ServerCallT` is its item for
+    a call of a server tool.
+
+    Args:
+        hold_text: whether text is held back until the end, because it may have to be dropped.
+    """
+
+    wants_answers = False
+    """Whether the answers to the calls of a turn are shown; see `Audience.wants_answers`."""
+
+    shows_text_beside_calls = True
+    """Whether text that was held back is shown before calls of the client's; else it is dropped, as no answer."""
+
+    def __init__(self, *, hold_text: bool = False) -> None:
+        self._hold_text = hold_text
+        self._held: list[tuple[Json, Any]] = []  # deltas with text, and their log probabilities
+        self._blanks = ""  # text that waits for more
+        self._position = 0  # the length of the text of the open item
+        self._has_text = self._has_calls = False  # of this turn
+        self._server_calls: dict[ToolCall, ServerCallT] = {}  # the items of this turn's server calls
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the client needs no more of the answer, which then ends here, as a success."""
+        return False
+
+    def take(self, chunk: Json) -> Events:
+        """Add a chunk of the only choice."""
+        if not chunk["choices"]:
+            return []
+        choice = chunk["choices"][0]
+        delta, logprobs = choice["delta"], choice.get("logprobs")
+        if self._hold_text and any(delta.get(key) for key in _TEXT_KEYS):
+            self._held.append(({key: delta.pop(key) for key in _TEXT_KEYS if key in delta}, logprobs))
+        return self._fold(delta, logprobs)
+
+    def hear(self, event: RunEvent) -> Events:
+        """Add an event of the run."""
+        match event:
+            case TurnBegan(number):
+                events = self._end_text() + self.begin_turn(number)
+                self._held.clear()
+                self._has_text = self._has_calls = False
+                self._server_calls = {}
+                return events
+            case CallBegan(_, call):
+                return self._begin_server_call(call)
+            case CallEnded(_, call, result):
+                return self.end_server_call(self._server_calls.get(call), result)
+            case CallsAnswered(calls):
+                return self._end_text() + self.answer_calls(calls)
+
+    def _end_run(self, answer: Respond) -> Events:
+        """Add the text that was held back, unless it stands beside the client's calls."""
+        if answer.stop is Stop.CLIENT_TOOL_CALLS:
+            self._held.clear()
+        return self._release() + self._write_rest()
+
+    def _release(self) -> Events:
+        held, self._held = self._held, []
+        return [event for delta, logprobs in held for event in self._fold(delta, logprobs)]
+
+    def _fold(self, delta: Json, logprobs: Any) -> Events:
+        events: Events = []
+        if thoughts := _string(delta, "reasoning_content") or _string(delta, "reasoning"):
+            events += self.write_thoughts(thoughts, is_late=self._has_text or self._has_calls)
+        text, citations = _string(delta, "content"), delta.get(CITATIONS) or ()
+        if text or citations:
+            events += self._add_text(text, citations, logprobs)
+        if refusal := _string(delta, "refusal"):
+            events += self.write_refusal(refusal)
+        if isinstance(given := delta.get(ANNOTATIONS), list):
+            self.annotate([one for one in given if isinstance(one, dict)])
+        for fragment in delta.get("tool_calls") or ():
+            if fragment.get("id"):
+                if self.shows_text_beside_calls:
+                    events += self._release()
+                self._has_calls = True
+                events += self._end_text()
+            events += self.write_client_call(fragment)
+        return events
+
+    def _add_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
+        if not self._has_text:
+            whole, text = text, without_blank_lines_before(text)
+            citations = moved_back(citations, len(whole) - len(text))
+            self._has_text = bool(text.strip())
+        citations = moved_back(citations, -self._position)
+        self._position += len(text)
+        text, self._blanks = self._blanks + self.cut(text), ""
+        if not self.is_writing_text and (not text or text.isspace()):
+            self._blanks = text
+            text = ""
+        return self.write_text(text, citations, logprobs) if text or citations else []
+
+    def _begin_server_call(self, call: ToolCall) -> Events:
+        item = self.server_call(call)
+        if item is None:
+            return []
+        self._has_calls = True
+        self._server_calls[call] = item
+        return self._end_text() + self.write_server_call(item)
+
+    def _end_text(self) -> Events:
+        events = self._write_rest() + self.close_text()
+        self._position = 0
+        return events
+
+    def _write_rest(self) -> Events:
+        rest, self._blanks = self._blanks + self.uncut(), ""
+        return self.write_text(rest, (), None) if rest.strip() or (rest and self.is_writing_text) else []
+
+    # -- what a subclass says and does --
+
+    @property
+    @abstractmethod
+    def is_writing_text(self) -> bool:
+        """Whether an item with text is open."""
+
+    @abstractmethod
+    def begin_turn(self, number: int) -> Events:
+        """Begin another upstream call of the run, whose text is an item of its own; `number` counts from 1."""
+
+    def cut(self, text: str) -> str:
+        """The part of a text that may be shown now; the rest waits for more text or for `uncut`."""
+        return text
+
+    def uncut(self) -> str:
+        """The text that `cut` has kept, at the end of the text."""
+        return ""
+
+    @abstractmethod
+    def write_thoughts(self, text: str, *, is_late: bool) -> Events:
+        """Add thoughts; `is_late`: text or calls of their turn stand before them."""
+
+    @abstractmethod
+    def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
+        """Add text to the open item, or to a new one; the citations have their places in the whole text of the item."""
+
+    @abstractmethod
+    def write_refusal(self, text: str) -> Events:
+        """Add the text of a refusal."""
+
+    def annotate(self, given: Sequence[Json]) -> None:
+        """Add the upstream's own annotations to the open text."""
+
+    @abstractmethod
+    def close_text(self) -> Events:
+        """End the open text, if there is any; something else follows."""
+
+    @abstractmethod
+    def write_client_call(self, fragment: Json) -> Events:
+        """Add a fragment of a call of the client's, with its index and the client's id."""
+
+    @abstractmethod
+    def server_call(self, call: ToolCall) -> ServerCallT | None:
+        """The item of a call of a server tool; None: the client is not shown it."""
+
+    @abstractmethod
+    def write_server_call(self, item: ServerCallT) -> Events:
+        """Add the call of a server tool, whose result is still to come."""
+
+    def end_server_call(self, item: ServerCallT | None, result: ToolResult) -> Events:
+        """Add the result of a call where it comes as soon as it is there; `item`: None: the call is not shown."""
+        del item, result
+        return []
+
+    def answer_calls(self, calls: Sequence[AnsweredCall]) -> Events:
+        """Add the results of a turn where they stand behind all of its calls."""
+        del calls
+        return []
+
+
+class Unstreamed:
+    """The audience of a whole answer: folds the run, and shows the client nothing before its end."""
+
+    def __init__(self, fold: Fold[Any]) -> None:
+        self._fold = fold
+        self.wants_answers = fold.wants_answers
+
+    async def show(self, chunk: Json) -> None:
+        """Add a chunk. Raises `EnoughShown`."""
+        self._fold.take(chunk)
+        if self._fold.has_enough:
+            raise EnoughShown
+
+    async def hear(self, event: RunEvent) -> bool:
+        """Add an event of the run."""
+        self._fold.hear(event)
+        return False
+
+
+def _string(delta: Json, key: str) -> str:
+    text = delta.get(key)
+    return text if isinstance(text, str) else ""
