@@ -9,6 +9,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import msgspec
 import orjson
 from msgspec import Struct
 
@@ -22,6 +23,9 @@ JSON_BLANKS = " \t\n\r"  # the only blanks that JSON permits around a value
 
 # A turn that ends for one of these reasons was broken off: its calls are not complete, and another turn would not help.
 BROKEN_OFF = ("length", "content_filter")
+
+_LONGEST_READ_AGAIN = 64 * 1024  # characters of arguments, which are a few milliseconds for each reading
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])  # reads the values without making them
 
 _TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 
@@ -47,7 +51,12 @@ class ToolCall(Struct, frozen=True):
 
     @property
     def fingerprint(self) -> tuple[str, str]:
-        """A key that is equal for calls of one tool with equal arguments; empty arguments and `null` equal `{}`."""
+        """A key that is equal for calls of one tool with equal arguments; empty arguments and `null` equal `{}`.
+
+        Long arguments are compared as they are written.
+        """
+        if len(self.arguments) > _LONGEST_READ_AGAIN:
+            return self.name, self.arguments
         try:
             parsed = orjson.loads(self.arguments) if self.arguments.strip() else None
             arguments = orjson.dumps({} if parsed is None else parsed, option=orjson.OPT_SORT_KEYS).decode()
@@ -225,6 +234,15 @@ def drop_tools(body: Json) -> None:
     """Remove a request's `tools`, and the fields that an upstream refuses, or may refuse, without `tools`."""
     for name in _TOOL_REQUEST_FIELDS:
         body.pop(name, None)
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object."""
+    try:
+        _OBJECT.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):  # the second for half a character
+        return False
+    return True
 
 
 def is_json(text: str) -> bool:

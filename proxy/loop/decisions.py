@@ -7,15 +7,13 @@ and the calls of a forced turn without calls of the client's.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol, TypeAlias
 
-import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop
-from proxy.loop.chat import JSON_BLANKS, ToolCall, ToolSpec, Turn
+from proxy.loop.chat import JSON_BLANKS, ToolCall, ToolSpec, Turn, is_object
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
 from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure, quoting
@@ -30,12 +28,10 @@ repaired if they have to be; None: they stand for no object. The call has its to
 
 
 def as_object(call: ToolCall) -> str | None:
-    """The arguments of a call if they are a JSON object; the `ReadArguments` of who cannot repair any."""
-    with suppress(orjson.JSONDecodeError):
-        given = orjson.loads(call.arguments or "{}")
-        if isinstance(given, dict | None):
-            return call.arguments if given else "{}"
-    return None
+    """The arguments of a call if they are a JSON object or none at all; the `ReadArguments` of who can repair none."""
+    if is_object(call.arguments):
+        return call.arguments
+    return "{}" if call.arguments in ("", "null") else None
 
 
 class ToolDialect(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import json_repair
 import orjson
 
-from proxy.loop.chat import Json, is_json
+from proxy.loop.chat import Json, is_json, is_object
 from proxy.loop.results import InvalidArguments
 from proxy.tools.schema import ArgumentsSchema
 from proxy.tools.types import repaired
@@ -83,7 +83,7 @@ def history_of(text: str) -> str | None:
     Returns:
         The text itself if it is one, the repaired object if there is only one reading; None: it stands for none.
     """
-    if object_in(text) is not None:
+    if is_object(text):
         return text
     with suppress(InvalidArguments):
         return _written(_object_for(text))

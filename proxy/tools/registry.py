@@ -15,7 +15,7 @@ import orjson
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, ToolSpec
+from proxy.loop.chat import Json, ToolCall, ToolSpec, is_object
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import NO_SUCH_TOOL
 from proxy.loop.results import (
@@ -31,7 +31,7 @@ from proxy.loop.results import (
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Caches, Clock, NoObserver, Observer, Results
 from proxy.timeouts import within
-from proxy.tools.arguments import history_of, mended, object_in, parse_arguments
+from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
@@ -39,6 +39,7 @@ from proxy.tools.schema import schema_fault, schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import SCOPE, Tool
 
+_LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 
 
@@ -77,6 +78,7 @@ class Registry:
         self._states = {**states}
         self._entries: dict[str, _Entry] = {}
         self._groups: dict[str, list[str]] = {}
+        self._reading = asyncio.Lock()
         for tool in tools:
             self._add(tool)
 
@@ -146,10 +148,12 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             return history_of(call.arguments)
+        if len(call.arguments) > _LONG_ARGUMENTS and is_object(call.arguments):
+            return call.arguments  # types in it may have been repaired for the tool, which is not worth another reading
         try:
             return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[1]
         except InvalidArguments:
-            return None if object_in(call.arguments) is None else call.arguments
+            return call.arguments if is_object(call.arguments) else None
 
     def mended(self, text: str) -> Json | None:
         """See `ports.Toolset.mended`."""
@@ -196,6 +200,9 @@ class Registry:
     ) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit."""
         tool = attempt.entry.tool
+        if len(call.arguments) > _LONG_ARGUMENTS:
+            async with self._reading:  # one after the other, and others have a turn in between
+                await asyncio.sleep(0)
         arguments, _ = parse_arguments(call.arguments, attempt.entry.schema, repair=tool.repair)
         if is_search:
             filters = filters_of_call(filters, arguments, tool.parameters)
