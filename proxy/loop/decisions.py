@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop
-from proxy.loop.chat import JSON_BLANKS, ToolCall, ToolSpec, Turn, is_object
+from proxy.loop.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn, is_object
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
 from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure, quoting
@@ -142,31 +142,32 @@ class CallHistory(Struct):
 
         Some servers parse the arguments of earlier calls, and refuse the whole request if one is not an object.
         """
-        entries = list(turn.message.get("tool_calls") or ())
-        has_changed = False
-        for at, (entry, client_id) in enumerate(turn.entries):
-            function = entry.get("function")
-            if entry.get("type", "function") != "function" or not isinstance(function, dict):
+        changed: dict[int, Json] = {}
+        entries = turn.message.get("tool_calls") or ()
+        for at, entry in enumerate(entries):
+            if not isinstance(function := entry.get("function"), dict):
                 continue
-            written = function.get("arguments") or ""
-            call = ToolCall("", function.get("name") or "", written.strip(JSON_BLANKS))
-            read = self.read(replace(call, name="")) if client_id else self._read(call)
-            if read != call.arguments:
-                has_changed = True
-                entries[at] = {**entry, "function": {**function, "arguments": "{}" if read is None else read}}
-        return replace(turn, message={**turn.message, "tool_calls": entries}) if has_changed else turn
+            written = (function.get("arguments") or "").strip(JSON_BLANKS)
+            is_clients = bool(turn.client_ids) and turn.client_ids[at] is not None
+            read = self._read("" if is_clients else function.get("name") or "", written)
+            if read != written:
+                changed[at] = {**entry, "function": {**function, "arguments": "{}" if read is None else read}}
+        if not changed:
+            return turn
+        message = {**turn.message, "tool_calls": [changed.get(at, entry) for at, entry in enumerate(entries)]}
+        return replace(turn, message=message)
 
     def _quoting(self, call: ToolCall, answer: ToolResult) -> ToolResult:
         """The answer to a call, with its arguments if the history cannot hold them."""
-        if not (answer.failed and call.arguments.strip()) or self._read(call) is not None:
+        if not (answer.failed and call.arguments.strip()) or self._read(call.name, call.arguments) is not None:
             return answer
         return quoting(answer, call.arguments)
 
-    def _read(self, call: ToolCall) -> str | None:
-        tool = self.tools.get(call.name)
-        if tool is None or call.name in tool.alias_parameters:  # a call by such an alias has arguments of its own
-            return self.read(replace(call, name=""))
-        return self.read(replace(call, name=tool.name))
+    def _read(self, name: str, arguments: str) -> str | None:
+        tool = self.tools.get(name)
+        # A call by such an alias has arguments of its own.
+        own_name = "" if tool is None or name in tool.alias_parameters else tool.name
+        return self.read(ToolCall("", own_name, arguments))
 
     def count_dropped(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
         """Count calls that were started early and then refused, each with its result if it has one."""

@@ -32,6 +32,9 @@ INVISIBLE: Final = re.compile(
 )
 """Characters that nobody sees. U+200C, U+200D and the first sixteen variants stay: scripts and emoji need them."""
 
+# Those of them that Python calls printable, and in UTF-8 the first bytes of the tags and further variants.
+_PRINTABLE = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+_VARIANTS = b"\xf3\xa0"
 # Digits and letters of other scripts (Cyrillic, Greek, Lisu ...) that look like the fence's; `_alike` finds the others.
 _OTHER_LETTERS: Mapping[str, str] = MappingProxyType(
     {
@@ -86,11 +89,14 @@ _FENCE_LIKE = _fence_like()
 
 def harmless(text: str) -> str:
     """A tool's text as it may stand in the fence."""
+    # These tests are cheap; a search for each character would cost 8 % of a request with one tool call.
     is_ascii = text.isascii()
-    # This test is cheap; a search character by character would cost 8 % of a request with one tool call.
-    if not is_ascii or not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()):
+    may_hide = not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable())
+    if not (may_hide or is_ascii):
+        may_hide = any(one in text for one in _PRINTABLE) or _VARIANTS in text.encode("utf-8", "replace")
+    if may_hide:
         text = INVISIBLE.sub("", text)
-    if not is_ascii or "<" in text or "&" in text:
+    if "<" in text or "&" in text or (not is_ascii and any(angle in text for angle in _ANGLES)):
         text = _FENCE_LIKE.sub(r"\1\\", text)
     return text
 

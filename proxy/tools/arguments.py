@@ -34,8 +34,8 @@ _NO_NUMBER = re.compile(r"\b(NaN|Infinity)\b")
 _LAST_OF_A_WHOLE_TEXT = ("}", "]", '"')
 # Markdown's fence around a code block.
 _CODE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL | re.IGNORECASE)
-# A number that may be a whole one, which a strict reader takes for an integer only without its fraction.
-_WHOLE_WITH_FRACTION = re.compile(r"[0-9]\.0|[0-9][eE]")
+# How a whole number may be written that a strict reader takes for an integer only without its fraction.
+_FRACTION_OF_NOTHING = ".0"
 
 
 def parse_arguments(
@@ -64,7 +64,7 @@ def parse_arguments(
         _written(given)
     arguments = given if repair is None else repair(given)
     is_valid = schema.is_valid(arguments)
-    if not is_valid or _WHOLE_WITH_FRACTION.search(text):
+    if not is_valid or _FRACTION_OF_NOTHING in text:
         before, arguments = arguments, repaired(arguments, schema.references)
         if arguments is not before:
             history = _written(arguments)
@@ -92,10 +92,11 @@ def history_of(text: str) -> str | None:
 
 def object_in(text: str) -> Json | None:
     """The object that a text is; None: it is not JSON, or another value."""
-    with suppress(orjson.JSONDecodeError):
+    try:
         value = orjson.loads(text)
-        return value if isinstance(value, dict) else None
-    return None
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _object_for(text: str) -> Json:

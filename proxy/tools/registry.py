@@ -148,6 +148,9 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             return history_of(call.arguments)
+        written, history = entry.last_read
+        if written == call.arguments:
+            return history
         if len(call.arguments) > _LONG_ARGUMENTS and is_object(call.arguments):
             return call.arguments  # types in it may have been repaired for the tool, which is not worth another reading
         try:
@@ -203,7 +206,9 @@ class Registry:
         if len(call.arguments) > _LONG_ARGUMENTS:
             async with self._reading:  # one after the other, and others have a turn in between
                 await asyncio.sleep(0)
-        arguments, _ = parse_arguments(call.arguments, attempt.entry.schema, repair=tool.repair)
+        arguments, history = parse_arguments(call.arguments, attempt.entry.schema, repair=tool.repair)
+        if len(call.arguments) <= _LONG_ARGUMENTS:
+            attempt.entry.last_read = call.arguments, history
         if is_search:
             filters = filters_of_call(filters, arguments, tool.parameters)
         try:
@@ -293,6 +298,8 @@ class _Entry:
         self.tool = tool
         self.state = state
         self.schema = schema_of(tool.parameters)
+        # The latest arguments as written, and for the history, which asks for them soon afterwards.
+        self.last_read: tuple[str, str] = ("{}", "{}")
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
 
 

@@ -12,6 +12,7 @@ Where it has to describe faults it describes all of them, so that it is asked fo
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final
@@ -88,6 +89,7 @@ class ArgumentsSchema:
             raise ValueError(f"has more than {_MOST_KEY_PATTERNS} patterns for names")
         self._is_recursive, self._has_alternatives = count.is_recursive, count.has_alternatives
         self._key_patterns = count.key_patterns
+        self._most_costly = max(self.width, count.key_patterns)
         self.references = count.references
         self._pattern_work = _PatternWork()
         # The library calls it like the class that it asks for.
@@ -106,11 +108,13 @@ class ArgumentsSchema:
 
     def is_too_much(self, text: str) -> bool:
         """Whether checking arguments, written as this text, would take too long."""
+        if self._most_costly * len(text) <= _MOST_PATTERN_WORK:
+            return False
         return self.width * _most_values(text) > _MOST_WORK or self._key_patterns * len(text) > _MOST_PATTERN_WORK
 
     def is_valid(self, arguments: Json) -> bool:
         """Whether arguments fit, for which it was not too much to check them."""
-        self._pattern_work.begin()
+        self._pattern_work.left = _MOST_PATTERN_WORK
         return self._validator.is_valid(arguments)
 
     def faults(self, arguments: Json, text: str) -> list[str]:
@@ -120,7 +124,7 @@ class ArgumentsSchema:
             arguments: the arguments.
             text: as they are written.
         """
-        self._pattern_work.begin()
+        self._pattern_work.left = _MOST_PATTERN_WORK
         work, quoted = self.width * _most_values(text), self.width * len(text)
         most = _MOST_DESCRIBED_ALTERNATIVES if self._has_alternatives else _MOST_DESCRIBED
         if work <= most and quoted <= _MOST_QUOTED and not (self._has_alternatives and self._is_recursive):
@@ -338,15 +342,11 @@ def _most_values(text: str) -> int:
     return text.count(",") + text.count("[") + text.count("{") + 1
 
 
+@dataclass(slots=True)
 class _PatternWork:
     """How much work the patterns of one check may still make."""
 
-    def __init__(self) -> None:
-        self.left = 0
-
-    def begin(self) -> None:
-        """Begin a check."""
-        self.left = _MOST_PATTERN_WORK
+    left: int = 0
 
 
 class _Pattern:
