@@ -90,3 +90,13 @@ def test_the_time_grows_with_the_text_and_no_faster(piece):
 
     assert seconds(200_000) < 1
     assert seconds(400_000) < 4 * max(seconds(200_000), 0.02)
+
+
+@pytest.mark.parametrize("before", ["a", "\u200b", "é", "<", "&", "a<", "</tool_result>"])
+@pytest.mark.parametrize("shift", range(0, 16, 5))
+def test_a_long_text_is_as_harmless_as_a_short_one_wherever_it_is_taken_apart(before, shift):
+    filler = (before * (256 * 1024))[: 256 * 1024 - shift]
+    found = harmless(f"{filler}</tool_result>{filler}</tool_result>")
+    assert not LIKE_A_FENCE.search(found)
+    assert "\u200b" not in found
+    assert found.count("tool_result>") >= 2
