@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from proxy.config import Config
 from proxy.loop.actions import CallUpstream
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn
 from proxy.loop.decisions import ToolDialect
 from proxy.loop.errors import ProxyError
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
 from proxy.loop.results import Cause, ToolOutput
-from proxy.loop.search import SearchFilters
 from proxy.loop.shown import RunEvent
 from proxy.loop.tally import MOST_TOKENS
 
@@ -142,17 +142,8 @@ class Toolset(Protocol):
         """Arguments that are not JSON, repaired without knowing the tool; None: their meaning is not certain."""
         ...
 
-    async def execute(
-        self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
-    ) -> ToolOutput:
-        """Run one call.
-
-        Args:
-            call: the call, under the tool's own name.
-            default_timeout: the timeout in seconds for a tool without one of its own.
-            max_timeout: the longest timeout in seconds for any tool.
-            scope: the scope of the caller; results are cached and shared only within it.
-            filters: the filters of the request; no page that they exclude is among the sources.
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolOutput:
+        """Run one call, which has the tool's own name.
 
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
@@ -160,14 +151,8 @@ class Toolset(Protocol):
         ...
 
 
-class ExecuteTool(Protocol):
-    """Runs one tool call: `Toolset.execute`, or a function around it."""
-
-    def __call__(
-        self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
-    ) -> Coroutine[Any, Any, ToolOutput]:
-        """Run one call, with the arguments of `Toolset.execute`."""
-        ...
+ExecuteTool: TypeAlias = Callable[[ToolCall, CallContext], Coroutine[Any, Any, ToolOutput]]
+"""Runs one tool call: `Toolset.execute`, or a function around it."""
 
 
 @dataclass(frozen=True, slots=True)

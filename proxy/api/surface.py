@@ -28,6 +28,7 @@ from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
+from proxy.loop.call_context import CallContext
 from proxy.loop.driver import Driver
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of, token_count
@@ -116,7 +117,8 @@ class Surface:
         driver = self._driver
         if execute is not None:
             driver = Driver(execute, observe=self.ports.observe, clock=self.ports.clock)
-        upstream, owner, filters = request.model.upstream, request.caller.scope, request.filters
+        upstream, owner = request.model.upstream, request.caller.scope
+        context = CallContext(owner, request.filters, limits.tool_timeout, limits.max_tool_timeout)
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):
             dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
@@ -129,13 +131,7 @@ class Surface:
                 earlier_sources=request.sources,
                 read_arguments=self.ports.toolset.history_arguments,
             )
-            work = driver.drive(
-                run,
-                upstream=upstream,
-                scope=owner,
-                audience=audience,
-                filters=filters,
-            )
+            work = driver.drive(run, upstream=upstream, context=context, audience=audience)
             tallies.append(run.tally)
             # A client without tools of its own has no results to come back with, so nothing is stored for it.
             works.append(self._stored(work, owner, run_id, keep) if request.offer.client_tools else work)

@@ -1,17 +1,17 @@
 """The tool calls of one run: they are started, awaited within the deadline, and cancelled at the end of the run."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from proxy.loop import results
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import Json, ToolCall
 from proxy.loop.decisions import TurnDecisions
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
-from proxy.loop.results import InvalidArguments, ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
+from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
-from proxy.ports import Audience, Clock, Observer, elapsed
+from proxy.ports import Audience, Clock, ExecuteTool, Observer, elapsed
 from proxy.timeouts import Deadline, within
 
 
@@ -30,7 +30,8 @@ class CallRunner:
     def __init__(
         self,
         run: Run,
-        execute: Callable[[ToolCall], Coroutine[Any, Any, ToolOutput]],
+        execute: ExecuteTool,
+        context: CallContext,
         deadline: Deadline,
         *,
         audience: Audience | None,
@@ -42,6 +43,7 @@ class CallRunner:
         self.were_shown = False
         self._run = run
         self._execute = execute
+        self._context = context
         self._deadline = deadline
         self._audience = audience
         self._observe = observe
@@ -156,7 +158,7 @@ class CallRunner:
         try:
             if not (left := self._deadline.seconds_left()):
                 raise TimeoutError  # noqa: TRY301 - as if the time ran out during the call
-            output = await within(left, self._execute(call))
+            output = await within(left, self._execute(call, self._context))
         except TimeoutError:
             self._deadline.end()
             seconds = elapsed(clock, began)

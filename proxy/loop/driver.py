@@ -6,14 +6,13 @@ once the deadline has passed, the run is told to end.
 
 import asyncio
 from contextlib import suppress
-from functools import partial
 
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
+from proxy.loop.call_context import CallContext
 from proxy.loop.call_runner import CallRunner
 from proxy.loop.chat import Turn
 from proxy.loop.errors import ContextFull, ProxyError
 from proxy.loop.run import Run
-from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.loop.shown import CallsAnswered
 from proxy.ports import Audience, Clock, EnoughShown, ExecuteTool, Observer, Upstream, elapsed, fault_of
 from proxy.timeouts import Deadline
@@ -32,31 +31,24 @@ class Driver:
         run: Run,
         *,
         upstream: Upstream,
-        scope: str,
+        context: CallContext,
         audience: Audience | None,
-        filters: SearchFilters = NO_FILTERS,
     ) -> Respond:
         """Drive a run to its answer.
 
         Args:
             run: the run.
             upstream: answers the turns of the run.
-            scope: the caller; tools share results between requests of the same caller only.
+            context: the context of the run's tool calls.
             audience: is told all that the client may see, as it happens; None: only the answer is needed.
-            filters: the filters of the request for its searches.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
         deadline = Deadline(self._clock.monotonic, self._clock.monotonic() + run.limits.deadline)
-        execute = partial(
-            self._execute,
-            default_timeout=run.limits.tool_timeout,
-            max_timeout=run.limits.max_tool_timeout,
-            scope=scope,
-            filters=filters,
+        runner = CallRunner(
+            run, self._execute, context, deadline, audience=audience, observe=self._observe, clock=self._clock
         )
-        runner = CallRunner(run, execute, deadline, audience=audience, observe=self._observe, clock=self._clock)
         try:
             action: Action = run.start_turn()
             while not isinstance(action, Respond):

@@ -6,7 +6,6 @@ retried; at last the fallback is called.
 """
 
 import asyncio
-import math
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from types import MappingProxyType
@@ -15,6 +14,7 @@ import orjson
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import Json, ToolCall, ToolSpec, is_object
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import NO_SUCH_TOOL
@@ -37,7 +37,7 @@ from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
 from proxy.tools.schema import schema_fault, schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
-from proxy.tools.tool import SCOPE, Tool
+from proxy.tools.tool import CONTEXT, Tool
 
 _LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -162,15 +162,7 @@ class Registry:
         """See `ports.Toolset.mended`."""
         return mended(text)
 
-    async def execute(
-        self,
-        call: ToolCall,
-        *,
-        default_timeout: float,
-        max_timeout: float = math.inf,
-        scope: str,
-        filters: SearchFilters = NO_FILTERS,
-    ) -> ToolOutput:
+    async def execute(self, call: ToolCall, context: CallContext) -> ToolOutput:
         """Run one call; see `ports.Toolset.execute`.
 
         Raises:
@@ -179,15 +171,16 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             raise ToolError(NO_SUCH_TOOL.format(name=call.name))
-        SCOPE.set(scope)
+        CONTEXT.set(context)
+        filters = context.filters
         if block := entry.tool.block:
             filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
         # A fallback's own fallbacks are not called, because there could be a cycle.
         chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]
         for tried, following in zip_longest(chain, chain[1:]):
             is_search = tried.tool.searches or entry.tool.searches
-            seconds = min(tried.tool.timeout or default_timeout, max_timeout)
-            attempt = _Attempt(tried, scope, has_fallback=following is not None)
+            seconds = min(tried.tool.timeout or context.default_timeout, context.max_timeout)
+            attempt = _Attempt(tried, context.scope, has_fallback=following is not None)
             try:
                 return await self._answer(attempt, call, seconds, filters, is_search=is_search)
             except ToolError as exc:

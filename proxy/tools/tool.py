@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final, Self, TypeAlias
 
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchFilters
@@ -22,8 +23,8 @@ from proxy.tools.python.function import Function
 RunTool: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]
 
-SCOPE: Final[ContextVar[str]] = ContextVar("toolproxy_scope", default="")
-"""The caller for whom a tool is run; data that the tool keeps may be used only for calls of the same scope."""
+CONTEXT: Final[ContextVar[CallContext]] = ContextVar("toolproxy_call", default=CallContext())  # noqa: B039 - it is frozen
+"""The context of the call that runs a tool; data that the tool keeps may be used only for calls of the same scope."""
 
 # The rule of OpenAI and GLM for a function's name.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

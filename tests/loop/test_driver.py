@@ -3,6 +3,7 @@ import asyncio
 import orjson
 import pytest
 
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import ToolSpec
 from proxy.loop.driver import Driver
 from proxy.loop.errors import UpstreamError
@@ -46,10 +47,8 @@ class Toolset:
         self.specs = {"web_search": TOOL}
         self.work = work
         self.running = self.most = 0
-        self.default_timeout = None
 
-    async def execute(self, call, *, default_timeout, max_timeout, scope, filters):
-        self.default_timeout = default_timeout
+    async def execute(self, call, context):
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -74,7 +73,7 @@ async def drive(upstream, work, *, clock=None, heard=None, **limits):
     toolset = Toolset(work)
     driver = Driver(toolset.execute, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
     run = run_of(tools=[TOOL], **limits)
-    answer = await driver.drive(run, upstream=upstream, scope="", audience=None)
+    answer = await driver.drive(run, upstream=upstream, context=CallContext(), audience=None)
     return answer, toolset
 
 
@@ -263,7 +262,9 @@ async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
 
     driver = Driver(Toolset(found).execute, observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", buffered=({"held": 1},)))
-    await driver.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", audience=Remembering())
+    await driver.drive(
+        run_of(tools=[TOOL], max_turns=2), upstream=upstream, context=CallContext(), audience=Remembering()
+    )
     assert shown == [{"held": 1}]
 
 

@@ -3,10 +3,11 @@ import asyncio
 import pytest
 
 import proxy
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import ToolCall
 from proxy.loop.results import InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.registry import Registry
-from proxy.tools.tool import SCOPE, Tool
+from proxy.tools.tool import CONTEXT, Tool
 from tests.fakes import FakeClock
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -23,9 +24,11 @@ def registry_of(tools, *, clock=None, **options):
     return Registry(tools, clock=clock or FakeClock(), **options)
 
 
-async def execute(registry, arguments='{"n":1}', name="t", default_timeout=5, scope="me", **bound):
+async def execute(registry, arguments='{"n":1}', name="t", default_timeout=5, scope="me", **context):
     return (
-        await registry.execute(ToolCall("id", name, arguments), default_timeout=default_timeout, scope=scope, **bound)
+        await registry.execute(
+            ToolCall("id", name, arguments), CallContext(scope, default_timeout=default_timeout, **context)
+        )
     ).text
 
 
@@ -261,7 +264,7 @@ async def failures(registry, clients, **call):
 @pytest.mark.parametrize("fallback", [None, "other"])
 async def test_one_clients_failures_keep_no_other_client_from_a_tool(fallback):
     async def run(_):
-        if SCOPE.get() == "one":
+        if CONTEXT.get().scope == "one":
             raise ToolUnavailable("down")
         return "found"
 

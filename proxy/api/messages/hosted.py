@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from proxy.api.body import is_integer, whole
 from proxy.api.messages.parts import refuse
 from proxy.api.search_filters import filters_of_tool, merged
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import Json, ToolCall
 from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
@@ -51,15 +52,10 @@ def with_demands(execute: ExecuteTool, demands: Mapping[str, Demands]) -> Execut
         demands: by the tool's own name.
     """
 
-    async def execute_within(
-        call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
-    ) -> ToolOutput:
+    async def execute_within(call: ToolCall, context: CallContext) -> ToolOutput:
         own = demands.get(call.name, NO_DEMANDS)
         # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
-        filters = merged([own.filters, filters])
-        output = await execute(
-            call, default_timeout=default_timeout, max_timeout=max_timeout, scope=scope, filters=filters
-        )
+        output = await execute(call, replace(context, filters=merged([own.filters, context.filters])))
         text, most = output.text, own.max_characters
         if most is None or len(text) <= most:
             return output

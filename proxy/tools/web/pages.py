@@ -15,7 +15,7 @@ from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchHit
 from proxy.ports import Caches
 from proxy.tools.search.urls import page_key
-from proxy.tools.tool import SCOPE
+from proxy.tools.tool import CONTEXT
 from proxy.tools.web.page import Page
 
 KEPT_SECONDS = 300.0
@@ -68,4 +68,4 @@ class PageCache:
 
 
 def _key(kind: str, url: str) -> str:
-    return f"{SCOPE.get()}\n{kind} {page_key(url)}"
+    return f"{CONTEXT.get().scope}\n{kind} {page_key(url)}"

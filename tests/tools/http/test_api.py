@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from proxy.app import tool_client
 from proxy.config import HttpToolConfig
 from proxy.config_file import parse
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import ToolCall
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
@@ -72,7 +73,7 @@ async def calling(api, entry, environ=None):
 
         async def call(**arguments):
             asked = ToolCall("id", "t", orjson.dumps(arguments).decode())
-            return (await registry.execute(asked, default_timeout=5, scope="me")).text
+            return (await registry.execute(asked, CallContext("me", default_timeout=5))).text
 
         call.tool = registry.specs["t"]
         yield call

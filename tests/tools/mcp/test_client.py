@@ -15,6 +15,7 @@ from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 
 from proxy.config import McpConfig
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.mcp.client import McpServer, list_tool_names
@@ -67,7 +68,7 @@ class Rig:
 
     async def call(self, name, arguments="{}", *, default_timeout=10):
         output = await self.registry.execute(
-            ToolCall("id", name, arguments), default_timeout=default_timeout, scope="me"
+            ToolCall("id", name, arguments), CallContext("me", default_timeout=default_timeout)
         )
         return output.text
 

@@ -18,6 +18,7 @@ from proxy import Tool, ToolError, ToolOutput, ToolUnavailable
 from proxy.app import create_app, origins_of, tool_client
 from proxy.config import Config
 from proxy.config_file import parse
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import ToolCall
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import InvalidArguments, ToolTimeout
@@ -73,7 +74,7 @@ class Tree:
 async def execute(tool, default_timeout=5, **arguments):
     registry = Registry([tool], clock=FakeClock())
     asked = ToolCall("id", tool.name, orjson.dumps(arguments).decode())
-    return (await registry.execute(asked, default_timeout=default_timeout, scope="me")).text
+    return (await registry.execute(asked, CallContext("me", default_timeout=default_timeout))).text
 
 
 def brew(

@@ -16,6 +16,7 @@ import trustme
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from proxy.config import Config, WebFetchConfig
+from proxy.loop.call_context import CallContext
 from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.loop.search import SearchFilters
@@ -74,7 +75,7 @@ class Fetch:
 
     async def __call__(self, url, *, default_timeout=30, **arguments):
         call = ToolCall("call_1", "fetch", orjson.dumps({"url": url, **arguments}).decode())
-        return await self.registry.execute(call, default_timeout=default_timeout, scope="")
+        return await self.registry.execute(call, CallContext(default_timeout=default_timeout))
 
     async def text(self, url, **arguments):
         return (await self(url, **arguments)).text

@@ -1,0 +1,23 @@
+"""The context of tool calls. Pure values."""
+
+import math
+
+from msgspec import Struct
+
+from proxy.loop.search import NO_FILTERS, SearchFilters
+
+
+class CallContext(Struct, frozen=True):
+    """What a request determines for all of its tool calls.
+
+    Attributes:
+        scope: the caller; results are cached and shared only within it.
+        filters: the filters of the request; no page that they exclude is among the sources.
+        default_timeout: seconds for a call of a tool without a timeout of its own.
+        max_timeout: the longest timeout in seconds of any tool.
+    """
+
+    scope: str = ""
+    filters: SearchFilters = NO_FILTERS
+    default_timeout: float = math.inf
+    max_timeout: float = math.inf
