@@ -82,9 +82,10 @@ class Breaker(Struct, kw_only=True):
             client: the client of the request, which the failures of one other client do not keep out; None: any.
             spare: whether something else can answer the request.
         """
+        if self.state is BreakerState.CLOSED:
+            return True
         own = self._failures if client is None else self._of_clients.get(client, 0)
-        is_shut = self._weight >= self.threshold or (spare and own >= self.threshold)
-        if self.state is BreakerState.CLOSED or not is_shut:
+        if self._weight < self.threshold and not (spare and own >= self.threshold):
             return True
         if now < self._open_until:
             return False

@@ -175,7 +175,8 @@ class RawResponse:
 
 
 CountUsage: TypeAlias = Callable[[Json | None], None]
-"""Takes the usage of an upstream call, in the form of Chat Completions; None: it is not known."""
+"""Takes the usage of an upstream call, in the form of Chat Completions; None: it is not known. The numbers may be any
+that the upstream has sent: `tally.token_count` knows which can be true."""
 
 
 class EarlyCalls(Protocol):

@@ -23,6 +23,8 @@ MOST_CHOICES = 128
 # have had more.
 MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 
+_FLAG = (bool, type(None))  # a union would be created anew for each request
+
 _Fault: TypeAlias = tuple[str, str]
 """The place of a fault within a field, and what the value there must be."""
 
@@ -163,10 +165,12 @@ def parse_chat_request(body: bytes) -> Json:
         if fault := message_fault(message):
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
-    make_whole(request, "n", "max_tool_calls")
-    if not isinstance(request.get("stream"), bool | None):
+    if not isinstance(request.get("stream"), _FLAG):
         raise _at_fault("stream", "must be true or false")
-    for name, check in () if _CHECKS.keys().isdisjoint(request) else _CHECKS.items():
+    if _CHECKS.keys().isdisjoint(request):
+        return request
+    make_whole(request, "n", "max_tool_calls")
+    for name, check in _CHECKS.items():
         value = request.get(name)
         if value is not None and (fault := check(value)):
             place, demand = fault

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from proxy.loop.errors import Overloaded, RequestTooLarge
+from proxy.loop.errors import Overloaded, ProxyError, RequestTooLarge
 
 # Memory per byte of a body while its request is open: the byte itself, the text parsed from it, the text written for
 # the upstream. Sixteen requests of 30 MB of ASCII took 2.7 bytes per byte (`python -m bench.bodies`).
@@ -83,23 +83,26 @@ class Share(Struct):
 
     def reserve(self, cost: int) -> None:
         """Reserve `cost` bytes instead of those reserved so far. Raises `Overloaded`, `RequestTooLarge`."""
-        self.require(cost)
-        self.memory.used += cost - self.reserved
+        used = self.memory.used - self.reserved + cost
+        if used > self.memory.limit and cost > self.reserved:  # to give some back is always possible
+            raise self._refusal(cost)
+        self.memory.used = used
         self.reserved = cost
 
     def require(self, cost: int) -> None:
-        """Check whether `cost` bytes would fit instead of those reserved so far; to give some back is always possible.
+        """Check whether `cost` bytes would fit instead of those reserved so far.
 
         Raises:
             Overloaded: they would not fit now.
             RequestTooLarge: they would not even fit alone.
         """
-        if cost <= self.reserved:
-            return
-        if cost > self.memory.limit:
-            raise RequestTooLarge("The request would take more memory than the proxy has for all requests together.")
         if self.memory.used - self.reserved + cost > self.memory.limit:
-            raise Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
+            raise self._refusal(cost)
+
+    def _refusal(self, cost: int) -> ProxyError:
+        if cost > self.memory.limit:
+            return RequestTooLarge("The request would take more memory than the proxy has for all requests together.")
+        return Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
 
 
 def cost_of(body: bytes) -> int:

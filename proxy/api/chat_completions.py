@@ -35,9 +35,10 @@ class ChatCompletions(Surface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        # Without a coroutine for every small request, which would be 1 % of it.
-        is_small = len(body) <= MOST_AT_ONCE
-        chat = parse_chat_request(body) if is_small else await beside(len(body), partial(parse_chat_request, body))
+        if len(body) <= MOST_AT_ONCE:  # without a coroutine, which would be 1 % of a small request
+            chat = parse_chat_request(body)
+        else:
+            chat = await beside(len(body), partial(parse_chat_request, body))
         request = await self.resolver.resolve(scope, chat, body=body)
         if not request.offer.in_play:
             if request.chat.get("stream"):

@@ -49,6 +49,8 @@ def begins_stream(data: bytes) -> bool | None:
 
     Servers and gateways call their streams text/plain, application/json, application/octet-stream, or nothing at all.
     """
+    if data[:1] == b"{":  # as most whole answers do
+        return False
     begin = data[:_BEGINNING].removeprefix(_BOM).lstrip()
     if begin.startswith((b"{", b"[", b"<")):
         return False

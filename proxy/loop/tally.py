@@ -62,7 +62,8 @@ class Tally(Struct):
     @property
     def total_cost(self) -> float | None:
         """The cost of tools and models; None: no cost is known. Some upstreams, such as OpenRouter, send a cost."""
-        models = _amount((self.usage or {}).get("cost"))
+        sent = self.usage.get("cost") if self.usage else None
+        models = None if sent is None else _amount(sent)
         if self.tool_cost is None and models is None:
             return None
         return round((self.tool_cost or 0) + (models or 0), 9)
@@ -100,7 +101,10 @@ def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
     count = usage.get(name) if isinstance(usage, dict) else None
     if detail is not None:
         count = count.get(detail) if isinstance(count, dict) else None
-    return _whole(count)
+    if count is None or (type(count) is int and 0 <= count <= MOST_TOKENS):
+        return count
+    amount = _amount(count)
+    return int(amount) if amount is not None and amount == int(amount) else None
 
 
 def credible(usage: Json | None) -> Json | None:
@@ -111,7 +115,7 @@ def credible(usage: Json | None) -> Json | None:
     """
     if not usage:
         return None
-    if _holds_counts_only(usage):  # which saves 4 % of a relayed request
+    if _holds_counts_only(usage):  # as most usages do, which need not be copied then
         return usage
     kept = _credible_fields(usage)
     details = {name: _credible_fields(value) for name, value in kept.items() if isinstance(value, dict)}
@@ -120,10 +124,15 @@ def credible(usage: Json | None) -> Json | None:
 
 def _holds_counts_only(usage: Json) -> bool:
     """Whether all numbers of a usage, and of its details, are whole ones that may be counts."""
-    for value in usage.values():
-        for number in value.values() if type(value) is dict else (value,):
-            if type(number) is not int or not 0 <= number <= MOST_TOKENS:
+    values = [*usage.values()]
+    for value in values:
+        if type(value) is int:
+            if not 0 <= value <= MOST_TOKENS:
                 return False
+        elif type(value) is dict:
+            values += value.values()
+        else:
+            return False
     return True
 
 
@@ -132,19 +141,11 @@ def _credible_fields(fields: Json) -> Json:
     kept: Json = {}
     for name, value in fields.items():
         if name.endswith("tokens"):
-            if (count := _whole(value)) is not None:
+            if (count := token_count(fields, name)) is not None:
                 kept[name] = count
         elif not isinstance(value, _NUMBER) or isinstance(value, bool) or _amount(value) is not None:
             kept[name] = value
     return kept
-
-
-def _whole(value: Any) -> int | None:
-    """A whole number that may be a count of tokens."""
-    if type(value) is int and 0 <= value <= MOST_TOKENS:
-        return value
-    amount = _amount(value)
-    return int(amount) if amount is not None and amount == int(amount) else None
 
 
 def _amount(value: Any) -> float | None:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 from cachetools import LRUCache
@@ -52,7 +52,7 @@ def count_tokens(chat: Json) -> int:
     return max(1, round(total))
 
 
-def has_all_counts(usage: Json | None) -> bool:
+def has_all_counts(usage: Json | None) -> TypeGuard[Json]:
     """Whether a credible usage (`tally.credible`) lacks no count of tokens."""
     return usage is not None and "prompt_tokens" in usage and "completion_tokens" in usage and "total_tokens" in usage
 

@@ -236,7 +236,10 @@ def _exception_in_full(exc_info: structlog.typing.ExcInfo) -> str:
 
 def _json(line: Line) -> str:
     """A line as JSON. What a terminal would not show as itself is escaped: turned text, line breaks of Unicode, C1."""
-    text = _as_json(line)
+    try:
+        text = orjson.dumps(line, str, _JSON).decode()
+    except orjson.JSONEncodeError:
+        text = _odd_as_json(line)
     return text if text.isascii() or text.isprintable() else _NOT_ASCII.sub(_escaped, text)
 
 
@@ -245,14 +248,12 @@ def _escaped(match: re.Match[str]) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
-def _as_json(line: Line) -> str:
-    try:
-        return orjson.dumps(line, str, _JSON).decode()
-    except orjson.JSONEncodeError:
-        with suppress(orjson.JSONEncodeError):
-            return orjson.dumps(line, str, _JSON | orjson.OPT_NON_STR_KEYS).decode()  # slower
-        # A field is nested too deep, or holds half of a surrogate pair: an upstream chooses some of them.
-        return orjson.dumps({name: _readable(value) for name, value in line.items()}, option=_JSON).decode()
+def _odd_as_json(line: Line) -> str:
+    """A line as JSON that orjson does not write without help."""
+    with suppress(orjson.JSONEncodeError):
+        return orjson.dumps(line, str, _JSON | orjson.OPT_NON_STR_KEYS).decode()  # slower
+    # A field is nested too deep, or holds half of a surrogate pair: an upstream chooses some of them.
+    return orjson.dumps({name: _readable(value) for name, value in line.items()}, option=_JSON).decode()
 
 
 def _readable(value: object) -> object:

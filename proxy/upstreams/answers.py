@@ -185,9 +185,10 @@ def mend(answer: Json, profile: Profile, *, kind: str, calling: Collection[int] 
     if (usage := answer.get("usage")) is not None and not isinstance(usage, dict):
         answer["usage"] = None
         changed = True
-    if not isinstance(answer["choices"], list) or len(answer["choices"]) > _MOST_CHOICES:
+    choices = answer["choices"]
+    if not isinstance(choices, list) or len(choices) > _MOST_CHOICES:
         raise UpstreamError(_NO_COMPLETION)
-    for choice in answer["choices"]:
+    for choice in choices:
         changed = _mend_choice(choice, profile, calling) or changed
     return changed
 

@@ -109,9 +109,12 @@ class OpenAICompatible:
                 early.count_unfinished(await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
             self._redact(exc)
             raise
-        if (counted := self._counted(turn)) is not None:
-            return counted
-        return replace(turn, usage=await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
+        usage = credible(turn.usage)
+        if has_all_counts(usage):
+            usage = with_cost(usage, self.price)
+        else:
+            usage = await self._used(usage, call.body, len(content), partial(_written, turn))
+        return turn if usage is turn.usage else replace(turn, usage=usage)
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
@@ -124,7 +127,8 @@ class OpenAICompatible:
                 answer, changed = reader.completion(), True
             else:
                 answer, changed = parse_completion(raw, self.profile, names, request)
-            changed = clean_calls(answer, request) or changed
+            if request.get("tools"):
+                changed = clean_calls(answer, request) or changed
         except (ProxyError, asyncio.CancelledError) as exc:
             if self.counts_use and not isinstance(exc, ProxyError):
                 count(await self._used(None, request, len(content), float))
@@ -136,7 +140,7 @@ class OpenAICompatible:
             changed = True
         if self.counts_use:
             usage = await self._used(usage, request, len(content), partial(_written_in, answer))
-        count(credible(usage))
+        count(usage)
         return rawjson.dumps_answer(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
@@ -153,7 +157,7 @@ class OpenAICompatible:
 
         async def used() -> Json | None:
             if not self.counts_use:
-                return credible(reader.usage)
+                return reader.usage
             return await self._used(reader.usage, request, len(content), lambda: reader.written)
 
         async def end() -> None:
@@ -186,14 +190,6 @@ class OpenAICompatible:
         """A usage with its cost, if the model has a price."""
         return with_cost(usage, self.price)
 
-    def _counted(self, turn: Turn) -> Turn | None:
-        """A turn with the upstream's credible counts, and their cost; None: counts are missing."""
-        usage = credible(turn.usage)
-        if usage is None or not has_all_counts(usage):
-            return None
-        usage = self.with_cost(usage)
-        return turn if usage is turn.usage else replace(turn, usage=usage)
-
     async def _used(self, usage: Json | None, request: Json, size: int, written: Callable[[], float]) -> Json:
         """The usage of a call, with its cost: the upstream's credible counts, and estimates of those that are missing.
 
@@ -204,7 +200,7 @@ class OpenAICompatible:
             written: estimates the tokens of the answer, as far as it has come.
         """
         counted = credible(usage)
-        if counted is None or not has_all_counts(counted):
+        if not has_all_counts(counted):
             estimate = partial(with_estimates, counted, partial(count_tokens, request), written)
             counted = await beside(size, estimate)
         return self.with_cost(counted)

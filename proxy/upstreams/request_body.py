@@ -134,7 +134,8 @@ def prepare(request: Json, profile: Profile) -> Json:
     Raises:
         RequestError: the request needs a feature that the upstream does not have.
     """
-    if profile is OPENAI and request.get("tools") != [] and not any(map(is_native_search, request.get("tools") or ())):
+    tools = request.get("tools")
+    if profile is OPENAI and (tools is None or (tools and not any(map(is_native_search, tools)))):
         return request
     for name, harmless in profile.unsupported.items():
         if request.get(name) not in (None, False, harmless):

@@ -89,11 +89,11 @@ class ConfigRouter:
         if entry.upstream not in self._upstreams:
             raise ModelNotFound(name, why="is not available: its upstream is disabled")
         client = _Client(client_key, headers)
-        hides_pictures = False
+        hides_pictures = entry.vision_model is not None
         if entry.vision_model and has_picture(messages, anywhere=entry.vision == "conversation"):
+            hides_pictures = False
             first = self._stand_in(entry.vision_model, entry, client)
         else:
-            hides_pictures = entry.vision_model is not None
             first = self._bind(name, entry, client)
         fallbacks = self._fallbacks(entry, client) if entry.fallbacks else ()
         # The breaker counts failures by the client's name; without one, by the key that goes upstream.
