@@ -188,6 +188,7 @@ NOT_LEAKED = [
     "<|channel|>" + " " * 300 + ", that is all.",
     "<tool_call>" + "x" * 300 + "<arg_key>",
     "See example.com<b>",
+    f"{THOUGHT}to=somebody code<|message|>is a header.",
     "`" * 70 + "<tool_call>" + "`" * 70,
 ]
 

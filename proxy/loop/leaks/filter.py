@@ -49,7 +49,7 @@ _SHORT_MARK = 2
 # A text in which so many words, or `<`, have waited in vain has many more of them. From then on they are shown at once:
 # a call is still found, but its first letters may have been shown. Half of the patience is kept for the likely places.
 _PATIENCE = 6
-_SURE, _LIKELY, _RARE = -1, 0, 3
+_SURE, _LIKELY, _RARE = -1, 0, 3  # waits always; while patience is left; while more than half of it is left
 _LIKELIHOOD = {Place.START: _LIKELY, Place.SENTENCE: _RARE, Place.FIRST_WORD: _RARE}
 
 
@@ -99,7 +99,9 @@ class LeakFilter(Struct):
     asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
     leaks: list[Leak] = []
     garbled: bool = False
+    _flows: bool = False  # text or code has begun, no call has, and nothing waits
     _openings: Openings = Openings(())
+    _initials: frozenset[str] = frozenset()  # the first characters of these
     _is_begun: bool = False  # whether a character other than a blank has arrived
     _code: str = ""  # the mark that opened the current code, and will close it
     _call: _Call | None = None
@@ -110,23 +112,30 @@ class LeakFilter(Struct):
 
     def __post_init__(self) -> None:
         self._openings = Openings(self.tools)
+        self._initials = self._openings.initials
 
     def feed(self, text: str) -> str:
-        """The text that may be shown now. Most pieces have no mark and no beginning of a name."""
-        if not (self._buffer or self._call) and self._is_begun and len(text) <= _STEP:
-            if self._code:
-                if not ("`" in text or "~" in text or "\n" in text):
-                    self._before = (self._before + text)[-_CONTEXT:]
-                    return text
-            elif not ("<" in text or "`" in text or "~" in text or "to=" in text):
-                words = text.rsplit(None, 1)
-                word = words[-1] if words else ""
-                if not self._openings.may_end(word) or is_inside(self._before, text, word):
-                    self._before = text if words and text[0].isspace() else (self._before + text)[-_CONTEXT:]
-                    return text
+        """The text that may be shown now. Most pieces are a word or a sign that cannot belong to a call."""
+        if self._flows and len(text) <= _STEP:
+            word = text[1:] if text[:1] == " " else text
+            is_plain = word.isalnum() and word.isascii() and word[0] not in self._initials
+            if is_plain or self._is_plain(text):
+                self._before = before = text if is_plain and len(word) < len(text) else self._before + text
+                if len(before) > _STEP:
+                    self._before = before[-_CONTEXT:]
+                return text
         if len(text) <= _STEP:
             return self._feed(text)
         return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether no call or code can begin or end in a piece, nor a call at its end."""
+        if self._code:
+            return not ("`" in text or "~" in text or "\n" in text)
+        if "<" in text or "`" in text or "~" in text or "to=" in text:
+            return False
+        word = words[-1] if (words := text.rsplit(None, 1)) else ""
+        return not self._openings.may_end(word) or is_inside(self._before, text, word)
 
     def close(self, *, is_cut: bool = False) -> str:
         """The rest of the text so far, without leaks. More text may follow.
@@ -156,6 +165,7 @@ class LeakFilter(Struct):
                 rest = self._feed_text(rest, shown)
             else:
                 rest = self._begin(rest, shown)
+        self._flows = self._is_begun and self._call is None and not self._buffer
         return "".join(shown)
 
     # -- text and code --

@@ -42,12 +42,15 @@ class Openings:
 
     Args:
         tools: the names that may be called.
+
+    Attributes:
+        initials: the first characters of all these words.
     """
 
     def __init__(self, tools: Iterable[str]) -> None:
         self._names = frozenset(tools)
         self._sorted = sorted({*self._names, *_WORDS} - {""})
-        self._initials = {name[0] for name in self._sorted}
+        self.initials = frozenset(name[0] for name in self._sorted)
 
     def may_end(self, word: str) -> bool:
         """Whether a call may begin at the end of a text with this last word; fast, and often true without need."""
@@ -70,7 +73,7 @@ class Openings:
         return max(length, len(match[0]) if match else 0)
 
     def _may_begin(self, word: str) -> bool:
-        return word[0] in self._initials and (self._begins(word) or self._begins(bare_name(word)))
+        return word[0] in self.initials and (self._begins(word) or self._begins(bare_name(word)))
 
     def _begins(self, word: str) -> bool:
         at = bisect_left(self._sorted, word)
