@@ -17,7 +17,6 @@ import msgspec
 import orjson
 
 from proxy.config import (
-    FROM_CLIENT,
     Config,
     McpConfig,
     SearchConfig,
@@ -109,13 +108,13 @@ async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, 
 async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
     """The finding about one endpoint."""
     upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
-    endpoint = Endpoint.of(name, means.http_client_for(upstream), headers=upstream.headers)
+    endpoint = Endpoint.of(name, means.http_client_for(upstream), upstream)
     path = f"upstreams.{name}"
     try:
-        if upstream.api_key == FROM_CLIENT:
+        if endpoint.credential.of_client:
             return await _reach(endpoint, path)
         if model is None:
-            return await _list_models(endpoint, path, upstream)
+            return await _list_models(endpoint, path)
         return await _complete(endpoint, path, upstream, model)
     except UpstreamRefused as exc:
         return _refusal(path, exc, model)
@@ -126,7 +125,7 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
 
 
 async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:
-    body = await endpoint.complete_whole(orjson.dumps(_request(model, upstream)), key=upstream.api_key)
+    body = await endpoint.complete_whole(orjson.dumps(_request(model, upstream)))
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -146,21 +145,21 @@ def _request(model: str, upstream: UpstreamConfig) -> Json:
 async def _reach(endpoint: Endpoint, path: str) -> Finding:
     """Whether an upstream that gets the clients' own keys responds at all; without a key, it may refuse."""
     try:
-        await _get_models(endpoint, key="")
+        await _get_models(endpoint)
     except UpstreamRefused as exc:
         if exc.status == _NOT_FOUND:
             return _nothing_there(path)
     return Finding(path, "can be reached; clients bring their own keys")
 
 
-async def _list_models(endpoint: Endpoint, path: str, upstream: UpstreamConfig) -> Finding:
-    await _get_models(endpoint, key=upstream.api_key)
+async def _list_models(endpoint: Endpoint, path: str) -> Finding:
+    await _get_models(endpoint)
     return Finding(path, "lists its models; no model was asked, because `models` names none of them")
 
 
-async def _get_models(endpoint: Endpoint, *, key: str) -> None:
+async def _get_models(endpoint: Endpoint) -> None:
     headers = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"), (b"user-agent", b"toolproxy"))
-    reply = await endpoint.send("GET", "/models", headers, b"", key=key)
+    reply = await endpoint.send("GET", "/models", headers, b"")
     await reply.aclose()
 
 

@@ -154,7 +154,7 @@ def _upstreams_of(process: Process, config: Config, before: Mapping[str, Upstrea
 
 def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
     client = http_client_for(entry, process.transport, process.telemetry.extra_headers)
-    endpoint = Endpoint.of(name, client, headers=entry.headers, forward_headers=entry.forward_headers)
+    endpoint = Endpoint.of(name, client, entry)
     return UpstreamLink(entry, endpoint, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from proxy.config import Timeouts
 from proxy.http.connect import Origin, origin_of
 from proxy.http.connection import RequestTimeouts
+from proxy.http.credentials import Credential
 from proxy.http.parser import Headers, header_lines, request_head
 from proxy.http.response import Response
 from proxy.ports import ExtraHeaders
@@ -43,11 +44,12 @@ class PreparedRequest(Struct, frozen=True):
     """A kind of request: a method, and the lines of the head that all requests of the kind share, validated once."""
 
     method: str
+    target: bytes
     head: bytes
 
     def with_headers(self, headers: Headers) -> "PreparedRequest":
         """This request with more headers. Raises `httpx.HTTPError` if they are not valid."""
-        return PreparedRequest(self.method, self.head + header_lines(headers))
+        return PreparedRequest(self.method, self.target, self.head + header_lines(headers))
 
 
 class HttpClient:
@@ -85,15 +87,14 @@ class HttpClient:
         """
         target = httpx.URL(self._base + path).raw_path
         head = request_head(method, target, [self._host, *headers])
-        return PreparedRequest(method, head.removesuffix(b"\r\n"))
+        return PreparedRequest(method, target, head.removesuffix(b"\r\n"))
 
-    def send(self, request: PreparedRequest, content: bytes, *, key: str) -> Awaitable[Response]:
+    def send(self, request: PreparedRequest, content: bytes, credential: Credential) -> Awaitable[Response]:
         """The response to one request of a kind. Raises `httpx.HTTPError`, at once or when awaited."""
-        if not (key.isascii() and key.isprintable()):
-            raise httpx.LocalProtocolError("The key cannot stand in a header.")
         length = b"content-length: %d\r\n" % len(content) if content or request.method in _HAVE_A_LENGTH else b""
         extra = self._extra_headers() if self._extra_headers else b""
-        head = b"%b%bauthorization: Bearer %b\r\n%b\r\n" % (request.head, extra, key.encode(), length)
+        proof = credential.lines(request.method, request.target, content)
+        head = b"%b%b%b%b\r\n" % (request.head, extra, proof, length)
         return self._transport.send(self._origin, request.method, head, content, self._timeouts)
 
     async def aclose(self) -> None:

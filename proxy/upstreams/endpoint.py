@@ -1,17 +1,18 @@
 """The HTTP of one upstream: adds its headers to requests, and raises its error responses and failures as our errors."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import httpx
 
+from proxy.config import FROM_CLIENT, UpstreamConfig
 from proxy.http.client import HttpClient, PreparedRequest
 from proxy.http.connect import reason
+from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
 from proxy.http.response import Response
-from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
+from proxy.loop.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.ports import Headers
 from proxy.upstreams import failures
 
@@ -32,58 +33,67 @@ class Endpoint:
     Attributes:
         name: the upstream's name in the configuration; errors reveal nothing else of where the upstream is.
         client: sends the requests; closed by `aclose`.
+        credential: proves who sends them.
         headers: added to every request, in place of any of the same names.
         forwards: the names of the headers that are copied from our clients' requests.
         whole: a request for a completion that is not streamed.
         stream: a request for a stream.
+        secrets: values in the configured headers that no error may quote.
         forwarded: the headers of one client's request that are copied.
     """
 
     name: str
     client: HttpClient
+    credential: Credential
     headers: Headers
     forwards: frozenset[bytes]
     whole: PreparedRequest
     stream: PreparedRequest
+    secrets: tuple[str, ...] = ()
     forwarded: Headers = ()
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        client: HttpClient,
-        *,
-        headers: Mapping[str, str] | None = None,
-        forward_headers: Sequence[str] = (),
-    ) -> "Endpoint":
-        """The endpoint that `client` sends to, with `headers` and `forward_headers` as they are configured."""
-        added = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
-        forwards = frozenset(name.lower().encode() for name in forward_headers) - dict(added).keys()
+    def of(cls, name: str, client: HttpClient, config: UpstreamConfig) -> "Endpoint":
+        """The endpoint that `client` sends to. The clients' own keys are still missing (`for_client`)."""
+        of_client = config.api_key == FROM_CLIENT
+        credential = BearerKey("" if of_client else config.api_key, of_client=of_client)
+        added = tuple((name.lower().encode(), value.encode()) for name, value in config.headers.items())
+        secrets = tuple(part for value in config.headers.values() for part in (value, *value.split()))
+        forwards = frozenset(name.lower().encode() for name in config.forward_headers) - dict(added).keys()
         whole, stream = (
             client.prepare("POST", _COMPLETIONS, overridden(_completion_headers(accept), added))
             for accept in (b"application/json", b"text/event-stream")
         )
-        return cls(name, client, added, forwards, whole, stream)
+        return cls(name, client, credential, added, forwards, whole, stream, secrets)
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""
         await self.client.aclose()
 
-    def forwarding(self, client_headers: Headers) -> "Endpoint":
-        """This endpoint with the headers of one client's request that are forwarded; itself if there are none.
+    def for_client(self, key: str | None, headers: Headers) -> "Endpoint":
+        """This endpoint for one client's request, of which it sends on the key and headers; itself if there are none.
 
         Args:
-            client_headers: of the client's request, names in lower case.
-        """
-        if self.forwards.isdisjoint(dict(client_headers)):
-            return self
-        forwarded = [header for header in client_headers if header[0] in self.forwards]
-        whole, stream = self.whole.with_headers(forwarded), self.stream.with_headers(forwarded)
-        return replace(self, whole=whole, stream=stream, forwarded=forwarded)
+            key: the client's key.
+            headers: of the client's request, names in lower case.
 
-    async def complete_whole(self, content: bytes, *, key: str) -> bytes:
+        Raises:
+            InvalidApiKey: the client's own key is needed, and it has none.
+        """
+        own = self
+        if self.credential.of_client:
+            if not key:
+                raise InvalidApiKey
+            own = replace(own, credential=BearerKey(key, of_client=True))
+        if self.forwards.isdisjoint(dict(headers)):
+            return own
+        forwarded = [header for header in headers if header[0] in self.forwards]
+        whole, stream = self.whole.with_headers(forwarded), self.stream.with_headers(forwarded)
+        return replace(own, whole=whole, stream=stream, forwarded=forwarded)
+
+    async def complete_whole(self, content: bytes) -> bytes:
         """The body of a completion that is not streamed."""
-        response = await self.complete(content, key=key, stream=False)
+        response = await self.complete(content, stream=False)
         if (body := response.take_whole()) is not None:
             return body
         try:
@@ -91,21 +101,21 @@ class Endpoint:
         finally:
             await response.aclose()
 
-    async def complete(self, content: bytes, *, key: str, stream: bool) -> Response:
+    async def complete(self, content: bytes, *, stream: bool) -> Response:
         """The response to a completion request, with its body decompressed. It has to be closed."""
         try:
-            response = await self.client.send(self.stream if stream else self.whole, content, key=key)
+            response = await self.client.send(self.stream if stream else self.whole, content, self.credential)
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
             await self._raise_failure(response)
         return DecodedResponse(response) if response.header(b"content-encoding") else response
 
-    async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Response:
+    async def send(self, method: str, path: str, headers: Headers, content: bytes) -> Response:
         """The response to any other request below the base URL, with its body as received. It has to be closed."""
         headers = overridden(overridden(headers, self.forwarded), self.headers)
         try:
-            response = await self.client.send(self.client.prepare(method, path, headers), content, key=key)
+            response = await self.client.send(self.client.prepare(method, path, headers), content, self.credential)
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -54,9 +54,6 @@ class OpenAICompatible:
         model: the upstream's name for the model.
         endpoint: the upstream's endpoint.
         profile: the upstream's quirks.
-        api_key: the key that is sent with each request.
-        hidden: other values that are sent with each request, which no error may quote.
-        of_client: whether the key is the client's own, so that errors about it are for the client.
         key_advice: advice for the operator if the key is refused.
         price: the price of tokens; None: no cost is added to the usage.
         counts_use: whether the tokens of every answer are counted, even if the client does not ask for the usage.
@@ -66,9 +63,6 @@ class OpenAICompatible:
     model: str
     endpoint: Endpoint
     profile: Profile
-    api_key: str = field(repr=False)
-    hidden: tuple[str, ...] = field(default=(), repr=False)
-    of_client: bool = False
     key_advice: str = ""
     price: PriceConfig | None = None
     counts_use: bool = False
@@ -86,7 +80,7 @@ class OpenAICompatible:
         assembler = Assembler(call)
         try:
             is_stream = call.body.get("stream")
-            raw = b"" if is_stream else await self.endpoint.complete_whole(content, key=self.api_key)
+            raw = b"" if is_stream else await self.endpoint.complete_whole(content)
             if show is None and not sse.begins_stream(raw):
                 assembler.feed_whole(parse_completion(raw, self.profile, names, call.body)[0])
             else:
@@ -120,7 +114,7 @@ class OpenAICompatible:
         """Relay a whole completion, with its original bytes if possible."""
         content, names = self._relayed_body(body, request)
         try:
-            raw = await self.endpoint.complete_whole(content, key=self.api_key)
+            raw = await self.endpoint.complete_whole(content)
             if sse.begins_stream(raw):
                 reader = CompletionReader(self.profile, names, request)
                 await _read_all(raw, reader)
@@ -180,11 +174,16 @@ class OpenAICompatible:
         """Relay any other request."""
         parts = request.method, request.path, request.headers, request.body
         try:
-            async with aclosing(await self.endpoint.send(*parts, key=self.api_key)) as response:
+            async with aclosing(await self.endpoint.send(*parts)) as response:
                 yield RawResponse(response.status, response.headers, self._body(response))
         except ProxyError as exc:
             self._redact(exc)
             raise
+
+    @property
+    def of_client(self) -> bool:
+        """Whether the client's own key is sent, so that errors about it are for the client."""
+        return self.endpoint.credential.of_client
 
     def with_cost(self, usage: Json) -> Json:
         """A usage with its cost, if the model has a price."""
@@ -225,7 +224,7 @@ class OpenAICompatible:
         `end` is called when the reader has the whole stream, before the connection is made ready for another call.
         """
         endpoint = self.endpoint
-        async with aclosing(await endpoint.complete(content, key=self.api_key, stream=True)) as response:
+        async with aclosing(await endpoint.complete(content, stream=True)) as response:
             # A prefix, because Z.AI sends `text/event-stream;charset=UTF-8`.
             is_named = response.header(b"content-type").lower().startswith(b"text/event-stream")
             begin = b"" if is_named else await self._begin_of_stream(response)
@@ -263,7 +262,7 @@ class OpenAICompatible:
         """Mask the secrets in an error, and make an error about the operator's account a 502."""
         if not isinstance(error, ProxyError):
             return
-        redact = redactor([self.api_key, *self.hidden])
+        redact = redactor([*self.endpoint.credential.secrets, *self.endpoint.secrets])
         for name in ("message", "type", "code", "param"):
             if text := getattr(error, name):
                 setattr(error, name, failures.clipped(redact(text)))

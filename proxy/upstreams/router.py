@@ -1,4 +1,4 @@
-"""Resolves the name of a model to its upstream, with the upstream's key, and to its fallbacks."""
+"""Resolves the name of a model to its upstream, with the key for it, and to its fallbacks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from proxy import request_context
 from proxy.breaker import Backoff, Breaker
-from proxy.config import FROM_CLIENT, Config, ModelConfig, PriceConfig
+from proxy.config import Config, ModelConfig, PriceConfig
 from proxy.loop.chat import Json
-from proxy.loop.errors import InvalidApiKey, ModelNotFound
+from proxy.loop.errors import ModelNotFound
 from proxy.loop.pictures import has_picture
 from proxy.ports import Clock, Headers, Model, Observer
 from proxy.upstreams.endpoint import Endpoint
@@ -97,7 +97,9 @@ class ConfigRouter:
             first = self._bind(name, entry, client)
         fallbacks = self._fallbacks(entry, client) if entry.fallbacks else ()
         # The breaker counts failures by the client's name; without one, by the key that goes upstream.
-        client_name = request_context.fields.get({}).get("client") or hash(self._key(entry, client))
+        client_name = request_context.fields.get({}).get("client") or hash(
+            client.key if self._needs_key(entry) else self._upstreams[entry.upstream].api_key
+        )
         retries = self._upstreams[entry.upstream].retries
         upstream = Resilient((first, *fallbacks), self._shared, retries=retries, client=str(client_name))
         tools = None if entry.tools is None else frozenset(entry.tools)
@@ -123,36 +125,33 @@ class ConfigRouter:
         """The fallbacks of a model that have an enabled upstream and a key."""
         entries = [(name, self._models.get(name)) for name in model.fallbacks]
         usable = [(name, entry) for name, entry in entries if entry and entry.upstream in self._upstreams]
-        return [self._bind(name, entry, client) for name, entry in usable if self._key(entry, client)]
+        return [self._bind(name, entry, client) for name, entry in usable if client.key or not self._needs_key(entry)]
 
-    def _key(self, model: ModelConfig, client: _Client) -> str | None:
-        key = self._upstreams[model.upstream].api_key
-        return client.key if key == FROM_CLIENT else key
+    def _needs_key(self, model: ModelConfig) -> bool:
+        """Whether the upstream of a model gets the clients' own keys."""
+        return self._endpoints[model.upstream].credential.of_client
 
     def _bind(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
-        """The model at its upstream; cached for further requests unless the key is the client's."""
+        """The model at its upstream, with the key and the headers of the client that go there.
+
+        Raises:
+            InvalidApiKey: the client's own key is needed, and it has none.
+        """
         which = (model.upstream, model.model or name, model.price)
         bound = self._bound.get(which)
         if bound is None:
             upstream = self._upstreams[model.upstream]
-            key = self._key(model, client)
-            if not key:
-                raise InvalidApiKey
             bound = OpenAICompatible(
                 name=model.upstream,
                 model=model.model or name,
                 endpoint=self._endpoints[model.upstream],
                 profile=PROFILES[upstream.profile],
-                api_key=key,
-                hidden=tuple(part for value in upstream.headers.values() for part in (value, *value.split())),
-                of_client=upstream.api_key == FROM_CLIENT,
                 key_advice=key_advice(PROFILES[upstream.profile], upstream.base_url),
                 price=model.price,
                 counts_use=self._counts_use,
             )
-            if not bound.of_client:
-                if len(self._bound) >= _MOST_BOUND:
-                    self._bound.clear()
-                self._bound[which] = bound
-        endpoint = bound.endpoint.forwarding(client.headers)
+            if len(self._bound) >= _MOST_BOUND:
+                self._bound.clear()
+            self._bound[which] = bound
+        endpoint = bound.endpoint.for_client(client.key, client.headers)
         return bound if endpoint is bound.endpoint else replace(bound, endpoint=endpoint)

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.config import Timeouts
 from proxy.http.client import HttpClient
+from proxy.http.credentials import BearerKey
 from proxy.http.decode import DecodedResponse
 from proxy.http.transport import Http1Transport, HttpxTransport
 from tests.http.rawserver import OK, forever, raw_server, sends
@@ -27,7 +28,7 @@ async def client_to(request):
 
 async def ask(client, method="POST", path="/chat", headers=(), content=b"{}", *, key="secret"):
     """The whole of a response."""
-    response = await client.send(client.prepare(method, path, headers), content, key=key)
+    response = await client.send(client.prepare(method, path, headers), content, BearerKey(key))
     async with aclosing(DecodedResponse(response)) as plain:
         parts = []
         while part := await plain.read():
@@ -69,7 +70,7 @@ async def test_the_kind_of_a_request_is_made_once_for_many(client_to):
         way = client_to(server.url)
         request = way.prepare("POST", "/chat", [(b"x-a", b"b")])
         for key, content in (("one", b"1"), ("another", b"22")):
-            async with aclosing(await way.send(request, content, key=key)) as response:
+            async with aclosing(await way.send(request, content, BearerKey(key))) as response:
                 assert await response.read() == b"ok"
         keys = [lines_of(head)[1][b"authorization"] for head in server.heads]
         assert (keys, server.bodies) == ([b"Bearer one", b"Bearer another"], [b"1", b"22"])
@@ -116,7 +117,7 @@ async def test_closing_half_way_closes_the_connection(client_to):
     begun = OK.replace(b"length: 2", b"length: 9")
     async with raw_server(sends(begun, then_close=False)) as server:
         way = client_to(server.url)
-        async with aclosing(await way.send(way.prepare("GET", "/", ()), b"", key="k")) as response:
+        async with aclosing(await way.send(way.prepare("GET", "/", ()), b"", BearerKey("k"))) as response:
             assert await response.read() == b"ok"
         async with asyncio.timeout(5):
             await server.until(lambda state: state.open == 0)
@@ -132,7 +133,7 @@ async def test_extra_headers_are_asked_for_with_each_request(client_to):
         way = client_to(server.url, extra_headers=extra)
         request = way.prepare("POST", "/chat", [(b"x-a", b"b")])
         for _ in range(2):
-            async with aclosing(await way.send(request, b"{}", key="k")) as response:
+            async with aclosing(await way.send(request, b"{}", BearerKey("k"))) as response:
                 assert await response.read() == b"ok"
         sent = [lines_of(head)[1] for head in server.heads]
     assert [headers[b"x-number"] for headers in sent] == [b"0", b"1"]
@@ -151,7 +152,7 @@ async def test_a_body_is_pumped_until_there_is_enough_or_no_more_of_it(client_to
 
     async with raw_server(sends(compressed(gzip.compress(b"hello")))) as server:
         way = client_to(server.url)
-        response = await way.send(way.prepare("POST", "/chat", ()), b"", key="k")
+        response = await way.send(way.prepare("POST", "/chat", ()), b"", BearerKey("k"))
         async with aclosing(DecodedResponse(response)) as plain:
             await plain.pump(handle)
     assert parts == [b"hello"]

@@ -10,6 +10,7 @@ import trustme
 from proxy import app
 from proxy.config import UpstreamConfig, WebFetchConfig
 from proxy.http.connect import client_context
+from proxy.http.credentials import BearerKey
 from proxy.loop.results import ToolError
 from proxy.tools.mcp.transport import SessionTransport
 from proxy.tools.result_cache import local_caches
@@ -40,7 +41,7 @@ def trusted(tmp_path, monkeypatch):
 async def through_an_upstream(transport, url):
     client = app.http_client_for(UpstreamConfig(base_url=url, api_key="k", transport=transport))
     try:
-        await (await client.send(client.prepare("GET", "/", ()), b"", key="k")).aclose()
+        await (await client.send(client.prepare("GET", "/", ()), b"", BearerKey("k"))).aclose()
     finally:
         await client.aclose()
 

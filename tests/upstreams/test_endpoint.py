@@ -6,7 +6,7 @@ import httpx
 import pytest
 import respx
 
-from proxy.config import Timeouts
+from proxy.config import Timeouts, UpstreamConfig
 from proxy.http.client import HttpClient
 from proxy.http.transport import HttpxTransport
 from proxy.loop.errors import Overloaded, UpstreamError, UpstreamTimeout
@@ -17,11 +17,12 @@ URL = "https://up.example/v4"
 
 async def post(response):
     """What a POST gives when this is the response or the exception."""
-    endpoint = Endpoint.of("up", HttpClient(HttpxTransport(httpx.AsyncHTTPTransport()), URL + "/", Timeouts()))
+    client = HttpClient(HttpxTransport(httpx.AsyncHTTPTransport()), URL + "/", Timeouts())
+    endpoint = Endpoint.of("up", client, UpstreamConfig(base_url=URL, api_key="k"))
     with respx.mock:
         respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:
-            async with aclosing(await endpoint.complete(b"{}", key="k", stream=False)) as good:
+            async with aclosing(await endpoint.complete(b"{}", stream=False)) as good:
                 return await endpoint.read_whole(good)
         except Exception as exc:  # noqa: BLE001
             return exc

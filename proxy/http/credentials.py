@@ -1,0 +1,47 @@
+"""The credentials of requests: what proves to a server who sends them."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import httpx
+
+
+class Credential(Protocol):
+    """Proves to an upstream who sends a request."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that no error may quote."""
+        ...
+
+    @property
+    def of_client(self) -> bool:
+        """Whether it is the client's own, so that errors about it are for the client."""
+        ...
+
+    def lines(self, method: str, target: bytes, body: bytes) -> bytes:
+        """The header lines that one request needs, each with its line end.
+
+        Raises:
+            httpx.LocalProtocolError: the credential cannot stand in a header.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BearerKey:
+    """A key that is sent as it is, whatever the request. Implements `Credential`."""
+
+    key: str = field(repr=False)
+    of_client: bool = False
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    def lines(self, method: str, target: bytes, body: bytes) -> bytes:  # noqa: ARG002 - the protocol's
+        """The header with the key."""
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise httpx.LocalProtocolError("The key cannot stand in a header.")
+        return b"authorization: Bearer %b\r\n" % self.key.encode()
