@@ -11,6 +11,7 @@ call then begins with a new id, with a new name, or with other arguments after c
     0            open_door   {"n": 1}       a new name
     0            open_door   {"n": 2}       other arguments under the same name
     0            open_door   {"n": 2}       the same call once more, which `Arguments` takes back
+    0       b    search      {"q": "z"}     other arguments: some servers give all calls of a turn one id
 
 Where there is an index, a new id begins a call only together with a name: old versions of vLLM give every fragment an
 id of its own.
@@ -80,9 +81,9 @@ class StreamedCall(Struct):
     is_named_again: bool = False
 
     def ends_before(self, fragment: Fragment) -> bool:
-        """Whether a fragment with the index of this call, and with another id or none, begins the next call."""
-        name = fragment.name
-        if fragment.id and (self.id or fragment.index is None):
+        """Whether a fragment with the index or the id of this call begins the next one."""
+        name, has_new_id = fragment.name, bool(fragment.id) and fragment.id != self.id
+        if has_new_id and (self.id or fragment.index is None):
             return bool(name) or fragment.index is None
         if name and self.name and name != self.name and not name.startswith("<"):  # else it is only raw format
             return True
@@ -91,7 +92,7 @@ class StreamedCall(Struct):
         if not self.is_named_again:
             return False
         written = fragment.arguments
-        return bool(fragment.id) or (bool(written.strip()) and not self.arguments.repeats(written))
+        return has_new_id or (bool(written.strip()) and not self.arguments.repeats(written))
 
 
 class StreamedCalls(Struct):
@@ -116,15 +117,15 @@ class StreamedCalls(Struct):
         at = self._by_id.get((index, identity)) if identity else None
         if at is None:
             at = self._latest.get(index)
-            known = None if at is None else self.so_far[at]
-            if at is None or (known is not None and known.ends_before(fragment)):
-                at = len(self.so_far)
-                name = known.name if known is not None and known.is_named_again else ""
-                arguments = Arguments(self.budget, is_plain=fragment.type != "function")
-                self.so_far.append(StreamedCall(arguments, identity, fragment.name or name))
-            if identity:
-                self._by_id[index, identity] = at
-                self._by_id.setdefault((None, identity), at)
+        known = None if at is None else self.so_far[at]
+        if at is None or (known is not None and known.ends_before(fragment)):
+            at = len(self.so_far)
+            name = known.name if known is not None and known.is_named_again else ""
+            arguments = Arguments(self.budget, is_plain=fragment.type != "function")
+            self.so_far.append(StreamedCall(arguments, identity, fragment.name or name))
+        if identity:
+            self._by_id[index, identity] = at
+            self._by_id.setdefault((None, identity), at)
         self._latest[index] = self._latest[None] = at
         call = self.so_far[at]
         call.id = call.id or identity

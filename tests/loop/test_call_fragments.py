@@ -108,3 +108,13 @@ def test_raw_format_is_no_new_name(more):
 def test_the_arguments_of_a_fragment_are_those_of_its_type(entry, kind, text):
     fragment = Fragment.read(entry, TOOLS)
     assert (fragment.type, fragment.arguments) == (kind, text)
+
+
+@pytest.mark.parametrize("index", [0, None])
+def test_calls_of_one_id_are_told_apart_by_a_new_name_or_other_arguments(index):
+    for cut in (3, len(ONE)):
+        pieces = [(index, "a", "search", ONE[:cut]), (index, None, None, ONE[cut:])]
+        other = [(index, "a", "open_door", TWO[:cut]), (index, None, None, TWO[cut:])]
+        assert calls_in(*pieces, *other) == [("search", "a", ONE), ("open_door", "a", TWO)]
+        same = [(index, "a", "search", TWO[:cut]), (index, None, None, TWO[cut:])]
+        assert calls_in(*pieces, *same) == [("search", "a", ONE), ("search", "a", TWO)]
