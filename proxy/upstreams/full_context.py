@@ -13,6 +13,11 @@ Only a few servers have a code of their own for it, and the others say it with 4
     The input token count (1048577) exceeds the maximum number of tokens allowed (1048576).      Gemini
     prompt is too long: 210000 tokens > 200000 maximum                                           Anthropic
     Your request exceeded model token limit: 262144                                              Moonshot
+    The decoder prompt (length 9001) is longer than the maximum model length of 8192.            vLLM
+    Prompt length (9000) exceeds maximum input length (8192)                                     TensorRT-LLM
+    length of prompt_tokens (9000) must be less than max_seq_len (8192).                         SiliconFlow
+    The input token count is 1048577 but the model only supports up to 1048576.                  Vertex AI
+    Total tokens of image and text exceed max message tokens.                                    Volcengine
 """
 
 import re
@@ -27,9 +32,14 @@ _CODES = frozenset({
 })  # fmt: skip
 # Refusals with these statuses are about the account, the address, or too many tokens in a minute.
 _OTHER_STATUSES = frozenset({401, 402, 403, 404, 408, 429})
-_CONTEXT = re.compile(r"\bcontext[ _-]?(?:length|window|size|limit)|\bcontext\b.{0,20}overflow", re.IGNORECASE)
+_CONTEXT = re.compile(
+    r"\bcontext[ _-]?(?:length|window|size|limit)|\bcontext\b.{0,20}overflow|\b(?:max(?:imum)?|the) context\b"
+    r"|\bexceeds? context\b|\bmaximum (?:model|input|sequence) length\b|\bmax_(?:seq|model|input)_len",
+    re.IGNORECASE,
+)
 _EXCEEDED = re.compile(
-    r"exceed|longer|larger|too (?:long|large|many)|maximum|overflow|not enough|reduce|beyond", re.IGNORECASE
+    r"exceed|(?:longer|larger|greater|less) than|too (?:long|large|many)|maximum context|overflow|not enough|reduce|beyond",
+    re.IGNORECASE,
 )
 _TOO_LONG = re.compile(
     r"\b(?:prompt|input|conversation) (?:is )?too long\b"
@@ -40,7 +50,13 @@ _TOO_LONG = re.compile(
     r"|\bexceeded model token limit\b"
     r"|\brange of input length\b"
     r"|`?inputs`? (?:tokens? .{0,40})?must (?:be <=|have less than)"
-    r"|\btoo many tokens\b",
+    r"|\btoo many tokens\b"
+    r"|\bprompt[ _]tokens too long\b"
+    r"|\binput token(?:s|[ _]count)\b.{0,40} (?:cannot exceed|but the model only supports)\b"
+    r"|\bprompt\b.{0,40} exceeds? the model's limit\b"
+    r"|\bexceed max message tokens\b"
+    r"|\bcontext shift is disabled\b"  # llama.cpp, where the context has become full while it writes
+    r"|(?:上下文|输入).{0,10}(?:超|过长)",
     re.IGNORECASE,
 )
 _LONGEST = 4000  # characters of an error; no server has been seen to say it later
@@ -48,7 +64,7 @@ _COUNT = re.compile(r"[0-9][0-9,_]*")
 _LIMITS = (
     re.compile(r"> ?([0-9][0-9,_]{0,15})"),
     re.compile(
-        r"(?:context (?:length|window|size|limit)|max[a-z_]{0,20}|limit|<=|less than)[^0-9]{0,40}([0-9][0-9,_]{0,15})",
+        r"(?:context (?:length|window|size|limit)|max[a-z_]{0,20}|limit|<=|less than|up to)[^0-9]{0,40}([0-9][0-9,_]{0,15})",
         re.IGNORECASE,
     ),
     re.compile(r"([0-9][0-9,_]{0,15})(?: tokens?)? max", re.IGNORECASE),
