@@ -38,7 +38,8 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _EXCEEDED = re.compile(
-    r"exceed|(?:longer|larger|greater|less) than|too (?:long|large|many)|maximum context|overflow|not enough|reduce|beyond",
+    r"exceed|(?:longer|larger|greater|less) than|too (?:long|large|many)|maximum context|overflow|not enough|reduce"
+    r"|beyond",
     re.IGNORECASE,
 )
 _TOO_LONG = re.compile(
@@ -64,7 +65,8 @@ _COUNT = re.compile(r"[0-9][0-9,_]*")
 _LIMITS = (
     re.compile(r"> ?([0-9][0-9,_]{0,15})"),
     re.compile(
-        r"(?:context (?:length|window|size|limit)|max[a-z_]{0,20}|limit|<=|less than|up to)[^0-9]{0,40}([0-9][0-9,_]{0,15})",
+        r"(?:context (?:length|window|size|limit)|max[a-z_]{0,20}|limit|<=|less than|up to)[^0-9]{0,40}"
+        r"([0-9][0-9,_]{0,15})",
         re.IGNORECASE,
     ),
     re.compile(r"([0-9][0-9,_]{0,15})(?: tokens?)? max", re.IGNORECASE),
