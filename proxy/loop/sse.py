@@ -148,6 +148,9 @@ class Decoder(Struct):
             elif name == b"error":  # how gpustack reports a failure in a stream: a line of JSON outside of any event
                 data, kind = [value], "error"
                 break
+            elif line.startswith(b"{") and not data:  # an error in the place of events
+                data, kind = [raw.strip()], "error"
+                break
         if any(data):
             return Event(self._with_carried(raw), b"\n".join(data), kind)
         if is_comment:

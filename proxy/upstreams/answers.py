@@ -25,10 +25,15 @@ _OTHER_REASONS = {
     "max_tokens": "length",
     "model_length": "length",
     WINDOW_EXCEEDED: "length",
+    # Gemini's, which gateways pass on
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
 }
-# Reasons of an answer that its server has broken off: vLLM and SGLang, DeepSeek, OpenRouter, and Z.AI, whose
-# `network_error` was seen in answers with empty content and an orderly [DONE].
-_FAILURES = frozenset({"abort", "engine_error", "error", "network_error", "insufficient_system_resource"})
+# Reasons of an answer that its server has broken off: vLLM and SGLang, DeepSeek, OpenRouter, Gemini's for a call that
+# it could not write, and Z.AI, whose `network_error` was seen in answers with empty content and an orderly [DONE].
+_FAILURES = frozenset({
+    "abort", "aborted", "cancelled", "canceled", "engine_error", "error", "failed", "internal_error",
+    "insufficient_system_resource", "malformed_function_call", "network_error", "server_error", "timeout",
+})  # fmt: skip
 # The data of events by which gateways keep a connection alive, in place of a comment.
 _SIGNS_OF_LIFE = frozenset(
     b"ping pong alive keepalive keep-alive keep_alive heartbeat heart-beat processing waiting null".split()
@@ -131,6 +136,36 @@ def fill_in(answer: Json, request: Json) -> bool:
             choice["finish_reason"] = reason
             changed = changed or reason is not None
     return changed
+
+
+def as_stream(raw: bytes) -> bytes:
+    """A whole completion that was sent in place of a stream, as one: an event for each choice, one for the usage.
+
+    Raises:
+        UpstreamError: it is no completion, or holds an error.
+    """
+    answer = parse_object(raw)
+    failures.raise_if_failed(answer)
+    usage, choices = answer.pop("usage", None), answer.get("choices")
+    if not (isinstance(choices, list) and choices and all(map(_is_whole, choices))):
+        raise UpstreamError("The upstream answered a stream with something else.")
+    chunks = [{**answer, "object": CHUNK, "choices": [_as_delta(**choice)]} for choice in choices]
+    if usage is not None:
+        chunks.append({**answer, "object": CHUNK, "choices": [], "usage": usage})
+    return b"".join(map(sse.encode, chunks)) + sse.DONE
+
+
+def _is_whole(choice: Any) -> bool:
+    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
+
+
+def _as_delta(message: Json, **choice: Any) -> Json:
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        message["tool_calls"] = [
+            {"index": at, **call} if isinstance(call, dict) else call for at, call in enumerate(calls)
+        ]
+    return {**choice, "delta": message}
 
 
 def parse_object(raw: bytes) -> Json:

@@ -16,14 +16,14 @@ from proxy.loop import rawjson, sse
 from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
-from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
+from proxy.loop.errors import ProxyError, UpstreamRefused
 from proxy.loop.tally import credible
 from proxy.loop.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
 from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, RelayClient, Show
 from proxy.redact import redactor
-from proxy.upstreams import failures
-from proxy.upstreams.answers import parse_completion, parse_object
+from proxy.upstreams.answers import as_stream, parse_completion
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
+from proxy.upstreams.failures import clipped
 from proxy.upstreams.names import ToolNames, clean_calls
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
@@ -245,18 +245,17 @@ class OpenAICompatible:
                         pass
 
     async def _begin_of_stream(self, response: Response) -> bytes:
-        """The first bytes of a stream that its server calls something else.
+        """The first bytes of a stream that its server calls something else; all of it if the answer is whole.
 
         Raises:
-            ProxyError: the response is no stream; the error that it holds, if it holds one.
+            ProxyError: the response is neither; the error that it holds, if it holds one.
         """
         begin = b""
         while sse.begins_stream(begin) is None and (part := await self.endpoint.read(response)):
             begin += part
         if sse.begins_stream(begin):
             return begin
-        failures.raise_if_failed(parse_object(begin + await self.endpoint.read_whole(response)))
-        raise UpstreamError("The upstream answered a stream with something else.")
+        return as_stream(begin + await self.endpoint.read_whole(response))
 
     def _redact(self, error: BaseException) -> None:
         """Mask the secrets in an error, and make an error about the operator's account a 502."""
@@ -265,7 +264,7 @@ class OpenAICompatible:
         redact = redactor([*self.endpoint.credential.secrets, *self.endpoint.secrets])
         for name in ("message", "type", "code", "param"):
             if text := getattr(error, name):
-                setattr(error, name, failures.clipped(redact(text)))
+                setattr(error, name, clipped(redact(text)))
         if isinstance(error, UpstreamRefused) and not self.of_client:
             error.blame_operator(self.name, self.key_advice)
 

@@ -8,7 +8,7 @@ import openai
 import orjson
 import pytest
 
-from tests.fakes import DONE, FakeUpstream, Reply, chunk, event, stream, streamed
+from tests.fakes import DONE, FakeUpstream, Reply, chunk, completion, event, stream, streamed
 from tests.serving import proxy_of
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -48,6 +48,30 @@ async def test_a_stream_in_place_of_a_whole_answer_can_call_tools(path):
     request = {"input": "Hi"} if path == "/v1/responses" else {"max_tokens": 9}
     response = await ask(upstream, {}, path=path, **request)
     assert (response.status_code, len(upstream.searches), "Foundit" in response.text) == (200, 1, True)
+
+
+@pytest.mark.parametrize("headers", [IN_THE_LOOP, RELAYED])
+async def test_a_whole_answer_in_place_of_a_stream_is_streamed(headers):
+    upstream = FakeUpstream([Reply([orjson.dumps(completion("Found it"))])])
+    response = await ask(upstream, headers, stream=True)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert (response.status_code, text_of(response)) == (200, "Found it")
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_whole_answer_in_place_of_a_stream_can_call_tools():
+    calls = completion(calls=[SEARCH])
+    upstream = FakeUpstream([Reply([orjson.dumps(calls)]), streamed("Found it")])
+    assert text_of(await ask(upstream, {}, stream=True)) == "Foundit"
+    assert len(upstream.searches) == 1
+
+
+@pytest.mark.parametrize("headers", [IN_THE_LOOP, RELAYED])
+async def test_an_error_in_place_of_events_keeps_its_status(headers):
+    error = b'{"error": {\n"message": "slow down", "code": 429}}'
+    upstream = FakeUpstream([Reply([error], content_type="text/event-stream")])
+    response = await ask(upstream, headers, stream=True)
+    assert (response.status_code, response.json()["error"]["message"]) == (429, "slow down")
 
 
 async def test_a_relayed_stream_in_place_of_a_whole_answer_becomes_one_with_all_its_choices():

@@ -200,6 +200,7 @@ def test_a_choice_that_is_an_object_is_no_auto():
     ("reason", "mended"),
     [
         ("sensitive", "content_filter"),
+        ("SAFETY", "content_filter"),
         ("model_context_window_exceeded", "length"),
         ("eos", "stop"),
         ("end_turn", "stop"),
@@ -264,7 +265,10 @@ def test_an_answer_without_a_message_is_none(answer):
 
 
 @pytest.mark.parametrize("profile", [GLM, OPENAI])
-@pytest.mark.parametrize("reason", ["abort", "ABORT", "engine_error", "network_error", "insufficient_system_resource"])
+@pytest.mark.parametrize(
+    "reason",
+    ["abort", "ABORT", "cancelled", "engine_error", "MALFORMED_FUNCTION_CALL", "network_error", "insufficient_system_resource"],
+)  # fmt: skip
 def test_a_finish_reason_that_says_the_answer_was_broken_off_is_a_failure(reason, profile):
     with pytest.raises(UpstreamError, match=reason.lower()):
         mend({"choices": [{"finish_reason": reason}]}, profile, kind="chat.completion")
