@@ -44,7 +44,6 @@ DOES_NOT_FIT = (
     "That answer does not fit the JSON Schema that was asked for: {fault}\n\n"
     "Give the same answer again as one JSON value that fits this schema, and nothing else: {schema}"
 )
-PICTURES_FOLLOW = "(Its pictures follow below.)"
 PICTURES = "(The pictures that the calls returned:)"
 PICTURE_BEFORE = "(A picture was here that you cannot see. What was said about it is in the conversation.)"
 PICTURE_BELOW = "(The result is a picture; it follows.)"

@@ -13,24 +13,15 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES
+from proxy.api.history import PastResult, content_of, joined_text, result_of
 from proxy.api.messages.history import NO_CHANGES, TOOL_CHANGES, HistoryChanges
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
-from proxy.api.messages.parts import (
-    as_blocks,
-    content_of,
-    is_known,
-    joined_text,
-    named,
-    parts_of,
-    refuse,
-    result_parts,
-    string_in,
-)
+from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, named, parts_of, refuse, result_parts, string_in
 from proxy.api.messages.signatures import Signed
 from proxy.api.messages.turns import ReplayedTurn, read_call
 from proxy.loop.chat import Json
 from proxy.loop.continuation import server_call_id
-from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES, PICTURES_FOLLOW
+from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 
 Unseal: TypeAlias = Callable[[Any], str | None]
 """Opens a text that was sealed for this client; None: it was sealed elsewhere, for another client, or changed."""
@@ -190,7 +181,7 @@ class _Reader:
 
     def _end_user_message(self) -> None:
         if self._said:
-            self._chat.append({"role": "user", "content": content_of(self._said)})
+            self._chat.append({"role": "user", "content": content_of(self._said, BETWEEN)})
             self._said = []
 
     def _read_system(self, blocks: Mapping[str, Any], where: str) -> None:
@@ -211,7 +202,7 @@ class _Reader:
         parts = [part for place, block in known.items() for part in parts_of(block, place)]
         if any(part["type"] != "text" for part in parts):
             refuse(where, "may hold text only")
-        return joined_text([part for part in parts if not part["text"].startswith(_BILLING)])
+        return joined_text([part for part in parts if not part["text"].startswith(_BILLING)], BETWEEN)
 
     def _note_unknown(self, block: Any) -> bool:
         """Note the type of a block if it is unknown; whether it is."""
@@ -258,22 +249,18 @@ class _Reader:
                     turn.thoughts.append(thoughts)
                 if signed.carried:
                     turn.carried = signed.carried
-            case "tool_use":
+            case "tool_use" | "server_tool_use" | "mcp_tool_use" as kind:
                 call = read_call(block, where)
-                call.id = _client_id(call.id)
-                turn.origin = _origin_of(block)
-                turn.add_call(call)
-            case "server_tool_use" | "mcp_tool_use":
-                call = read_call(block, where)
-                call.is_server_tool = True
-                if block["type"] == "server_tool_use":
+                if kind == "tool_use":
+                    call.id = _client_id(call.id)
+                elif kind == "server_tool_use":
                     call.name = self._own_names.get(call.name, call.name)
                 turn.origin = _origin_of(block)
                 turn.add_call(call)
             case _:
                 known = turn.call(block.get("tool_use_id"))
                 if known is not None and known.is_server_tool and known.result is None:
-                    known.result = self._read_result(block, known.name)
+                    known.result = PastResult(self._read_result(block, known.name))
                     turn.has_results = True
 
     def _read_user(self, blocks: Mapping[str, Any]) -> None:
@@ -310,10 +297,10 @@ class _Reader:
         content = as_blocks(block.get("content"), f"{where}.content")
         for one in content:
             self._note_unknown(one)
-        parts = result_parts(content)
-        call.pictures = [part for part in parts if part["type"] != "text"]
-        text = joined_text(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
-        call.result = FAILED_RESULT.format(text=text) if block.get("is_error") is True else text
+        result = result_of(result_parts(content), BETWEEN, if_empty=EMPTY_RESULT)
+        if block.get("is_error") is True:
+            result = PastResult(FAILED_RESULT.format(text=result.text), result.pictures)
+        call.result = result
         return call.id
 
     def _close_turn(self) -> None:

@@ -10,6 +10,7 @@ from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
+BETWEEN = "\n\n"  # the texts of several blocks
 _NOT_SHOWN = "[{what} that cannot be shown here]"
 _LONGEST_TYPE = 100  # characters
 _KNOWN = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
@@ -32,19 +33,6 @@ def user_parts(blocks: list[Any], where: str) -> list[Json]:
 def result_parts(blocks: list[Any]) -> list[Json]:
     """The parts of a tool's result, with a note in place of each block that cannot be passed on."""
     return [part for block in blocks for part in _shown_parts(block)]
-
-
-def joined_text(parts: list[Json]) -> str:
-    """The texts of parts, with blank lines between them."""
-    return "\n\n".join([part["text"] for part in parts if part["type"] == "text"])
-
-
-def content_of(parts: list[Json]) -> str | list[Json]:
-    """The content of a message in its simplest form: a string unless it has pictures."""
-    for part in parts:
-        if part["type"] != "text":
-            return parts
-    return joined_text(parts)
 
 
 def as_blocks(content: Any, where: str) -> list[Any]:

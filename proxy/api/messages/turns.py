@@ -5,29 +5,18 @@ from collections.abc import Iterator
 import orjson
 from msgspec import Struct
 
-from proxy.api.messages.parts import refuse
+from proxy.api.history import PastCall, assistant_message, with_results
+from proxy.api.messages.parts import BETWEEN, refuse
 from proxy.loop.carried import Carried
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
 
-class ReplayedCall(Struct):
-    """A call of a turn, and its result; None: it has no result yet.
-
-    `block_id` is the call's id in the client's block, `id` its id in the chat request.
-    """
+class ReplayedCall(PastCall, kw_only=True):
+    """A call of a turn; `block_id` is its id in the client's block, `id` its id in the chat request."""
 
     block_id: str
-    id: str
-    name: str
-    arguments: str
-    is_server_tool: bool = False
-    result: str | None = None
-    pictures: list[Json] = []
-
-    def as_chat(self) -> Json:
-        """The entry in an assistant message's `tool_calls`."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+    is_server_tool: bool
 
 
 class ReplayedTurn(Struct):
@@ -53,7 +42,7 @@ class ReplayedTurn(Struct):
     def add_text(self, text: str, *, is_cited: bool) -> None:
         """Add a block of text as a new paragraph, unless it continues a text that was split at a citation."""
         if self.texts and not (is_cited or self.ends_with_citation):
-            self.texts.append("\n\n")
+            self.texts.append(BETWEEN)
         self.texts.append(text)
         self.ends_with_citation = is_cited
 
@@ -67,20 +56,10 @@ class ReplayedTurn(Struct):
         return self._by_id.get(call_id) if isinstance(call_id, str) else None
 
     def messages(self) -> Iterator[Json]:
-        """The assistant message, one tool message per result, and a message with the pictures of all results."""
-        text = "".join(self.texts)
-        if not (text or self.calls):  # some upstreams refuse a message with thoughts only, as an empty one
-            return
-        message: Json = {"role": "assistant", "content": text or None}
-        if self.thoughts:
-            message["reasoning_content"] = "\n".join(self.thoughts)
-        if self.calls:
-            message["tool_calls"] = [call.as_chat() for call in self.calls]
-        yield self.carried.put_into(message) if self.carried else message
-        for call in self.calls:
-            yield {"role": "tool", "tool_call_id": call.id, "content": call.result}
-        if pictures := [part for call in self.calls for part in call.pictures]:
-            yield {"role": "user", "content": pictures}
+        """The turn in the chat; the pictures of its results become a part of what the user says next."""
+        message = assistant_message("".join(self.texts), self.thoughts, self.calls)
+        message = self.carried.put_into(message) if self.carried else message
+        return with_results(message, [call.result for call in self.calls])
 
 
 def read_call(block: Json, where: str) -> ReplayedCall:
@@ -93,4 +72,5 @@ def read_call(block: Json, where: str) -> ReplayedCall:
         arguments = orjson.dumps({} if given is None else given).decode()
     except orjson.JSONEncodeError as exc:
         raise RequestError(f"{where}.input: is nested too deep", param=f"{where}.input") from exc
-    return ReplayedCall(block["id"], block["id"], block["name"], arguments)
+    is_server_tool = block["type"] != "tool_use"
+    return ReplayedCall(block["id"], block["name"], arguments, block_id=block["id"], is_server_tool=is_server_tool)

@@ -18,15 +18,17 @@ import orjson
 from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES, expect
+from proxy.api.history import PastCall, PastResult, assistant_message, content_of, joined_text, result_of, with_results
 from proxy.api.responses.declared import ADDITIONAL, FOUND, checked_tools, flat_names_of
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
-from proxy.api.responses.parts import chat_parts, content_of, joined_text
+from proxy.api.responses.parts import chat_parts
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
-from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, PICTURE_BELOW, PICTURES
+from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, PICTURES
 
+_BETWEEN = ""  # the texts of several parts, because a client may split a text anywhere
 OUR_SERVER = "toolproxy"
 TURNS = "toolproxy_turns"
 _ROLES = ("user", "system", "developer", "assistant")
@@ -160,17 +162,17 @@ class _Writer:
         self._hidden: dict[str, Continuation] = {}
         self._texts: list[str] = []
         self._thoughts: list[str] = []
-        self._calls: list[Json] = []
+        self._calls: list[PastCall] = []
 
     def take(self, item: Json, where: str) -> None:
         """Translate the next item of the conversation."""
         match item["type"]:
             case "message" if item["role"] == "assistant":
-                if text := joined_text(chat_parts(item["content"], where)):
+                if text := joined_text(chat_parts(item["content"], where), _BETWEEN):
                     self._texts.append(text)
             case "message":
                 self._flush()
-                content = content_of(chat_parts(item["content"], where))
+                content = content_of(chat_parts(item["content"], where), _BETWEEN)
                 self.messages.append({"role": item["role"], "content": content})
             case "reasoning":
                 self._add_reasoning(item)
@@ -180,8 +182,9 @@ class _Writer:
                 self._flush()
             case "toolproxy_turns":
                 self._flush()
-                self.messages += item["messages"][:-1]
-                self._write(item["messages"][-1])
+                *before, last = item["messages"]
+                self.messages += before
+                self._write(last, [self._result_of(call["id"]) for call in last.get("tool_calls") or ()])
 
     def finish(self) -> ItemConversation:
         """The conversation, after the last item."""
@@ -211,8 +214,8 @@ class _Writer:
                 arguments = rawjson.dumps(item["arguments"]).decode()
             case _:
                 arguments = item["arguments"]
-        function = {"name": self._name_of(item), "arguments": arguments}
-        self._calls.append({"id": item["call_id"], "type": "function", "function": function})
+        call_id = item["call_id"]
+        self._calls.append(PastCall(call_id, self._name_of(item), arguments, self._result_of(call_id)))
 
     def _flush(self) -> None:
         """Write the collected message of the assistant, if there is one."""
@@ -220,36 +223,19 @@ class _Writer:
             return
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
         self._texts, self._thoughts, self._calls = [], [], []
-        message: Json = {"role": "assistant", "content": "\n\n".join(texts) or None}
-        if thoughts:
-            message["reasoning_content"] = "\n\n".join(thoughts)
-        if calls:
-            message["tool_calls"] = calls
-        self._write(message)
+        self._write(assistant_message("\n\n".join(texts), thoughts, calls), [call.result for call in calls])
 
-    def _write(self, message: Json) -> None:
-        """Write a message of the assistant, and the results of its calls."""
-        if not (message.get("content") or message.get("refusal") or message.get("tool_calls")):
-            return  # some upstreams refuse a message with reasoning only, as an empty one
-        self.messages.append(message)
-        pictures: list[Json] = []
-        for call in message.get("tool_calls") or ():
-            pictures += self._add_result(call["id"])
-        if pictures:
-            self.messages.append({"role": "user", "content": [{"type": "text", "text": PICTURES}, *pictures]})
+    def _write(self, message: Json, results: Iterable[PastResult | None]) -> None:
+        self.messages += with_results(message, results, above_pictures=PICTURES)
 
-    def _add_result(self, call_id: str) -> list[Json]:
-        """Write the result of a call; returns the pictures in it, which a tool message cannot hold."""
+    def _result_of(self, call_id: str) -> PastResult:
+        """The next result of a call with that id."""
         outputs = self._outputs.get(call_id)
         if not outputs:
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")
         item = outputs.popleft()
         output = _names_found(item) if item["type"] == FOUND else item["output"]
-        parts = [{"type": "text", "text": output}] if isinstance(output, str) else chat_parts(output, "input")
-        pictures = [part for part in parts if part["type"] == "image_url"]
-        text = joined_text(parts) or (PICTURE_BELOW if pictures else "")
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
-        return pictures
+        return PastResult(output) if isinstance(output, str) else result_of(chat_parts(output, "input"), _BETWEEN)
 
 
 def _names_found(item: Json) -> str:

@@ -2,7 +2,7 @@
 
 from base64 import b64decode
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import unquote
 
 from proxy.loop.chat import Json
@@ -39,13 +39,15 @@ def _chat_part(part: Any, where: str) -> Json:
     if kind == _FILE:
         return {"type": "text", "text": _text_file(part, where)}
     if not isinstance(kind, str) or kind not in _TEXTS:
-        _refuse(f"A part of type {str(kind)[:64]!r} is not supported.", where)
-    return {"type": "text", "text": _string(part, _TEXTS[kind], where)}
+        raise RequestError(f"A part of type {str(kind)[:64]!r} is not supported.", param=where)
+    if not isinstance(text := part.get(_TEXTS[kind]), str):
+        raise RequestError(f"'{_TEXTS[kind]}' must be a string.", param=where)
+    return {"type": "text", "text": text}
 
 
 def _image(part: Json, where: str) -> Json:
     if not isinstance(part.get("image_url"), str):
-        _refuse("A picture needs an 'image_url'; files are not kept here.", where)
+        raise RequestError("A picture needs an 'image_url'; files are not kept here.", param=where)
     detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
     return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
 
@@ -56,31 +58,10 @@ def _text_file(part: Json, where: str) -> str:
     head, comma, body = data.partition(",") if isinstance(data, str) else ("", "", "")
     media = head.removeprefix("data:")
     if not comma or not head.startswith("data:") or not media.startswith(_TEXT_MEDIA):
-        _refuse("A file must hold text and come along as a data URL in 'file_data'.", where)
+        raise RequestError("A file must hold text and come along as a data URL in 'file_data'.", param=where)
     try:
         text = b64decode(body, validate=True).decode() if media.endswith(";base64") else unquote(body, errors="strict")
-    except ValueError:
-        _refuse("The file does not hold text.", where)
+    except ValueError as exc:
+        raise RequestError("The file does not hold text.", param=where) from exc
     name = part.get("filename")
     return f"{name}:\n\n{text}" if isinstance(name, str) and name else text
-
-
-def _string(part: Json, key: str, where: str) -> str:
-    text = part.get(key)
-    if not isinstance(text, str):
-        _refuse(f"'{key}' must be a string.", where)
-    return text
-
-
-def _refuse(message: str, where: str) -> NoReturn:
-    raise RequestError(message, param=where)
-
-
-def joined_text(parts: Sequence[Json]) -> str:
-    """The texts of parts, with nothing between them, because a client may split a text anywhere."""
-    return "".join(part["text"] for part in parts if part["type"] == "text")
-
-
-def content_of(parts: list[Json]) -> str | list[Json]:
-    """The content of a message in its simplest form: a string unless it has pictures."""
-    return parts if any(part["type"] != "text" for part in parts) else joined_text(parts)
