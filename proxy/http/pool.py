@@ -155,7 +155,7 @@ class Pool:
             self._release_place()
             raise
         self._connections.add(connection)
-        connection.adopt(self)
+        connection.adopt(self.release, self.discard)
         return connection
 
     def _release_place(self) -> None:

@@ -17,10 +17,10 @@ from msgspec.structs import asdict
 
 from proxy.http import connect
 from proxy.http.connect import Origin, client_context, origin_of
-from proxy.http.connection import Http1Connection, RequestTimeouts
+from proxy.http.connection import Http1Connection, Http1Response, RequestTimeouts
 from proxy.http.parser import request_head
 from proxy.http.pool import Pool
-from proxy.http.response import Http1Response, Response
+from proxy.http.response import Response
 
 _WRONG_LENGTH = "The body is not as long as its Content-Length says."
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2

@@ -7,7 +7,7 @@ packets that a client wakes up for. Here the head waits for the first bytes of t
 import asyncio
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from logging import Logger
 
 from starlette.types import Message
 from uvicorn._types import HTTPScope
@@ -16,9 +16,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from proxy.api.exchange import CONNECTION
 from proxy.server.head import is_clean, is_field_name
-
-if TYPE_CHECKING:
-    from proxy.server.protocol import BoundedProtocol
 
 # What could be read as more than one header is a bug of ours, and is not sent.
 _NO_HEAD = "A header of the response cannot be sent."
@@ -81,20 +78,29 @@ class Cycle(RequestResponseCycle):
     """uvicorn's cycle, which is also the ASGI extension of its request. Implements `api.exchange.ClientConnection`."""
 
     def __init__(
-        self, protocol: "BoundedProtocol", scope: HTTPScope, *, expect_100_continue: bool, keep_alive: bool
+        self,
+        scope: HTTPScope,
+        transport: asyncio.Transport,
+        flow: Flow,
+        *,
+        default_headers: list[tuple[bytes, bytes]],
+        on_response: Callable[[], None],
+        logger: Logger,
+        expect_100_continue: bool,
+        keep_alive: bool,
     ) -> None:
         super().__init__(
             scope=scope,
-            transport=protocol.transport,
-            flow=protocol.flow,
-            logger=protocol.logger,
-            access_logger=protocol.access_logger,
+            transport=transport,
+            flow=flow,
+            logger=logger,
+            access_logger=logger,
             access_log=False,
-            default_headers=protocol.server_state.default_headers,
+            default_headers=default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=expect_100_continue,
             keep_alive=keep_alive,
-            on_response=protocol.on_response_complete,
+            on_response=on_response,
         )
         # A reference cycle until it is cleared, at the end of the response or of the connection.
         scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item] # an object where uvicorn expects a dict

@@ -205,8 +205,12 @@ class BoundedProtocol(HttpToolsProtocol):
         # A client that waits for `100 Continue` and gets its response early may send the body or not.
         self._reusable = version != "1.0" and parser.should_keep_alive() and not framing.expects_continue
         cycle = Cycle(
-            self,
             scope,
+            self.transport,
+            self.flow,
+            default_headers=self.server_state.default_headers,
+            on_response=self.on_response_complete,
+            logger=self.logger,
             expect_100_continue=framing.expects_continue,
             keep_alive=self._reusable and framing.has_small_body,  # until the body is complete
         )

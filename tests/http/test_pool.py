@@ -43,8 +43,8 @@ class Connection:
         self.origin, self.loop = origin, loop
         self.usable, self.closed, self.expires = True, False, 0.0
 
-    def adopt(self, owner):
-        self.owner = owner
+    def adopt(self, release, discard):
+        self.discard = discard
 
     def is_usable(self):
         return self.usable
@@ -52,7 +52,7 @@ class Connection:
     def close(self):
         if not self.closed:
             self.closed = True
-            self.owner.discard(self)
+            self.discard(self)
 
     async def wait_closed(self):
         assert self.closed

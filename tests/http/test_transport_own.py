@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from proxy.http.connect import origin_of
-from proxy.http.connection import Http1Connection, RequestTimeouts
+from proxy.http.connection import Http1Connection, Http1Response, RequestTimeouts
 from proxy.http.parser import request_head
-from proxy.http.response import Http1Response
 from proxy.http.transport import Http1Transport
 from tests.http.rawserver import OK, forever, raw_server, sends
 from tests.http.test_transport import LOOPS, asked, fetch, fetch_within

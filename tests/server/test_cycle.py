@@ -1,7 +1,6 @@
 """The response of one request, as it is written to a connection that remembers what was written."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -28,15 +27,16 @@ class Exchange:
         self.connection = Connection()
         self.completed = 0
         self.scope = {"method": method, "http_version": version}
-        protocol = SimpleNamespace(
-            transport=self.connection,
-            flow=self.connection,
+        self.cycle = Cycle(
+            self.scope,
+            self.connection,
+            self.connection,
+            default_headers=[(b"date", b"today")],
+            on_response=self.complete,
             logger=None,
-            access_logger=None,
-            server_state=SimpleNamespace(default_headers=[(b"date", b"today")]),
-            on_response_complete=self.complete,
+            expect_100_continue=False,
+            keep_alive=keep_alive,
         )
-        self.cycle = Cycle(protocol, self.scope, expect_100_continue=False, keep_alive=keep_alive)
 
     def complete(self):
         self.completed += 1
