@@ -33,10 +33,9 @@ from typing import Any
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.buffer import TurnBuffer
 from proxy.loop.call_assembler import CallAssembler
-from proxy.loop.chat import BROKEN_OFF, Json, Turn, calls_of
+from proxy.loop.chat import BROKEN_OFF, Json, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
-from proxy.loop.finish_reason import inferred_reason
 from proxy.loop.leaks.written import PROOF_CHARACTERS
 from proxy.loop.other_fields import FOLDED_KEYS, HeldLogprobs, OtherFields
 from proxy.loop.patterns import only_text_field

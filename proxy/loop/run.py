@@ -23,7 +23,7 @@ from proxy.loop.actions import Action, AnsweredCall, Buffering, CallTools, CallU
 from proxy.loop.asked_json import asked_json, demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
-from proxy.loop.continuation import Continuation, visible_message
+from proxy.loop.continuation import Continuation, Transcript, visible_message
 from proxy.loop.decisions import (
     CallDecision,
     CallHistory,
@@ -48,7 +48,6 @@ from proxy.loop.prompts import (
 from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
-from proxy.loop.transcript import Transcript
 
 # After each cut the results have half their length; what is left after three cuts of them is not worth another call.
 _MOST_CUTS = 3

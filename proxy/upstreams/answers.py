@@ -9,9 +9,8 @@ import orjson
 
 from proxy.loop import rawjson, sse
 from proxy.loop.call_fragments import as_text
-from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json
+from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json, inferred_reason
 from proxy.loop.errors import UpstreamError
-from proxy.loop.finish_reason import inferred_reason
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile

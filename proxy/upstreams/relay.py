@@ -14,9 +14,8 @@ from proxy.loop import rawjson, sse
 from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import NO_REASON, Assembler
 from proxy.loop.call_arguments import ScanBudget
-from proxy.loop.chat import Json
+from proxy.loop.chat import Json, inferred_reason
 from proxy.loop.errors import UpstreamError
-from proxy.loop.finish_reason import inferred_reason
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.loop.sse import DONE_DATA
 from proxy.ports import Write

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from proxy.api.fold import Events, Fold
-from proxy.api.responses.call_items import ClientCall, McpCall, SearchCall
-from proxy.api.responses.items import Item, Message, Reasoning, Status
+from proxy.api.responses.items import ClientCall, Item, McpCall, Message, Reasoning, SearchCall, Status
 from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall
