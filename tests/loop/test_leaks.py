@@ -377,7 +377,10 @@ def test_text_is_shown_while_it_comes_but_for_what_may_become_a_marker():
     ]
 
 
-@pytest.mark.parametrize("opening", ["<tool_call>", "<|channel|>", "{"])
+@pytest.mark.parametrize(
+    "opening",
+    ["<tool_call>", "<|channel|>", "{", "<tool_call>x<arg_key>", "<|channel|>final<|message|>", '{"query": "'],
+)
 def test_no_more_is_held_back_than_a_call_may_be_long(opening):
     leaks = LeakFilter(TOOLS)
     leaks.feed(opening)

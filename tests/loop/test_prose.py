@@ -2,6 +2,7 @@
 
 import pytest
 
+from proxy.loop.leaks import Leak
 from proxy.loop.leaks.filter import LeakFilter
 from tests.prose import PAGES, joined_and_split, tokens
 
@@ -76,3 +77,27 @@ def test_in_a_text_of_many_tags_and_formulas_the_sign_of_both_waits_no_longer():
     assert leaks.feed(" <") + leaks.feed("tool_call>web_search{}</tool_call>") == " <"
     assert [leak.name for leak in leaks.leaks] == ["web_search"]
     assert leaks.feed(" <") == ""  # a text with a call may have another
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (
+            ["Then", " we", " web", "_search", "<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>"],
+            " web_search",
+        ),
+        (["Then", " the", " commentary", " to=web_search", '<|message|>{"query":"x"}'], " commentary"),
+        (["x" * 50] * 40 + [" ", "web_search", "<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>"], " "),
+    ],
+)
+def test_a_call_within_a_sentence_is_found_although_its_first_words_were_shown(pieces, shown):
+    leaks = LeakFilter({"web_search": {"properties": {"query": {"type": "string"}}}})
+    text = "".join([*map(leaks.feed, pieces), leaks.close()])
+    assert text.endswith(shown)
+    assert leaks.leaks == [Leak("web_search", '{"query":"x"}')]
+
+
+def test_a_call_that_is_no_call_after_all_shows_each_of_its_characters_once():
+    leaks = LeakFilter({"web_search": {}})
+    pieces = ["Then", " we", " web", "_search", "<|channel|>", ", which", " is a mark"]
+    assert "".join([*map(leaks.feed, pieces), leaks.close()]) == "".join(pieces)
