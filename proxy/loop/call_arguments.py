@@ -21,6 +21,7 @@ from proxy.loop.chat import Json
 
 # An escaped character, a backslash whose character is still to come, a quotation mark or a bracket.
 _MARK = re.compile(r'\\.|\\|["{}\[\]]', re.DOTALL)
+_BETWEEN_OBJECTS = re.compile(r"\}[ \t\n\r]*\{")
 # They take the scanner about 15 milliseconds; a file of 1 MiB in a programming language has fewer.
 _MOST_MARKS = 128 * 1024
 
@@ -84,13 +85,10 @@ class Arguments(Struct):
     is_whole: bool = False
     size: int = 0
     _pieces: list[str] = []
-    _scanner: ObjectScanner = field(default_factory=ObjectScanner)
+    _scanner: ObjectScanner | None = None  # None: nothing has arrived yet
     _ending: str = ""  # the end of an empty object, which waits
     _is_second: bool = False  # whether an empty object was taken back
     _behind: list[str] = []  # what waits behind a complete object
-
-    def __post_init__(self) -> None:
-        self._scanner.budget = self.budget
 
     def feed(self, piece: str) -> str:
         """Take the next piece; the text that a client may see now."""
@@ -127,6 +125,8 @@ class Arguments(Struct):
             return self._follow_object(piece)
         if self._ending:
             return self._follow_empty_object(piece)
+        if self._scanner is None:
+            self._scanner = ObjectScanner(self.budget)
         end = None if self.is_plain else self._scanner.feed(piece)
         return piece if end is None else self._end_object(piece, end)
 
@@ -165,6 +165,8 @@ class Arguments(Struct):
 
 def without_repetition(text: str) -> str:
     """Arguments without an empty object in front of another one, and without the same object once more behind them."""
+    if not _BETWEEN_OBJECTS.search(text):
+        return text
     first, second = _split_behind_value(text)
     if second.startswith("{") and _object(first) == {}:
         text = second

@@ -195,7 +195,8 @@ class CallAssembler(Struct):
     def entries(self) -> list[Json]:
         """The calls as the `tool_calls` of a message, each with an id of its own."""
         for call in self.so_far:
-            call.id = call.id or self._unique(None)
+            if not call.id:
+                call.id = self._unique(None)
         return [call.entry() for call in self.so_far]
 
     def _begin(self, call: PartialCall) -> PartialCall:
@@ -221,7 +222,8 @@ class CallAssembler(Struct):
         """
         if self._ids is None:
             messages = self.upstream_call.body.get("messages", ())
-            self._ids = {str(call.get("id")) for message in messages for call in message.get("tool_calls") or ()}
+            entries = [message["tool_calls"] or () for message in messages if "tool_calls" in message]
+            self._ids = {str(entry.get("id")) for calls in entries for entry in calls}
         if not identity or identity in self._ids:
             identity = f"call_{self.upstream_call.run_id}t{self.upstream_call.number}_{len(self._ids)}"
         self._ids.add(identity)

@@ -60,9 +60,11 @@ class CallRunner:
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         is_repeated = number == self._turn
-        self._turn, self.were_shown, self._early, self._announced = number, False, None, set()
-        if self._audience is not None and not is_repeated:
-            await self._audience.hear(TurnBegan(number))
+        self._turn, self.were_shown, self._early = number, False, None
+        if self._audience is not None:
+            self._announced.clear()
+            if not is_repeated:
+                await self._audience.hear(TurnBegan(number))
 
     async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
         """Announce the next complete call of the turn if the run would run it, and `start` it if it may start early."""
@@ -71,7 +73,8 @@ class CallRunner:
         resolved = self._run.would_run(call, self._early) if self._deadline.seconds_left() else None
         if resolved is None:
             return
-        await self._announce(resolved)
+        if self._audience is not None:
+            await self._announce(resolved, self._audience)
         if start and self._run.may_start(call):
             self._started[resolved] = self._begin(resolved)
 
@@ -96,9 +99,10 @@ class CallRunner:
     async def run_all(self, calls: Sequence[ToolCall], model: str | None) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order; `model` is the upstream's name for its model."""
         self._model = model
-        for call in calls:
-            if call not in self._announced:
-                await self._announce(call)
+        if self._audience is not None:
+            for call in calls:
+                if call not in self._announced:
+                    await self._announce(call, self._audience)
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
         tasks: list[asyncio.Task[ToolResult]] = []
@@ -130,12 +134,11 @@ class CallRunner:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _announce(self, call: ToolCall) -> None:
+    async def _announce(self, call: ToolCall, audience: Audience) -> None:
         """Tell the client of a call, in the order of the calls in their turn."""
         self._announced.add(call)
-        if self._audience is not None:
-            was_shown = await self._audience.hear(CallBegan(self._turn, call, self._model))
-            self.were_shown = was_shown or self.were_shown
+        was_shown = await audience.hear(CallBegan(self._turn, call, self._model))
+        self.were_shown = was_shown or self.were_shown
 
     async def _call(self, call: ToolCall) -> ToolResult:
         """Run one call, as soon as fewer than `max_parallel_tools` are running, and tell the client of its end."""

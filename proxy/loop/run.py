@@ -228,9 +228,10 @@ class Run:
         if self._stop:
             self._transcript.add(turn, self._answers, ANSWER_NOW)
             return self._force()
-        limits, used = self.limits, self.tally
-        left = limits.max_tool_calls - used.calls, limits.max_turns - 1 - used.turns
-        self._transcript.add(turn, self._answers, budget_left(*left) if limits.guidance else None)
+        note, limits, used = None, self.limits, self.tally
+        if limits.guidance:
+            note = budget_left(limits.max_tool_calls - used.calls, limits.max_turns - 1 - used.turns)
+        self._transcript.add(turn, self._answers, note)
         return self.start_turn()
 
     def take_answered(self) -> list[AnsweredCall]:

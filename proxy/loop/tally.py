@@ -42,12 +42,15 @@ class Tally(Struct):
     @property
     def calls_by_tool(self) -> dict[str, int]:
         """The tool's own name -> the number of its calls that count for the limits of the request."""
-        return {name: number - self.dropped.get(name, 0) for name, number in self.tool_calls.items()}
+        counted = {**self.tool_calls}
+        for name, number in self.dropped.items():
+            counted[name] -= number
+        return counted
 
     @property
     def calls(self) -> int:
         """The number of all tool calls that count for the limits of the request."""
-        return self.total_tool_calls - sum(self.dropped.values())
+        return self.total_tool_calls - (sum(self.dropped.values()) if self.dropped else 0)
 
     @property
     def total_tokens(self) -> int:
@@ -163,9 +166,7 @@ def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = Tr
         known = total.get(name)
         if known is None:
             added[name] = count
-        elif isinstance(known, bool) or isinstance(count, bool):
-            continue
-        elif isinstance(known, _NUMBER) and isinstance(count, _NUMBER):
+        elif type(known) in _NUMBER and type(count) in _NUMBER:  # true and false are of neither type
             added[name] = known + count
         elif with_details and isinstance(known, dict) and isinstance(count, dict):
             added[name] = add_usage(known, count, with_details=False)  # details have no details

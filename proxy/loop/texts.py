@@ -103,11 +103,15 @@ class TurnTexts(Struct):
             message: the message.
             is_cut: whether a limit has cut off its text.
         """
-        if any(len(message[name]) > MOST_TEXT for name in TEXT_FIELDS if isinstance(message.get(name), str)):
-            raise TextTooLong
-        for name in filter(message.get, _LEAKY_FIELDS if self.upstream_call.tools else ()):
+        for name in TEXT_FIELDS:
+            if name not in message:
+                continue
             text = text_of(message) if isinstance(message[name], list) else message[name]
-            if isinstance(text, str) and (is_cut or may_leak(text)):
+            if not isinstance(text, str) or not text:
+                continue
+            if len(text) > MOST_TEXT:
+                raise TextTooLong
+            if self.upstream_call.tools and name in _LEAKY_FIELDS and (is_cut or may_leak(text)):
                 shown = {**message}
                 self.fold(shown)
                 self.close({}, is_cut=is_cut)

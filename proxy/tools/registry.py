@@ -246,7 +246,10 @@ class Registry:
                 raise state.refusal(now)
             attempt.was_begun = True
             try:
-                output = await self._with_retries(attempt.entry.tool, arguments, filters)
+                if attempt.entry.tool.retries:
+                    output = await self._with_retries(attempt.entry.tool, arguments, filters)
+                else:
+                    output = await _call_once(attempt.entry.tool, arguments, filters)
             except ToolUnavailable as exc:
                 self._failed(attempt, exc)
                 raise
