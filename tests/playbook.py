@@ -89,7 +89,7 @@ def with_client_ids(turn: Turn, call: CallUpstream) -> Turn:
     """The turn as the assembler gives it: the client's calls have ids for the client."""
     numbers = count()
     ids = [
-        client_call_id(call.run_id, next(numbers)) if name_of(entry) in call.client_tools else None
+        client_call_id(call.run_id, next(numbers)) if name_of(entry) in call.view.client_tools else None
         for entry in turn.message.get("tool_calls") or ()
     ]
     return replace(turn, client_ids=tuple(ids))

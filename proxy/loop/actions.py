@@ -1,6 +1,6 @@
 """The actions that a `Run` asks its driver for: a closed union, for `match`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, final
@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.asked_json import AskedJson, asked_json
+from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import Json, ToolCall, Turn
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
@@ -39,6 +39,30 @@ class Buffering(StrEnum):
     ALL = "all"  # everything, until the turn has ended
 
 
+class TurnView(Struct, frozen=True):
+    """What a run knows about the turn that it asks for: whose its calls are, and how it is shown.
+
+    Attributes:
+        client_tools: the names of the client's own functions; only calls of these may be shown.
+        tools: every name that may be called -> its JSON Schema. Calls that leaked into text are recognised by it, so it
+            is given even while the tools are withdrawn.
+        separator: the newlines between text that the client has already seen and this turn's text; None: it has seen
+            no text.
+        first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
+        buffering: how much of the turn is buffered instead of streamed to the client.
+        cite: finds the page that a citation mark of gpt-oss refers to; None: the marks stay in the text.
+        asked_json: tells how the client asks for JSON, so that a JSON object may be the answer.
+    """
+
+    client_tools: frozenset[str] = frozenset()
+    tools: Mapping[str, Json] = MappingProxyType({})
+    separator: str | None = None
+    first_detail: int = 0
+    buffering: Buffering = Buffering.NONE
+    cite: Cite | None = None
+    asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
+
+
 @final
 class CallUpstream(Struct, frozen=True):
     """Make one upstream call, and pass the resulting turn to `Run.receive_turn`.
@@ -46,34 +70,18 @@ class CallUpstream(Struct, frozen=True):
     Attributes:
         body: the Chat Completions request; its `model` is still the name that the client sent.
         number: the number of this turn, from 1.
-        client_tools: the names of the client's own functions; only calls of these may be shown.
-        client_messages: the messages of the client's request.
         run_id: part of the ids of the client's calls.
-        separator: the newlines between text that the client has already seen and this turn's text; None: it has seen
-            no text.
-        first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
         forcing: the attempt at making the model answer; None: the turn need not be the answer.
         step: how the model is made to answer; set by `for_upstream`.
-        buffering: how much of the turn is buffered instead of streamed to the client.
-        tools: every name that may be called -> its JSON Schema. Calls that leaked into text are recognised by it, so it
-            is given even while the tools are withdrawn.
-        renamed: replaced tool names in the upstream's request -> the names in `tools`.
-        cite: finds the page that a citation mark of gpt-oss refers to; None: the marks stay in the text.
+        view: the part that only the assembler of the turn reads.
     """
 
     body: Json
     number: int
-    client_tools: frozenset[str] = frozenset()
-    client_messages: Sequence[Json] = ()
     run_id: str = ""
-    separator: str | None = None
-    first_detail: int = 0
     forcing: Forcing | None = None
     step: AnswerStep | None = None
-    buffering: Buffering = Buffering.NONE
-    tools: Mapping[str, Json] = MappingProxyType({})
-    renamed: Mapping[str, str] = MappingProxyType({})
-    cite: Cite | None = None
+    view: TurnView = TurnView()
 
     def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
         """The call with the step that an upstream with these `steps` takes, and the request shaped for that step."""
@@ -81,10 +89,6 @@ class CallUpstream(Struct, frozen=True):
             return self
         step = steps[self.forcing.attempt]
         return replace(self, step=step, body=self.forcing.shaped(self.body, step))
-
-    def asked_json(self) -> AskedJson:
-        """How the client asks for JSON, so that a JSON object may be the answer."""
-        return asked_json(self.body, self.client_messages)
 
 
 @final

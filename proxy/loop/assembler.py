@@ -27,7 +27,8 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
 The text of a whole completion passes only TurnTexts, because nothing of it is shown yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from proxy.loop.actions import Buffering, CallUpstream
@@ -57,7 +58,8 @@ class Assembler:
     feed_whole(completion)  --------------------------------------------->  finish()
 
     Args:
-        call: the upstream call; has the names of the tools, and the separator from the text of the turn before.
+        call: the upstream call that the turn answers.
+        renamed: replaced tool names in the upstream's request -> the names that the run knows.
 
     Attributes:
         calls: the tool calls of the turn so far.
@@ -65,18 +67,19 @@ class Assembler:
             in that text, the text may be given to `feed_text`. Empty: the next chunk has to be given to `feed`.
     """
 
-    def __init__(self, call: CallUpstream) -> None:
+    def __init__(self, call: CallUpstream, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
+        view = call.view
         self._upstream_call = call
         self.calls = CallAssembler(call)
-        self._texts = TurnTexts(call)
-        self._shown = ShownText(call.separator, MarkFilter(call.cite))
-        self._others = OtherFields(call.first_detail, message={"role": "assistant"})
+        self._texts = TurnTexts(view, renamed)
+        self._shown = ShownText(view.separator, MarkFilter(view.cite))
+        self._others = OtherFields(view.first_detail, message={"role": "assistant"})
         self._logprobs = HeldLogprobs()
         self._choice: Json = {}
         self._envelope: Json = {}  # the first value of each field of the chunks
         self._usage: Json | None = None
         self._finish_reason = ""
-        self._buffer = TurnBuffer(call.buffering)
+        self._buffer = TurnBuffer(view.buffering)
         self.text_field = ""
         self._repeated: Json = {}  # the latest chunk with only a text; chunks like it differ only in the delta
 
@@ -166,7 +169,7 @@ class Assembler:
         self._texts.close(delta, is_cut=reason in BROKEN_OFF)
         self._shown.show(delta)
         if DETAILS in delta:
-            delta[DETAILS] = shifted(delta[DETAILS], self._upstream_call.first_detail)
+            delta[DETAILS] = shifted(delta[DETAILS], self._upstream_call.view.first_detail)
         shown = self.calls.end()
         for leak in self._texts.leaks(has_calls=bool(self.calls.so_far)):
             shown += self.calls.add_leaked(leak)
@@ -206,7 +209,7 @@ class Assembler:
     def _release(self, visible: list[Json]) -> list[Json]:
         """The chunks that may be shown now, among the `visible` ones and those buffered before."""
         if self._shown.length >= PROOF_CHARACTERS:
-            self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.tools)
+            self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.view.tools)
         has_calls, calls_client = bool(self.calls.so_far), bool(self.calls.client_count)
         return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
 

@@ -120,7 +120,7 @@ class CallAssembler(Struct):
         if self._streamed is None:
             self._streamed = StreamedCalls()
         for entry in fragments:
-            fragment = Fragment.read(entry, self.upstream_call.tools)
+            fragment = Fragment.read(entry, self.upstream_call.view.tools)
             entry.pop("index", None)
             at = self._streamed.place(fragment)
             streamed = self._streamed.so_far[at]
@@ -137,7 +137,7 @@ class CallAssembler(Struct):
             require_short_arguments(call.arguments.size)
             if call.client_id is not None:
                 shown.append(call.more(entry, arguments))
-            elif call.name in self.upstream_call.client_tools:
+            elif call.name in self.upstream_call.view.client_tools:
                 self._show(call)
                 shown.append(call.opening(arguments))
             elif not call.name:
@@ -155,18 +155,17 @@ class CallAssembler(Struct):
             if isinstance(function := entry.get("function"), dict):
                 name, arguments = function.get("name") or "", as_text(function.get("arguments"))
                 require_short_arguments(len(arguments.encode("utf-8", "replace")))
-                function["name"], arguments = split_glued_name(name, arguments, self.upstream_call.tools)
+                function["name"], arguments = split_glued_name(name, arguments, self.upstream_call.view.tools)
                 function["arguments"] = without_repetition(arguments)
             call = self._begin(PartialCall(entry["id"], received=entry))
-            if self.upstream_call.client_tools and name_of(entry) in self.upstream_call.client_tools:
+            if self.upstream_call.view.client_tools and name_of(entry) in self.upstream_call.view.client_tools:
                 self._show(call)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text, and return the entries that the client gets: one, or none."""
-        name = self.upstream_call.renamed.get(leak.name, leak.name)
-        call = self._begin(PartialCall(self._unique(None), name=name))
+        call = self._begin(PartialCall(self._unique(None), name=leak.name))
         arguments = call.arguments.feed(leak.arguments) + call.arguments.end()
-        if name not in self.upstream_call.client_tools:
+        if leak.name not in self.upstream_call.view.client_tools:
             return []
         self._show(call)
         return [call.opening(arguments)]

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from proxy.loop.actions import Action, AnsweredCall, Buffering, CallTools, CallUpstream, Respond, Stop
+from proxy.loop.actions import Action, AnsweredCall, Buffering, CallTools, CallUpstream, Respond, Stop, TurnView
 from proxy.loop.asked_json import asked_json, demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
@@ -88,11 +88,12 @@ class Run:
         self._earlier_sources = earlier_sources
         self._offer = offer
         self._request = upstream_request(request, offer)
-        self._client_messages: Sequence[Json] = request["messages"]
-        self._transcript = Transcript(self._client_messages)
+        messages: Sequence[Json] = request["messages"]
+        self._asked_json = partial(asked_json, self._request, messages)
+        self._transcript = Transcript(messages)
         if limits.guidance:
             guidance = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1)
-            self._transcript.given = with_system_text(self._client_messages, guidance)
+            self._transcript.given = with_system_text(messages, guidance)
         self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources, read=read_arguments)
         self._cite = dialect.cite if dialect else None  # without a dialect, marks have no meaning
         self._turn: Turn  # the latest turn with calls
@@ -130,19 +131,16 @@ class Run:
         buffering = self._buffering
         if self._forcing:
             buffering = Buffering.START if buffering is Buffering.NONE else Buffering.ALL
-        return CallUpstream(
-            body,
-            number=self.tally.turns + 1,
-            client_tools=self._offer.client_tools,
-            client_messages=self._client_messages,
-            run_id=self.id,
+        view = TurnView(
+            self._offer.client_tools,
+            self._offer.schemas,
             separator=separator_after(text) if text else None,
             first_detail=self._detail_count,
-            forcing=self._forcing,
             buffering=buffering,
-            tools=self._offer.schemas,
             cite=self._cite,
+            asked_json=self._asked_json,
         )
+        return CallUpstream(body, self.tally.turns + 1, self.id, self._forcing, view=view)
 
     def receive_turn(self, turn: Turn, has_ended: HasEnded | None = None) -> Action:
         """Take the upstream's answer to the last `CallUpstream`.
@@ -270,8 +268,7 @@ class Run:
         return CallTools(runnable) if runnable else self.receive_results(())
 
     def _is_answer(self, turn: Turn) -> bool:
-        how_asked = partial(asked_json, self._request, self._client_messages)
-        return is_answer(turn, self._offer.schemas, asked_json=how_asked)
+        return is_answer(turn, self._offer.schemas, asked_json=self._asked_json)
 
     def _force(self) -> CallUpstream:
         """Begin the next attempt at making the model answer."""

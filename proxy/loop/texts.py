@@ -9,12 +9,12 @@ have the same index, and every turn counts from 0. So each turn gets its own ind
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
-from proxy.loop.actions import CallUpstream
+from proxy.loop.actions import TurnView
 from proxy.loop.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
@@ -59,12 +59,14 @@ class TurnTexts(Struct):
     """The texts of a turn, by field.
 
     Attributes:
-        upstream_call: the upstream call that the turn answers; has the names of the tools whose calls may leak.
+        view: has the names of the tools whose calls may leak.
+        renamed: replaced tool names in the upstream's request -> the names that the run knows.
         fields: the text fields that have arrived, by name.
         garbled: whether raw model format that is not a call of any tool was taken out of a text; set by `close`.
     """
 
-    upstream_call: CallUpstream
+    view: TurnView
+    renamed: Mapping[str, str] = {}
     fields: dict[str, FieldText] = {}
     garbled: bool = False
     _parts: list[Any] = []  # parts of the content that are not text, mostly thoughts
@@ -83,10 +85,10 @@ class TurnTexts(Struct):
             known = self.fields.get(name)
             if known is None:
                 known = self.fields[name] = FieldText()
-                if (tools := self.upstream_call.tools) and name in _LEAKY_FIELDS:
-                    if renamed := self.upstream_call.renamed:  # a leak may also use a name of the upstream's request
+                if (tools := self.view.tools) and name in _LEAKY_FIELDS:
+                    if renamed := self.renamed:  # a leak may also use a name of the upstream's request
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
-                    known.leak_filter = LeakFilter(tools, asked_json=self.upstream_call.asked_json)
+                    known.leak_filter = LeakFilter(tools, asked_json=self.view.asked_json)
             known.length += len(text)
             if known.length > MOST_TEXT:
                 raise TextTooLong
@@ -111,7 +113,7 @@ class TurnTexts(Struct):
                 continue
             if len(text) > MOST_TEXT:
                 raise TextTooLong
-            if self.upstream_call.tools and name in _LEAKY_FIELDS and (is_cut or may_leak(text)):
+            if self.view.tools and name in _LEAKY_FIELDS and (is_cut or may_leak(text)):
                 shown = {**message}
                 self.fold(shown)
                 self.close({}, is_cut=is_cut)
@@ -142,10 +144,10 @@ class TurnTexts(Struct):
         if not self.fields:
             return []
         content = self.fields.get("content")
-        leaks = content.leak_filter.leaks if content and content.leak_filter else []
-        if leaks or has_calls or (content and "".join(content.pieces).strip()):
-            return leaks
-        return [leak for known in self.fields.values() if known.leak_filter for leak in known.leak_filter.leaks]
+        found = content.leak_filter.leaks if content and content.leak_filter else []
+        if not (found or has_calls or (content and "".join(content.pieces).strip())):
+            found = [leak for known in self.fields.values() if known.leak_filter for leak in known.leak_filter.leaks]
+        return [Leak(self.renamed.get(leak.name, leak.name), leak.arguments) for leak in found]
 
     def complete(self, message: Json) -> None:
         """Put the texts into the message; content in parts stays as received if nothing leaked into it."""

@@ -75,9 +75,7 @@ class OpenAICompatible:
         """
         call = call.for_upstream(self.profile.answer_steps)
         content, names = serialize(call, self.profile, self.model, latest)
-        if names is not None:
-            call = replace(call, renamed=names.originals)
-        assembler = Assembler(call)
+        assembler = Assembler(call, names.originals if names is not None else {})
         try:
             is_stream = call.body.get("stream")
             raw = b"" if is_stream else await self.endpoint.complete_whole(content)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.actions import Buffering, CallUpstream
+from proxy.loop.actions import Buffering, CallUpstream, TurnView
 from proxy.loop.assembler import Assembler as AssemblerOfCall
 from proxy.loop.chat import ToolCall
 from proxy.loop.citations import CITATIONS
@@ -16,14 +16,10 @@ TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"
 PLAIN = CallUpstream({}, number=3, run_id="r")
 
 
-def Assembler(*, client_tools=(), buffering=False, **call):  # noqa: N802 - stands in for the class
+def Assembler(*, client_tools=(), buffering=False, tools=TOOLS, renamed=None, **view):  # noqa: N802 - stands in for the class
     buffering = Buffering.START if buffering is True else buffering or Buffering.NONE
-    tools = call.pop("tools", TOOLS)
-    return AssemblerOfCall(
-        CallUpstream(
-            {}, number=3, run_id="r", client_tools=frozenset(client_tools), buffering=buffering, tools=tools, **call
-        )
-    )
+    view = TurnView(frozenset(client_tools), tools, buffering=buffering, **view)
+    return AssemblerOfCall(CallUpstream({}, number=3, run_id="r", view=view), renamed or {})
 
 
 def chunk(delta=None, finish_reason=None, **rest):
@@ -364,7 +360,7 @@ def test_a_stream_without_a_finish_reason_is_no_turn(delta, done):
     ],
 )
 def test_a_stream_that_ends_with_done_after_a_whole_answer_is_a_turn(delta, reason):
-    assembler = AssemblerOfCall(CallUpstream({"max_tokens": 5}, number=3, run_id="r", tools=TOOLS))
+    assembler = AssemblerOfCall(CallUpstream({"max_tokens": 5}, number=3, run_id="r", view=TurnView(tools=TOOLS)))
     used = 5 if reason == "length" else 4
     feed(assembler, chunk(delta), {"choices": [], "usage": {"completion_tokens": used}})
     assembler.close(done=True)
@@ -464,7 +460,7 @@ def test_a_streamed_call_that_is_no_function_goes_back_with_its_own_fields():
 def test_the_clients_own_calls_in_a_whole_answer_get_ids_of_the_run():
     entries = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in ("search", "open_door")]
     body = {"choices": [{"message": {"tool_calls": entries}, "finish_reason": "tool_calls"}]}
-    call = CallUpstream({}, number=3, run_id="r", tools=TOOLS, client_tools=frozenset({"open_door"}))
+    call = CallUpstream({}, number=3, run_id="r", view=TurnView(frozenset({"open_door"}), TOOLS))
     assert whole(body, call).client_ids == (None, "call_r_0")
 
 
@@ -559,7 +555,7 @@ def test_a_name_loses_what_is_glued_to_it_and_its_arguments_are_not_lost():
 
 
 def test_the_same_goes_for_whole_answers():
-    call = CallUpstream({}, number=1, tools=TOOLS)
+    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
 
     def read(message):
         return whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
@@ -583,7 +579,7 @@ def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces,
     shown = feed(assembler, *(chunk({"content": text[a:b]}) for a, b in pairwise(bounds)), chunk({}, "stop"))
     shown += assembler.close()
     turn = assembler.finish()
-    call = CallUpstream({}, number=3, run_id="r", tools=TOOLS, client_tools=frozenset({"open_door"}))
+    call = CallUpstream({}, number=3, run_id="r", view=TurnView(frozenset({"open_door"}), TOOLS))
     message = {"role": "assistant", "content": text}
     at_once = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.text, turn.calls, turn.garbled) == (at_once.text, at_once.calls, at_once.garbled)
@@ -615,7 +611,7 @@ def test_a_leak_under_a_name_that_the_upstream_was_told_is_a_call_of_the_clients
 
 def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
     message = {"role": "assistant", "content": [{"type": "text", "text": "Hm"}, {"type": "text", "text": LEAK}]}
-    call = CallUpstream({}, number=1, tools=TOOLS)
+    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
     turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm")
 
@@ -756,7 +752,7 @@ def test_a_call_that_leaked_into_whole_thoughts_is_taken_out_of_their_details_to
     details = [{"type": "reasoning.text", "text": f"Hm. {leak}", "index": 0}]
     message = {"role": "assistant", "content": "", "reasoning": f"Hm. {leak}", "reasoning_details": details}
     completion = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    turn = whole(completion, CallUpstream({}, number=3, run_id="r", tools=TOOLS))
+    turn = whole(completion, CallUpstream({}, number=3, run_id="r", view=TurnView(tools=TOOLS)))
     assert [one["text"] for one in turn.message["reasoning_details"]] == ["Hm. "]
 
 
@@ -866,13 +862,13 @@ def test_thoughts_alone_are_parts_alone():
 def test_a_whole_answer_in_parts_stays_as_received_where_nothing_leaked(text):
     parts = [THINKING, {"type": "text", "text": text}]
     message = {"role": "assistant", "content": list(parts)}
-    call = CallUpstream({}, number=1, tools=TOOLS)
+    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
     turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.message["content"], turn.text) == (parts, text)
 
 
 def test_a_call_that_leaks_into_a_whole_answer_in_parts_is_taken_out_of_its_text():
-    call = CallUpstream({}, number=1, tools=TOOLS)
+    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
     message = {"role": "assistant", "content": [THINKING, {"type": "text", "text": f"Hm {LEAK}"}]}
     turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)

@@ -3,7 +3,7 @@ from time import process_time
 import pytest
 from msgspec.structs import replace
 
-from proxy.loop.actions import CallUpstream
+from proxy.loop.actions import CallUpstream, TurnView
 from proxy.loop.call_assembler import CallAssembler
 from proxy.loop.errors import UpstreamError
 from proxy.loop.leaks import Leak
@@ -13,8 +13,9 @@ CALL = CallUpstream(
     {},
     number=1,
     run_id="r",
-    client_tools=frozenset({"open_door"}),
-    tools={"search": {"properties": {"q": {}}}, "open_door": {"properties": {"n": {}}}},
+    view=TurnView(
+        frozenset({"open_door"}), {"search": {"properties": {"q": {}}}, "open_door": {"properties": {"n": {}}}}
+    ),
 )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.loop.actions import Buffering, CallUpstream
+from proxy.loop.actions import Buffering, CallUpstream, TurnView
 from proxy.loop.assembler import Assembler
 from proxy.loop.patterns import only_text_field, pattern_of
 from proxy.loop.sse import Event
@@ -104,7 +104,7 @@ def test_a_key_that_stands_in_a_chunk_twice_has_no_pattern():
 
 def read(field, *texts, tools=TOOLS):
     """The texts that are shown of a stream whose first chunk has the first text, and the others by its pattern."""
-    assembler = Assembler(CallUpstream({}, number=1, tools=tools))
+    assembler = Assembler(CallUpstream({}, number=1, view=TurnView(tools=tools)))
     shown = [one["choices"][0]["delta"][field] for one in assembler.feed(chunk({field: texts[0]}))]
     for text in texts[1:]:
         shown += [one["choices"][0]["delta"][field] for one in assembler.feed_text(text)]
@@ -148,7 +148,8 @@ CHUNKS = st.builds(
 @settings(max_examples=400)
 @given(st.lists(CHUNKS, min_size=2, max_size=12), st.sampled_from(list(Buffering)), st.booleans())
 def test_a_stream_read_by_patterns_is_the_stream_that_a_parser_reads(chunks, buffering, is_spaced):
-    call = CallUpstream({}, number=3, run_id="r", buffering=buffering, tools=TOOLS, cite=lambda *_: "https://a.example")
+    view = TurnView(tools=TOOLS, buffering=buffering, cite=lambda *_: "https://a.example")
+    call = CallUpstream({}, number=3, run_id="r", view=view)
     by_patterns, parsed = Assembler(call), Assembler(call)
     pattern = None
     for one in [*chunks, chunk({}, {"finish_reason": "stop"})]:

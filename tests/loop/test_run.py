@@ -542,8 +542,8 @@ def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
 
 def test_words_that_ask_for_json_are_heard():
     play = Playbook(run_of({"messages": [{"role": "user", "content": "Reply in JSON"}]})) << asks()
-    assert play.pending.asked_json() is AskedJson.IN_WORDS
-    assert play.pending.buffering == "none"
+    assert play.pending.view.asked_json() is AskedJson.IN_WORDS
+    assert play.pending.view.buffering == "none"
 
 
 def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
@@ -585,12 +585,12 @@ def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_to
     run = run_of({"tools": [OPEN_DOOR]}, max_turns=2)
     play = Playbook(run, steps=(RETELL, RETELL, RETELL)) << asks() >> calls(call()) << runs("web_search")
     play >> results("found") << asks(step="retell")
-    assert set(play.pending.tools) == {"web_search", "browser.search", "current_time", "open_door"}
+    assert set(play.pending.view.tools) == {"web_search", "browser.search", "current_time", "open_door"}
 
 
 def test_a_call_says_whether_the_format_of_its_answer_is_json():
     play = Playbook(run_of({"response_format": {"type": "json_object"}})) << asks()
-    assert play.pending.asked_json() is AskedJson.BY_FORMAT
+    assert play.pending.view.asked_json() is AskedJson.BY_FORMAT
 
 
 def test_retelling_keeps_what_the_model_wrote_beside_its_calls():
@@ -640,13 +640,13 @@ def test_what_is_left_of_the_budget_is_told_with_the_results():
 def test_text_of_the_next_turn_is_set_apart_by_one_blank_line(shown, separator):
     play = Playbook(run_of()) << asks() >> calls(call(), text=shown) << runs("web_search") >> results("found")
     play << asks()
-    assert play.pending.separator == separator
+    assert play.pending.view.separator == separator
 
 
 def test_text_that_was_held_back_needs_no_separator():
     turn = calls(call(), text="Held", buffered=({"choices": []},))
     play = Playbook(run_of()) << asks() >> turn << runs("web_search") >> results("found") << asks()
-    assert play.pending.separator is None
+    assert play.pending.view.separator is None
 
 
 # -- calls that start while their turn is still being written --
@@ -704,7 +704,7 @@ def test_a_call_whose_result_is_known_and_one_after_the_deadline_are_not_announc
 @pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.TEXT), ((), Buffering.NONE)])
 def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold):
     run = run_of({"response_format": {"type": "json_object"}}, tools=tools)
-    assert run.start_turn().buffering is hold
+    assert run.start_turn().view.buffering is hold
 
 
 def test_with_json_asked_for_the_words_beside_a_call_of_the_clients_stay_hidden_but_are_kept_for_the_model():
@@ -768,7 +768,7 @@ def test_the_reasoning_details_of_each_turn_are_numbered_after_those_before():
     details = [{"type": "reasoning.text", "text": "Hm", "index": 0}, {"type": "reasoning.encrypted", "index": 1}]
     thought = turn_of({**ASSISTANT_AS_RECEIVED, "reasoning_details": details}, "tool_calls")
     play = Playbook(run_of()) << asks() >> thought << runs("web_search") >> results("found") << asks()
-    assert play.pending.first_detail == 2
+    assert play.pending.view.first_detail == 2
 
 
 def test_the_answered_calls_of_a_turn_are_given_once_with_what_the_model_reads():

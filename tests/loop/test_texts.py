@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.actions import CallUpstream
+from proxy.loop.actions import CallUpstream, TurnView
 from proxy.loop.assembler import Assembler
 from proxy.loop.errors import UpstreamError
 from proxy.loop.texts import (
@@ -16,7 +16,7 @@ from proxy.loop.texts import (
     without_blank_lines_before,
 )
 
-CALL = CallUpstream({}, number=1, tools={"search": {"properties": {"q": {}}}})
+VIEW = TurnView(tools={"search": {"properties": {"q": {}}}})
 ENTRY = {"type": "reasoning.text", "text": "I call <", "index": 0}
 
 
@@ -28,7 +28,7 @@ def details_left(texts, thought, *details):
 
 
 def test_entries_repeat_no_more_of_the_thoughts_than_is_shown_of_them():
-    texts = TurnTexts(CALL)
+    texts = TurnTexts(VIEW)
     sealed = {"type": "reasoning.encrypted", "data": "x", "index": 1}
     left = details_left(texts, ENTRY["text"], ENTRY, sealed, "odd")
     assert left == [{**ENTRY, "text": "I call "}, sealed, "odd"]
@@ -39,7 +39,7 @@ def test_entries_repeat_no_more_of_the_thoughts_than_is_shown_of_them():
 
 
 def test_a_thought_without_entries_is_shown_without_them():
-    texts = TurnTexts(CALL)
+    texts = TurnTexts(VIEW)
     texts.fold({"reasoning": "I call <"})
     rest = {}
     texts.close(rest)
@@ -49,7 +49,7 @@ def test_a_thought_without_entries_is_shown_without_them():
 @pytest.mark.parametrize(("details", "thought"), [("odd", "x"), ([{"text": ""}], "")])
 def test_entries_that_repeat_nothing_stay_as_they_are(details, thought):
     delta = {"reasoning": thought, "reasoning_details": details}
-    TurnTexts(CALL).fold(delta)
+    TurnTexts(VIEW).fold(delta)
     assert delta["reasoning_details"] == details
 
 

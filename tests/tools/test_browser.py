@@ -171,7 +171,7 @@ def test_a_link_that_does_not_exist_yet_is_not_opened_early():
 
 def test_arguments_that_leaked_into_the_text_are_known_as_the_browsers():
     run = run_of(tools=(SEARCH, READER), dialect=Browser(TOOLS))
-    assert run.start_turn().tools["browser.open"]["properties"].keys() >= {"id", "cursor"}
+    assert run.start_turn().view.tools["browser.open"]["properties"].keys() >= {"id", "cursor"}
 
 
 def test_without_a_reader_of_pages_nothing_is_said_of_links():
@@ -254,5 +254,5 @@ def test_before_there_is_a_page_a_mark_means_none():
 
 
 def test_marks_are_read_only_by_a_run_with_a_dialect():
-    assert run_of().start_turn().cite is None
-    assert run_of(dialect=Browser({})).start_turn().cite(0, 1) is None
+    assert run_of().start_turn().view.cite is None
+    assert run_of(dialect=Browser({})).start_turn().view.cite(0, 1) is None
