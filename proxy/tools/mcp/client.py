@@ -76,6 +76,8 @@ _SESSION_LOST = re.compile(
     re.IGNORECASE,
 )
 _SESSION_CODES = (INVALID_REQUEST, -32001, -32000)
+# What the SDK says of a closed connection. Servers use its code, -32000, for errors of their own.
+_CLOSED = "Connection closed"
 _ANY_OBJECT = TypeAdapter(dict[str, Any])
 
 
@@ -333,7 +335,7 @@ def _fault(error: MCPError, delivery: Delivery) -> Exception:
         return _NotCarriedOut()
     if delivery.was_too_large:
         return ToolError(_TOO_LARGE)
-    if error.code == CONNECTION_CLOSED:
+    if error.code == CONNECTION_CLOSED and error.message == _CLOSED:
         return ToolUnavailable(_BROKE, blame="nobody")
     if delivery.status in _BUSY:
         return ToolUnavailable(f"The server of this tool is busy or down now (HTTP {delivery.status}).")

@@ -390,6 +390,16 @@ async def test_a_server_that_does_not_know_the_session_has_carried_nothing_out(c
     assert type(caught.value) is raised
 
 
+async def test_an_error_of_the_servers_own_with_the_code_of_a_closed_connection_keeps_its_words():
+    class Failing(Wiki):
+        async def do_echo(self, _, __):
+            raise MCPError(-32000, "The index is being rebuilt.")
+
+    async with wiki_at(Failing()) as url, session(McpConfig(url=url)) as rig:
+        with pytest.raises(ToolError, match="The index is being rebuilt"):
+            await rig.call("wiki_echo", '{"text": "?"}')
+
+
 async def test_a_process_that_says_too_much_or_dies_in_a_call_is_started_again():
     async with session(LEGACY_STDIO) as rig:
         for name in ("wiki_huge", "wiki_die"):
