@@ -1,10 +1,11 @@
 """Which messages of a conversation hold pictures, and the conversation for a model that cannot see them."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from proxy.loop.chat import Json
-from proxy.loop.prompts import PICTURE_BEFORE
+from proxy.loop.prompts import PICTURE_BEFORE, PICTURE_BELOW, PICTURES
 
 
 def has_picture(messages: Sequence[Json], *, anywhere: bool = False) -> bool:
@@ -29,6 +30,32 @@ def without_pictures(messages: Sequence[Json]) -> Sequence[Json]:
         else message
         for message in messages
     ]
+
+
+def with_pictures_after_results(messages: Sequence[Json]) -> Sequence[Json]:
+    """The messages with the pictures of tool results in a user message behind them; `messages` itself if there is none.
+
+    Some upstreams take nothing but text as the result of a tool.
+    """
+    if not any(_holds_picture(message) and _is_result(message) for message in messages):
+        return messages
+    moved: list[Json] = []
+    for is_result, group in groupby(messages, key=_is_result):
+        pictures: list[Json] = []
+        for message in group:
+            if not (is_result and _holds_picture(message)):
+                moved.append(message)
+                continue
+            pictures += filter(_is_picture, message["content"])
+            rest = [part for part in message["content"] if not _is_picture(part)]
+            moved.append({**message, "content": rest or PICTURE_BELOW})
+        if pictures:
+            moved.append({"role": "user", "content": [{"type": "text", "text": PICTURES}, *pictures]})
+    return moved
+
+
+def _is_result(message: Json) -> bool:
+    return bool(message.get("role") == "tool")
 
 
 def _holds_picture(message: Json) -> bool:

@@ -16,6 +16,7 @@ from proxy.loop.chat import Json, drop_tools
 from proxy.loop.errors import RequestError
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.offer import is_native_search, narrowed
+from proxy.loop.pictures import with_pictures_after_results
 from proxy.loop.prompts import ANSWER_AS_JSON, CALL_A_TOOL, CALL_THE_TOOL, NOTHING_RETURNED, with_system_text
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import OPENAI, Profile
@@ -142,7 +143,10 @@ def prepare(request: Json, profile: Profile) -> Json:
             raise RequestError(f"'{name}' is not supported by the upstream of this model.", param=name)
     body = dict(request)
     if profile.changes_messages:
-        body["messages"] = [_fit_message(message, profile) for message in request["messages"]]
+        messages = request["messages"]
+        if profile.string_tool_content:
+            messages = with_pictures_after_results(messages)
+        body["messages"] = [_fit_message(message, profile) for message in messages]
     _fit_fields(body, profile)
     _fit_thinking(body, profile)
     _fit_tools(body, profile)

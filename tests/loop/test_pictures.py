@@ -1,7 +1,7 @@
 import pytest
 
-from proxy.loop.pictures import has_picture, without_pictures
-from proxy.loop.prompts import PICTURE_BEFORE
+from proxy.loop.pictures import has_picture, with_pictures_after_results, without_pictures
+from proxy.loop.prompts import PICTURE_BEFORE, PICTURE_BELOW, PICTURES
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 TEXT = {"type": "text", "text": "Look:"}
@@ -32,3 +32,20 @@ def test_a_model_that_sees_nothing_reads_a_note_in_the_place_of_each_picture():
     assert without_pictures(messages) == [{"role": "user", "content": [TEXT, note], "name": "me"}, plain]
     assert messages[0]["content"] == [TEXT, IMAGE]
     assert without_pictures([plain]) == [plain]
+
+
+def test_pictures_of_results_follow_all_results_of_their_turn():
+    one, two = [{"role": "tool", "tool_call_id": name, "content": [IMAGE]} for name in "ab"]
+    both = {**one, "content": [TEXT, IMAGE]}
+    answer = {"role": "assistant", "content": "Two cats."}
+    heading = {"type": "text", "text": PICTURES}
+    assert with_pictures_after_results([both, two, answer, one]) == [
+        {**both, "content": [TEXT]},
+        {**two, "content": PICTURE_BELOW},
+        {"role": "user", "content": [heading, IMAGE, IMAGE]},
+        answer,
+        {**one, "content": PICTURE_BELOW},
+        {"role": "user", "content": [heading, IMAGE]},
+    ]
+    plain = [{"role": "user", "content": [IMAGE]}, {"role": "tool", "content": "text"}]
+    assert with_pictures_after_results(plain) is plain

@@ -125,6 +125,14 @@ def test_a_tool_message_has_text_for_glm(content, sent):
     assert prepare({"messages": [message]}, GLM)["messages"][0]["content"] == sent
 
 
+def test_a_picture_in_a_tool_message_follows_it_for_glm():
+    picture = {"type": "image_url", "image_url": {"url": "data:,"}}
+    result = {"role": "tool", "content": [{"type": "text", "text": "a"}, picture]}
+    messages = prepare({"messages": [result]}, GLM)["messages"]
+    assert [message["role"] for message in messages] == ["tool", "user"]
+    assert (messages[0]["content"], messages[1]["content"][-1]) == ("a", picture)
+
+
 @pytest.mark.parametrize(
     ("profile", "message", "sent"),
     [
