@@ -9,8 +9,19 @@
     receive_refusal(full)    -> CallUpstream   the same turn, with less of the tools' results
 
 `receive_turn` asks for another turn at once if none of the turn's calls may run, or if the turn has to be the answer
-and is not. As soon as a limit permits no further round of tools, every turn has to be the answer. The run makes three
-attempts at that (`forcing`), which may take two upstream calls more than `max_turns`.
+and is not. What a turn may do depends on the state of the run (`_stop`, `_forcing`):
+
+    free        its server calls are run
+      |         a limit is reached at one of the calls, or once they are answered
+    stopping    its further server calls are refused
+      |         all calls are answered; straight from `free`: a second blank turn, a garbled one, no room for results
+    forced(0)   it has to be the answer, and server calls alone are refused
+      |         it is not the answer
+    forced(1) -> forced(2) -> NoFinalAnswer
+
+In every state, an answer, a turn that was broken off, and a turn with calls of the client's end the run. `expire` is
+permitted at any time, and counts as a limit from the next turn or results on. The three attempts to get an answer
+(`forcing`) may take two upstream calls more than `max_turns`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
