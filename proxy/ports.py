@@ -1,4 +1,7 @@
-"""The interfaces between the API, the loop's driver and the adapters, with one method each where possible."""
+"""The interfaces between the API, the loop's driver and the adapters, with one method each where possible.
+
+Beside the protocols there are only the records that their methods take and return.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
@@ -12,12 +15,11 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.call_context import CallContext
 from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn
 from proxy.loop.decisions import ToolDialect
-from proxy.loop.errors import ProxyError
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
 from proxy.loop.results import Cause, ToolOutput
 from proxy.loop.shown import RunEvent
-from proxy.loop.tally import MOST_TOKENS
+from proxy.loop.tally import Use
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as soon as it is received. Awaiting the call is the back-pressure.
@@ -27,10 +29,6 @@ new delta and with the changes that the callee has made to its other fields.
 
 A delta may have `citations.CITATIONS` besides its `content`, which is for the callee and not for the client.
 """
-
-
-class EnoughShown(Exception):
-    """Raised by a `Show` if the client needs no more of the answer, which then ends here, as a success."""
 
 
 class Audience(Protocol):
@@ -79,12 +77,6 @@ class Clock(Protocol):
         ...
 
 
-def elapsed(clock: Clock, began: float) -> float:
-    """Seconds since `began`, a monotonic time, to the microsecond."""
-    # `round` converts to decimal digits and back, which takes far longer.
-    return (clock.monotonic() - began) * 1e6 // 1.0 / 1e6
-
-
 class Observer(Protocol):
     """Takes events. It observes the work and never changes it."""
 
@@ -110,11 +102,6 @@ class NoObserver:
     def handles(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
         """Whether events of that name are used: none are."""
         return False
-
-
-def fault_of(error: ProxyError) -> Json:
-    """An error as the fields of an event."""
-    return {"code": error.code, "status": error.status, "why": error.why}
 
 
 class Toolset(Protocol):
@@ -360,31 +347,6 @@ class Leases(Protocol):
         ...
 
 
-class Use(Struct):
-    """The use of one or more requests. `input_tokens` include `cached_tokens`."""
-
-    requests: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    tool_calls: int = 0
-    cost: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        """All tokens, as budgets count them."""
-        return self.input_tokens + self.output_tokens
-
-    def add(self, other: "Use") -> None:
-        """Add the tokens, calls and cost of another use to these; no sum exceeds 2^53, which every store can hold."""
-        for name in self.__struct_fields__:
-            setattr(self, name, min(getattr(self, name) + getattr(other, name), MOST_TOKENS))
-
-
-DAYS_KEPT = 31
-"""The number of days for which a client's use is kept by model."""
-
-
 class Budgets(Protocol):
     """Counts the use of clients, by calendar day and month.
 
@@ -478,22 +440,6 @@ class Readiness:
     cause: Cause | None = None
 
 
-@dataclass(slots=True)
-class Lifecycle:
-    """Whether this process accepts new requests. The server sets it, the API acts on it.
-
-    draining           no new requests are accepted from clients directly; open ones may finish
-    refuses_forwarded  none from another proxy either, whose health check has had the time to fail
-    """
-
-    draining: bool = False
-    refuses_forwarded: bool = False
-
-    def refuses(self, *, forwarded: bool) -> bool:
-        """Whether a new request is refused, which may have been `forwarded` by another proxy."""
-        return self.draining and (self.refuses_forwarded or not forwarded)
-
-
 class RecentRequests(Protocol):
     """The records of the last requests, for `/debug`."""
 
@@ -528,6 +474,6 @@ class Ports:
     upstream_states: Callable[[], Sequence[Readiness]]
     tool_states: Callable[[], Sequence[Readiness]]
     state: Callable[[], Readiness]
-    lifecycle: Lifecycle
+    is_draining: Callable[[], bool]
     scrape: Scrape | None = None
     recent_requests: RecentRequests | None = None

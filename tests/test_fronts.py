@@ -10,7 +10,7 @@ import openai
 import orjson
 import pytest
 
-from proxy.ports import Lifecycle
+from proxy.api.middleware.admission import Lifecycle
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.fronts import caddy, found, haproxy, nginx
 from tests.rolling import CLIENTS, STREAMED, WHOLE, Load, two_replicas

@@ -86,7 +86,7 @@ class Readyz:
         """Handle one ASGI connection."""
         upstreams = self._ports.upstream_states()
         status = "ready" if any(upstream.usable for upstream in upstreams) else "no usable upstream"
-        if self._ports.lifecycle.draining:
+        if self._ports.is_draining():
             status = "draining"
         report: Json = {
             "status": status,

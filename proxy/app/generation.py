@@ -139,7 +139,7 @@ class Generation:
             upstream_states=lambda: _upstream_states(config, breakers),
             tool_states=lambda: _tool_states(config, [*self.tool_servers.values()], self.registry.skipped()),
             state=process.state.readiness,
-            lifecycle=process.lifecycle,
+            is_draining=lambda: process.lifecycle.draining,
             scrape=telemetry.scrape,
             recent_requests=telemetry.recent_requests(config),
         )

@@ -9,11 +9,11 @@ import httpx
 
 from proxy import __version__
 from proxy.api.body_memory import available_memory
-from proxy.api.middleware.admission import Capacity
+from proxy.api.middleware.admission import Capacity, Lifecycle
 from proxy.app.adapters import SystemClock, tool_client
 from proxy.config import Config, ServerConfig, place_of
 from proxy.loop.errors import ConfigurationError
-from proxy.ports import Clock, Lifecycle
+from proxy.ports import Clock
 from proxy.redact import secrets_of
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry

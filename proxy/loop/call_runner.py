@@ -11,8 +11,8 @@ from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
-from proxy.ports import Audience, Clock, ExecuteTool, Observer, elapsed
-from proxy.timeouts import Deadline, within
+from proxy.ports import Audience, Clock, ExecuteTool, Observer
+from proxy.timeouts import Deadline, elapsed, within
 
 
 class CallRunner:
@@ -147,7 +147,7 @@ class CallRunner:
                 return await self._result(call)
             turn, began = self._turn, self._clock.monotonic()
             result = await self._result(call)
-            await self._audience.hear(CallEnded(turn, call, result, elapsed(self._clock, began)))
+            await self._audience.hear(CallEnded(turn, call, result, elapsed(began, self._clock.monotonic())))
             return result
 
     async def _result(self, call: ToolCall) -> ToolResult:
@@ -164,23 +164,23 @@ class CallRunner:
             output = await within(left, self._execute(call, self._context))
         except TimeoutError:
             self._deadline.end()
-            seconds = elapsed(clock, began)
+            seconds = elapsed(began, clock.monotonic())
             observe("tool.failed", **where, seconds=seconds, outcome=ToolTimeout.outcome)
             return results.failure(OUT_OF_TIME, outcome=ToolTimeout.outcome)
         except ToolError as exc:
-            observe("tool.failed", **where, seconds=elapsed(clock, began), outcome=exc.outcome, why=exc.why)
+            observe("tool.failed", **where, seconds=elapsed(began, clock.monotonic()), outcome=exc.outcome, why=exc.why)
             is_busy = isinstance(exc, ToolUnavailable) and exc.cause == "busy"
             outcome = "busy" if is_busy else exc.outcome
             if isinstance(exc, InvalidArguments):
                 return results.failure(str(exc), outcome=outcome)
             return self._counted(results.failure_of(call.name, str(exc), outcome=outcome, max_bytes=self._most_bytes))
         except asyncio.CancelledError:
-            observe("tool.abandoned", **where, seconds=elapsed(clock, began))
+            observe("tool.abandoned", **where, seconds=elapsed(began, clock.monotonic()))
             raise
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            observe("tool.crashed", **where, seconds=elapsed(clock, began), exc_info=True)
+            observe("tool.crashed", **where, seconds=elapsed(began, clock.monotonic()), exc_info=True)
             return results.failure(TOOL_FAILED)
-        end = {"seconds": elapsed(clock, began), "characters": len(output.text), **output.log_fields}
+        end = {"seconds": elapsed(began, clock.monotonic()), "characters": len(output.text), **output.log_fields}
         observe("tool.completed", **where, **end, content={"result": output.text})
         return self._counted(results.success(call.name, output, max_bytes=self._most_bytes))
 

@@ -11,11 +11,11 @@ from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_context import CallContext
 from proxy.loop.call_runner import CallRunner
 from proxy.loop.chat import Turn
-from proxy.loop.errors import ContextFull, ProxyError
+from proxy.loop.errors import ContextFull, ProxyError, fault_of
 from proxy.loop.run import Run
-from proxy.loop.shown import CallsAnswered
-from proxy.ports import Audience, Clock, EnoughShown, ExecuteTool, Observer, Upstream, elapsed, fault_of
-from proxy.timeouts import Deadline
+from proxy.loop.shown import CallsAnswered, EnoughShown
+from proxy.ports import Audience, Clock, ExecuteTool, Observer, Upstream
+from proxy.timeouts import Deadline, elapsed
 
 
 class Driver:
@@ -97,7 +97,7 @@ class Driver:
         try:
             turn = await upstream.complete(call, None if audience is None else audience.show, runner)
         except (ProxyError, asyncio.CancelledError) as exc:
-            where, seconds = {"turn": call.number, "upstream": upstream.name}, elapsed(self._clock, began)
+            where, seconds = {"turn": call.number, "upstream": upstream.name}, elapsed(began, self._clock.monotonic())
             if step := call.for_upstream(upstream.traits.answer_steps).step:
                 where["rung"] = step
             if isinstance(exc, ProxyError):
@@ -111,7 +111,7 @@ class Driver:
             upstream=upstream.name,  # a fallback may have answered
             upstream_model=upstream.model,
             response_model=turn.envelope.get("model"),
-            seconds=elapsed(self._clock, began),
+            seconds=elapsed(began, self._clock.monotonic()),
             finish_reason=turn.finish_reason,
             calls=len(turn.calls),
             usage=turn.usage,

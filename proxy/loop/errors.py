@@ -268,3 +268,8 @@ class ConfigurationError(Exception):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
+
+
+def fault_of(error: ProxyError) -> dict[str, object]:
+    """An error as the fields of an event."""
+    return {"code": error.code, "status": error.status, "why": error.why}

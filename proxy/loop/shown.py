@@ -60,4 +60,8 @@ class CallsAnswered(Struct, frozen=True):
     calls: tuple[AnsweredCall, ...]
 
 
+class EnoughShown(Exception):
+    """Raised by a `Show` if the client needs no more of the answer, which then ends here, as a success."""
+
+
 RunEvent: TypeAlias = TurnBegan | CallBegan | CallEnded | CallsAnswered

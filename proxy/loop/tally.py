@@ -189,3 +189,28 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
         for tool, number in tally.tool_calls.items():
             total.tool_calls[tool] = total.tool_calls.get(tool, 0) + number
     return total
+
+
+class Use(Struct):
+    """The use of one or more requests. `input_tokens` include `cached_tokens`."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    tool_calls: int = 0
+    cost: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """All tokens, as budgets count them."""
+        return self.input_tokens + self.output_tokens
+
+    def add(self, other: "Use") -> None:
+        """Add the tokens, calls and cost of another use to these; no sum exceeds 2^53, which every store can hold."""
+        for name in self.__struct_fields__:
+            setattr(self, name, min(getattr(self, name) + getattr(other, name), MOST_TOKENS))
+
+
+DAYS_KEPT = 31
+"""The number of days for which a client's use is kept by model."""

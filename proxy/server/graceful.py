@@ -12,7 +12,8 @@ from types import FrameType
 
 import uvicorn
 
-from proxy.ports import Lifecycle, NoObserver, Observer
+from proxy.api.middleware.admission import Lifecycle
+from proxy.ports import NoObserver, Observer
 from proxy.server import systemd
 from proxy.server.protocol import BoundedProtocol
 from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD

@@ -20,10 +20,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from proxy import __version__
+from proxy.api.middleware.admission import Lifecycle
 from proxy.app import Application, SystemClock, create_app
 from proxy.config import Config, ServerConfig
 from proxy.loop.errors import ConfigurationError
-from proxy.ports import Lifecycle, Observer
+from proxy.ports import Observer
 from proxy.redact import secrets_of
 from proxy.server import systemd
 from proxy.server.banner import banner

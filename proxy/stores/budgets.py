@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Final
 
-from proxy.ports import DAYS_KEPT, Use
+from proxy.loop.tally import DAYS_KEPT, Use
 
 _MONTH_LENGTH: Final = len("2026-11")  # the name of a day begins with the name of its month
 ALL_MODELS: Final = ""  # used as the name of the model for a month, which is not counted by model

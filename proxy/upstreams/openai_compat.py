@@ -17,9 +17,10 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamRefused
+from proxy.loop.shown import EnoughShown
 from proxy.loop.tally import credible
 from proxy.loop.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
-from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, RelayClient, Show
+from proxy.ports import CountUsage, EarlyCalls, RawRequest, RawResponse, RelayClient, Show
 from proxy.redact import redactor
 from proxy.upstreams.answers import as_stream, parse_completion
 from proxy.upstreams.endpoint import FOREIGN, Endpoint

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from proxy.breaker import Backoff, Breaker, BreakerState
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, Turn
-from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
+from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, fault_of
 from proxy.ports import (
     Clock,
     CountUsage,
@@ -30,9 +30,8 @@ from proxy.ports import (
     RelayClient,
     Show,
     UpstreamTraits,
-    elapsed,
-    fault_of,
 )
+from proxy.timeouts import elapsed
 from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
@@ -155,11 +154,11 @@ class Resilient:
                         exc.was_shown = True
                         raise
                     # Another choice of this request may have failed likewise, and switched already.
-                    if candidate is self.current and not await self._recover(exc, elapsed(clock, began)):
+                    if candidate is self.current and not await self._recover(exc, elapsed(began, clock.monotonic())):
                         raise
                 else:
                     guard.succeeded()
-                    seconds, first = elapsed(clock, began), attempt.first_after
+                    seconds, first = elapsed(began, clock.monotonic()), attempt.first_after
                     observe("upstream.answered", upstream=candidate.name, seconds=seconds, first=first)
                     return result
         finally:
@@ -245,7 +244,7 @@ class Attempt(Struct, eq=False):
     def show(self, shown: object) -> Awaitable[None]:
         """Pass a chunk on to the client, and record when the first one arrived."""
         if self.first_after is None:
-            self.first_after = elapsed(self._clock, self.began)
+            self.first_after = elapsed(self.began, self._clock.monotonic())
             # A probe that is being answered lets other calls in before its end.
             if self.guard is not None and self.guard.breaker.state is BreakerState.HALF_OPEN:
                 self.guard.succeeded()
@@ -280,7 +279,7 @@ class RelayEvents:
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         shared, name, model = self._shared, self._upstream.name, self._upstream.model
-        seconds = elapsed(shared.clock, self._began)
+        seconds = elapsed(self._began, shared.clock.monotonic())
         match exc:
             case None:
                 if shared.observes_relays:

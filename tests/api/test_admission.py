@@ -5,10 +5,9 @@ from collections import Counter
 
 import pytest
 
-from proxy.api.middleware.admission import Admission, Capacity, ConcurrencyLimit, StartThrottle
+from proxy.api.middleware.admission import Admission, Capacity, ConcurrencyLimit, Lifecycle, StartThrottle
 from proxy.config import ServerConfig
 from proxy.loop.errors import Overloaded
-from proxy.ports import Lifecycle
 
 
 async def waiting(limit, count, patience=60):

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.ports import Use
+from proxy.loop.tally import Use
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.redis.budgets import RedisBudgets
 from proxy.stores.sqlite.tables import SqliteBudgets

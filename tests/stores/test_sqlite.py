@@ -13,7 +13,7 @@ from proxy.app import SystemClock
 from proxy.config import StateConfig
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import ToolOutput
-from proxy.ports import Use
+from proxy.loop.tally import Use
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import MemoryStore
 from proxy.stores.shared import LEASE_SECONDS, StateUnavailable

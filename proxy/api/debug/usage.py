@@ -14,7 +14,8 @@ from proxy.api.middleware.use import ANYONE, kinds_of
 from proxy.config import BudgetConfig
 from proxy.loop.chat import Json
 from proxy.loop.errors import AdminOnly
-from proxy.ports import DAYS_KEPT, Ports, Use
+from proxy.loop.tally import DAYS_KEPT, Use
+from proxy.ports import Ports
 
 _COLUMNS = ("day", "model")
 _AMOUNTS = ("requests", "input", "cached", "output", "tool calls", "cost")

@@ -15,8 +15,7 @@ from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
-from proxy.loop.shown import RunEvent
-from proxy.ports import EnoughShown
+from proxy.loop.shown import EnoughShown, RunEvent
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _TEXT = (

@@ -9,6 +9,7 @@ pace in a burst. While the limit is reached, those that wait to start are starte
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,10 +18,25 @@ from proxy.api.body_memory import SHARE, BodyMemory, Share
 from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.config import ServerConfig
 from proxy.loop.errors import Overloaded, Stopping
-from proxy.ports import Lifecycle
 
 # With 256 connections, 16 did as much good.
 _STARTS_PER_ITERATION = 32
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Whether this process accepts new requests. The server sets it, the API acts on it.
+
+    draining           no new requests are accepted from clients directly; open ones may finish
+    refuses_forwarded  none from another proxy either, whose health check has had the time to fail
+    """
+
+    draining: bool = False
+    refuses_forwarded: bool = False
+
+    def refuses(self, *, forwarded: bool) -> bool:
+        """Whether a new request is refused, which may have been `forwarded` by another proxy."""
+        return self.draining and (self.refuses_forwarded or not forwarded)
 
 
 class Admission:

@@ -16,7 +16,8 @@ from proxy.api.messages import errors as messages_errors
 from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.loop import sse
 from proxy.loop.errors import CLIENT_CLOSED_REQUEST, InternalError, ModelNotFound, ProxyError, Stopping
-from proxy.ports import Clock, Observer, elapsed
+from proxy.ports import Clock, Observer
+from proxy.timeouts import elapsed
 
 _ERROR_SECONDS = 2.0
 _LONGEST_LOGGED = 100  # characters of the name of an unknown model
@@ -49,7 +50,7 @@ class RequestId:
             "probe.completed" if is_probe else "request.completed",
             **where,
             status=status,
-            seconds=elapsed(self._clock, began),
+            seconds=elapsed(began, self._clock.monotonic()),
             first_byte=response.first_byte,
             **({"event_stream": True} if response.is_event_stream else {}),
         )
@@ -115,7 +116,7 @@ class _Response(Struct):
                 if name == b"content-type":
                     self.is_event_stream = value.startswith(b"text/event-stream")
             self.status = message["status"]
-            self.first_byte = elapsed(self.clock, self.began)
+            self.first_byte = elapsed(self.began, self.clock.monotonic())
             stream = self.is_event_stream
             self.observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
             message = {**message, "headers": [*headers, (b"x-request-id", self.request_id.encode())]}

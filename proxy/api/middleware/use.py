@@ -15,7 +15,8 @@ from proxy.api.calendar import Period, day_of, period_of
 from proxy.api.middleware.clients import OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.config import BudgetConfig
 from proxy.loop.errors import BudgetExceeded
-from proxy.ports import Ports, Use
+from proxy.loop.tally import Use
+from proxy.ports import Ports
 
 ANYONE = "anyone"
 """The client whose use is counted where none are configured."""

@@ -7,7 +7,8 @@ month, with a field for each kind.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.ports import DAYS_KEPT, Budgets, Use
+from proxy.loop.tally import DAYS_KEPT, Use
+from proxy.ports import Budgets
 from proxy.stores.budgets import periods_of, total
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import StateUnavailable
