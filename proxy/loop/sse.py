@@ -27,8 +27,9 @@ Therefore the line of the comment belongs to the next event.
 """
 
 # An event holds at most one chunk. The longest legitimate chunk is a whole tool call without `tool_stream`, whose
-# arguments are bounded by the model's output of 131,072 tokens, far below this.
-MAX_EVENT_BYTES = 8 * 1024 * 1024
+# arguments are bounded by the model's output of 131,072 tokens, far below this. A larger event would keep a worker from
+# everybody else for more than 80 ms.
+MAX_EVENT_BYTES = 6 * 1024 * 1024
 
 # A CR at the end of the buffer may be half of a CRLF; then the LF is a harmless empty line before the next event.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")

@@ -18,8 +18,9 @@ from proxy.upstreams import failures
 
 # Enough of an error's body to hold its message.
 MAX_ERROR_BYTES = 64 * 1024
-# For a whole completion: the longest legitimate one has some 131,072 tokens of text, and a few images in base64.
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# For a whole completion: the longest legitimate one has some 131,072 tokens of text, and a few images in base64. To
+# parse it is one call into C, during which nothing else runs: some 60 ms for this much.
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
 # A redirect is an error as well: it would send the request, or the client, to an address that is not configured.
 _FIRST_BAD_STATUS = 300
 _COMPLETIONS = "/chat/completions"
