@@ -26,10 +26,10 @@ from proxy import request_context
 from proxy.api.event_stream import EventStream
 from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
+from proxy.execution.driver import Driver
 from proxy.loop import rawjson
 from proxy.loop.actions import Respond
 from proxy.loop.call_context import CallContext
-from proxy.loop.driver import Driver
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of, token_count
 from proxy.ports import Audience, ExecuteTool, Headers, Ports

@@ -1,1 +1,1 @@
-"""The tool loop: pure values and functions, with `driver` and `call_runner`, which run them on the event loop."""
+"""The tool loop: pure values and functions, which `execution` runs on the event loop."""

@@ -1,4 +1,4 @@
-"""Drives a Run. Only this module and `call_runner` of the loop do I/O.
+"""Drives a Run: with `call_runner` the only place where the loop meets I/O.
 
 Upstream calls and tools are awaited here, and events are sent to observers. The only decision made here is about time:
 once the deadline has passed, the run is told to end.
@@ -7,9 +7,9 @@ once the deadline has passed, the run is told to end.
 import asyncio
 from contextlib import suppress
 
+from proxy.execution.call_runner import CallRunner
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_context import CallContext
-from proxy.loop.call_runner import CallRunner
 from proxy.loop.chat import Turn
 from proxy.loop.errors import ContextFull, ProxyError, fault_of
 from proxy.loop.run import Run

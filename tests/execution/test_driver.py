@@ -3,9 +3,9 @@ import asyncio
 import orjson
 import pytest
 
+from proxy.execution.driver import Driver
 from proxy.loop.call_context import CallContext
 from proxy.loop.chat import ToolSpec
-from proxy.loop.driver import Driver
 from proxy.loop.errors import UpstreamError
 from proxy.loop.fence import unfenced
 from proxy.loop.prompts import OUT_OF_TIME
