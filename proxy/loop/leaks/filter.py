@@ -115,12 +115,13 @@ class LeakFilter(Struct):
         self._initials = self._openings.initials
 
     def feed(self, text: str) -> str:
-        """The text that may be shown now. Most pieces are a word or a sign that cannot belong to a call."""
+        """The text that may be shown now. Most pieces are words or a sign that cannot belong to a call."""
         if self._flows and len(text) <= _STEP:
-            word = text[1:] if text[:1] == " " else text
+            earlier, blank, word = text.rpartition(" ")
             is_plain = word.isalnum() and word.isascii() and word[0] not in self._initials
+            is_plain = is_plain and (not earlier or earlier.isalnum())
             if is_plain or self._is_plain(text):
-                self._before = before = text if is_plain and len(word) < len(text) else self._before + text
+                self._before = before = blank + word if is_plain and blank else self._before + text
                 if len(before) > _STEP:
                     self._before = before[-_CONTEXT:]
                 return text
