@@ -398,7 +398,7 @@ class Http1Response(Response):
     def _take(self, most: int | None = None) -> bytes:
         """Take the unread bytes of the body, at most `most`; if none is left, resume reading from the server."""
         pieces = self.parser.pieces
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = b"".join(pieces)  # a single one is not copied
         pieces.clear()
         if most is not None and len(data) > most:
             pieces.append(data[most:])

@@ -174,11 +174,12 @@ class ResponseParser:
                 self.reusable = False  # the further bytes belong to no request
         except (HttpParserError, HttpParserUpgrade) as exc:
             raise httpx.RemoteProtocolError(f"The response cannot be read: {exc}") from None
-        came = self.pieces[known:]
-        self._framing_bytes = len(data) - sum(map(len, came)) + (0 if came else self._framing_bytes)
+        came = self.pieces[known:] if known else self.pieces
+        size = len(data)
+        self._framing_bytes = size - sum(map(len, came)) + (0 if came else self._framing_bytes)
         if self._framing_bytes > MAX_FRAMING_BYTES + _FRAMING_OF_A_CHUNK * len(came):
             raise httpx.RemoteProtocolError("The response has too many bytes between its chunks.")
-        self._tail = data if len(data) > _LAST_LINE_ENDS else self._tail[-_LAST_LINE_ENDS:] + data
+        self._tail = data if size > _LAST_LINE_ENDS else self._tail[-_LAST_LINE_ENDS:] + data
         if self._message.is_complete:
             self.complete = True
             self.reusable = self.reusable and bool(self._tail[-_LAST_LINE_ENDS - 1 :].strip(b"\r\n"))

@@ -116,7 +116,8 @@ class Assembler:
         A chunk is known to differ in nothing else if it fits the pattern of the latest one (`patterns`). Each call
         returns the same chunk object with another delta, so that its other fields need not be read again.
         """
-        field, known = self.text_field, self._texts.fields[self.text_field]
+        field = self.text_field
+        known = self._texts.fields[field]
         known.length += len(text)
         if known.length > MOST_TEXT:
             raise TextTooLong
