@@ -100,7 +100,6 @@ class OpenAICompatible:
             early.drop()
             if self.counts_use and (turn.envelope or not isinstance(exc, ProxyError)):
                 early.count_unfinished(await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
-            self._redact(exc)
             raise
         usage = credible(turn.usage)
         if has_all_counts(usage):
@@ -122,10 +121,9 @@ class OpenAICompatible:
                 answer, changed = parse_completion(raw, self.profile, names, request)
             if request.get("tools"):
                 changed = clean_calls(answer, request) or changed
-        except (ProxyError, asyncio.CancelledError) as exc:
-            if self.counts_use and not isinstance(exc, ProxyError):
+        except asyncio.CancelledError:
+            if self.counts_use:
                 count(await self._used(None, request, len(content), float))
-            self._redact(exc)
             raise
         usage = answer.get("usage")
         if usage and self.price is not None:
@@ -165,7 +163,6 @@ class OpenAICompatible:
         except (ProxyError, asyncio.CancelledError) as exc:
             if not is_counted and (reader.written or not isinstance(exc, ProxyError)):
                 client.count(await used())
-            self._redact(exc)
             raise
 
     @asynccontextmanager
@@ -176,8 +173,17 @@ class OpenAICompatible:
             async with aclosing(await self.endpoint.send(*parts)) as response:
                 yield RawResponse(response.status, response.headers, self._body(response))
         except ProxyError as exc:
-            self._redact(exc)
+            self.redact(exc)
             raise
+
+    def redact(self, error: ProxyError) -> None:
+        """Mask the secrets in an error of this upstream, and make an error about the operator's account a 502."""
+        redact = redactor([*self.endpoint.credential.secrets, *self.endpoint.secrets])
+        for name in ("message", "type", "code", "param"):
+            if text := getattr(error, name):
+                setattr(error, name, clipped(redact(text)))
+        if isinstance(error, UpstreamRefused) and not self.of_client:
+            error.blame_operator(self.name, self.key_advice)
 
     @property
     def of_client(self) -> bool:
@@ -255,17 +261,6 @@ class OpenAICompatible:
         if sse.begins_stream(begin):
             return begin
         return as_stream(begin + await self.endpoint.read_whole(response))
-
-    def _redact(self, error: BaseException) -> None:
-        """Mask the secrets in an error, and make an error about the operator's account a 502."""
-        if not isinstance(error, ProxyError):
-            return
-        redact = redactor([*self.endpoint.credential.secrets, *self.endpoint.secrets])
-        for name in ("message", "type", "code", "param"):
-            if text := getattr(error, name):
-                setattr(error, name, clipped(redact(text)))
-        if isinstance(error, UpstreamRefused) and not self.of_client:
-            error.blame_operator(self.name, self.key_advice)
 
 
 async def _read_all(stream: bytes, reader: _Reader) -> None:

@@ -148,6 +148,7 @@ class Resilient:
                     # The first failure matters more than a feature that the fallback does not have.
                     raise failure from exc
                 except ProxyError as exc:
+                    candidate.redact(exc)
                     failure = exc
                     self._count_failure(guard, exc, spare=has_fallback)
                     if attempt.was_shown:  # another attempt would repeat it

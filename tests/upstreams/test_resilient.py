@@ -59,6 +59,9 @@ class Candidate:
             raise outcome
         return outcome
 
+    def redact(self, error):
+        pass
+
     async def relay(self, body, request, count):
         return await self.complete(None, None)
 
