@@ -128,7 +128,7 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
 
             return serper_tool(name, entry, resources.client, resources.clock, resources.pages)
         case SerperScrapeConfig():
-            from proxy.tools.web.serper_scrape import serper_scrape_tool
+            from proxy.tools.search.serper_scrape import serper_scrape_tool
 
             return serper_scrape_tool(name, entry, resources.client, resources.pages)
         case ZaiSearchConfig():

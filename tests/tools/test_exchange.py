@@ -14,9 +14,9 @@ from proxy.loop.results import ToolUnavailable
 from proxy.tools.exchange import Request, send
 from proxy.tools.result_cache import local_caches
 from proxy.tools.search.serper import serper_tool
+from proxy.tools.search.serper_scrape import serper_scrape_tool
 from proxy.tools.search.zai import zai_search_tool
 from proxy.tools.web.pages import PageCache
-from proxy.tools.web.serper_scrape import serper_scrape_tool
 from tests.fakes import FakeClock
 from tests.serving import serving
 

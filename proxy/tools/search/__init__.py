@@ -1,1 +1,1 @@
-"""Web search: providers as descriptions, and the tools that search with them."""
+"""Web search: providers as descriptions, and the tools that ask search services, serper.dev for pages as well."""

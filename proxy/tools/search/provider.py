@@ -24,7 +24,7 @@ from proxy.tools.search.hits import first_of, hit_of, merged_by_page, plain_text
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in, parsed
-from proxy.tools.search.urls import canonical
+from proxy.tools.web.urls import canonical
 
 KEYLESS = "none"
 """The `api_key` of a provider that is called without a key."""

@@ -21,7 +21,6 @@ from proxy.http.connect import client_context
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.loop.search import SearchFilters
 from proxy.ports import Clock
-from proxy.tools.search.urls import canonical
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.web.client import Answer, PageClient, PageSession
@@ -30,6 +29,7 @@ from proxy.tools.web.network import Resolve, SystemResolver
 from proxy.tools.web.page import Page, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache
 from proxy.tools.web.text import check_content_type, installed_pdf_reader, read_page
+from proxy.tools.web.urls import canonical
 
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
 

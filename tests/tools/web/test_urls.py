@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.search import covers
-from proxy.tools.search.urls import canonical, page_key
+from proxy.tools.web.urls import canonical, page_key
 
 hosts = st.sampled_from(
     ["example.com", "WWW.Example.com", "a.b.example.co.uk", "xn--kln-sna.de", "köln.de", "127.0.0.1", "[::1]"]

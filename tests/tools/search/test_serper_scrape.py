@@ -6,8 +6,8 @@ import respx
 from proxy.config import SerperScrapeConfig
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.result_cache import local_caches
+from proxy.tools.search.serper_scrape import serper_scrape_tool
 from proxy.tools.web.pages import PageCache
-from proxy.tools.web.serper_scrape import serper_scrape_tool
 from tests.fakes import FakeClock
 
 PAGE = {

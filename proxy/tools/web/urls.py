@@ -1,4 +1,4 @@
-"""URLs of search results: one form for each page, without tracking parameters. Pure.
+"""URLs of pages: one form for each page, without tracking parameters. Pure.
 
 `canonical` makes the URL that model and client get: a model copies a shorter URL without mistakes. `page_key` is equal
 for two URLs of the same page, and is never shown.
