@@ -54,6 +54,7 @@ class CallRunner:
         self._early: TurnDecisions | None = None  # about the complete calls of the turn so far
         self._announced: set[ToolCall] = set()  # of the turn
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
+        self._ended: dict[ToolCall, CallEnded] = {}  # those of them that the client has not been told of
 
     async def begin_turn(self, number: int) -> None:
         """Begin a turn, to which all calls belong that start from now on, and tell the client unless it is repeated."""
@@ -91,6 +92,7 @@ class CallRunner:
         for task in self._started.values():
             task.cancel()
         self._started.clear()
+        self._ended.clear()
 
     def count_unfinished(self, used: Json | None) -> None:
         """Count the tokens of an upstream call that ended without a turn."""
@@ -112,6 +114,8 @@ class CallRunner:
             tasks.append(task)
             if not task.done():
                 running.append(task)
+            elif self._audience is not None:
+                await self._audience.hear(self._ended.pop(call))
         if self._started:
             self.drop()
         # Not task by task: a cancellation would end only the first task, and its slot would go to a call of no use.
@@ -141,13 +145,20 @@ class CallRunner:
         self.were_shown = was_shown or self.were_shown
 
     async def _call(self, call: ToolCall) -> ToolResult:
-        """Run one call, as soon as fewer than `max_parallel_tools` are running, and tell the client of its end."""
+        """Run one call, as soon as fewer than `max_parallel_tools` are running, and tell the client of its end.
+
+        The end of a call that the run may still refuse is kept until the turn is complete.
+        """
         async with self._slots:
             if self._audience is None:
                 return await self._result(call)
             turn, began = self._turn, self._clock.monotonic()
             result = await self._result(call)
-            await self._audience.hear(CallEnded(turn, call, result, elapsed(began, self._clock.monotonic())))
+            ended = CallEnded(turn, call, result, elapsed(began, self._clock.monotonic()))
+            if call in self._started:
+                self._ended[call] = ended
+            else:
+                await self._audience.hear(ended)
             return result
 
     async def _result(self, call: ToolCall) -> ToolResult:

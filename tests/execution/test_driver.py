@@ -2,6 +2,7 @@ import asyncio
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from proxy.execution.driver import Driver
 from proxy.loop.call_context import CallContext
@@ -10,6 +11,7 @@ from proxy.loop.errors import UpstreamError
 from proxy.loop.fence import unfenced
 from proxy.loop.prompts import OUT_OF_TIME
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
+from proxy.loop.shown import CallBegan, CallEnded
 from proxy.upstreams.profile import OPENAI
 from tests.fakes import FakeClock
 from tests.playbook import call, calls, run_of, says
@@ -69,11 +71,27 @@ class Heard(list):
         return [event for event, _ in self]
 
 
-async def drive(upstream, work, *, clock=None, heard=None, **limits):
+class Client:
+    """Remembers what it is told of a run."""
+
+    wants_answers = False
+
+    def __init__(self):
+        self.heard = []
+
+    async def show(self, chunk):
+        pass
+
+    async def hear(self, event):
+        self.heard.append(event)
+        return True
+
+
+async def drive(upstream, work, *, clock=None, heard=None, audience=None, **limits):
     toolset = Toolset(work)
     driver = Driver(toolset.execute, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
     run = run_of(tools=[TOOL], **limits)
-    answer = await driver.drive(run, upstream=upstream, context=CallContext(), audience=None)
+    answer = await driver.drive(run, upstream=upstream, context=CallContext(), audience=audience)
     return answer, toolset
 
 
@@ -132,6 +150,29 @@ async def test_a_call_that_was_started_early_and_is_refused_with_its_turn_ends_b
     answer, _ = await drive(Writing(calls(call(id="a"), tokens=20), says("Done")), work, max_total_tokens=10)
     assert (answer.message["content"], answer.stop) == ("Done", "max_total_tokens")
     assert answer.tally.total_tool_calls == 1  # it was begun
+
+
+@pytest.mark.parametrize(("reason", "ends"), [("tool_calls", 1), ("length", 0)])
+async def test_a_client_is_told_of_the_end_of_an_early_call_only_if_its_turn_was_not_cut_off(reason, ends):
+    ended = asyncio.Event()
+
+    async def work(one):
+        ended.set()
+        return one.id
+
+    class Writing(Upstream):
+        async def complete(self, made, show, early):
+            if not self.calls:
+                await early.announce(call(id="a"), None, start=True)
+                await ended.wait()
+                await asyncio.sleep(0)  # the call has its result
+            return await super().complete(made, show, early)
+
+    client = Client()
+    turn = replace(calls(call(id="a"), text="Half"), finish_reason=reason)
+    await drive(Writing(turn, says("Done")), work, audience=client)
+    assert [isinstance(event, CallBegan) for event in client.heard].count(True) == 1
+    assert [isinstance(event, CallEnded) for event in client.heard].count(True) == ends
 
 
 async def test_no_more_calls_run_at_a_time_than_permitted():
