@@ -203,14 +203,13 @@ class Blocks:
         return events + (self._write_input("".join(call.pieces)) if call.pieces else [])
 
     def _write_input(self, text: str) -> Events:
-        self._pieces.append(text)
         self._has_ended = self._scanner.feed(text) is not None or self._has_ended
         if self._is_object is None and (begun := text.lstrip(JSON_BLANKS)):
             self._is_object = begun.startswith("{")
-        if not self._is_object:
-            return []
-        shown = self._commas.feed(text)
-        return [self._input_delta(shown)] if shown else []
+        if self._is_object:
+            text = self._commas.feed(text)
+        self._pieces.append(text)
+        return [self._input_delta(text)] if self._is_object and text else []
 
     def _close(self) -> Events:
         """Close the open block."""
@@ -230,8 +229,9 @@ class Blocks:
                 block["signature"] = self._sign(signed)
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
-                block["input"] = parsed_input(whole, self.mended)
-                if written := self._commas.close() if self._is_object else _shown_input(whole):
+                rest = self._commas.close()
+                block["input"] = parsed_input(whole + rest, self.mended)
+                if written := rest if self._is_object else _shown_input(whole):
                     events.append(self._input_delta(written))
         self.open_type = ""
         self._pieces.clear()

@@ -107,7 +107,7 @@ class MessageBuilder(Fold[ShownCall]):
 
     def grow_text(self, text: str) -> int | None:
         """Add to the open text if one delta describes the change; the index of its block, or None if not."""
-        if self.blocks.open_type != "text" or self._stop is not None:
+        if self.blocks.open_type != "text" or self._stop is not None or self._hold_text:
             return None
         self._position += len(text)
         return self.blocks.grow_text(text)

@@ -155,7 +155,7 @@ async def test_the_input_of_a_clients_call_is_an_object_in_however_many_pieces_i
         ('{"door": "a"', {"door": "a"}),
         ('{"door": 1', {"INVALID_JSON": '{"door": 1'}),
         ('{"door": 1} {"door": 2}', {"INVALID_JSON": '{"door": 1} {"door": 2}'}),
-        ('{"door": 18446744073709551617,}', {"INVALID_JSON": '{"door": 18446744073709551617,}'}),
+        ('{"door": 18446744073709551617,}', {"door": 18446744073709551617}),
     ],
 )
 async def test_broken_input_of_a_clients_call_is_mended_like_that_of_the_servers(upstream, arguments, shown):
@@ -163,6 +163,16 @@ async def test_broken_input_of_a_clients_call_is_mended_like_that_of_the_servers
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=False, tools=[DOOR])
     assert message["content"][0]["input"] == shown
+
+
+@BOTH
+async def test_commas_before_a_bracket_are_taken_out_of_an_input_even_if_its_turn_was_broken_off(upstream, streaming):
+    opening = {"index": 0, "id": "u1", "type": "function"}
+    call = {**opening, "function": {"name": "open_door", "arguments": '{"door": [1,],}'}}
+    upstream.replies = [stream(chunk({"tool_calls": [call]}), chunk({}, "length"))]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[DOOR])
+    assert message["content"][0]["input"] == {"door": [1]}
 
 
 async def test_the_input_of_a_call_that_was_broken_off_is_not_mended(upstream):
