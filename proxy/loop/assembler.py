@@ -150,8 +150,10 @@ class Assembler:
             raise UpstreamError("The upstream's answer has no finish_reason.")
         self._usage, self._envelope, self._choice = completion.pop("usage", None) or None, completion, choice
         self._others.message = message
-        self._texts.fold_whole(message, is_cut=self._finish_reason in BROKEN_OFF)
-        if entries := message.get("tool_calls"):
+        entries = message.get("tool_calls")
+        text_is_last = not (entries or message.get("refusal"))
+        self._texts.fold_whole(message, is_cut=text_is_last and self._finish_reason in BROKEN_OFF)
+        if entries:
             self.calls.add_whole(entries)
         for leak in self._texts.leaks(has_calls=bool(entries)):
             self.calls.add_leaked(leak)
@@ -244,14 +246,15 @@ class Assembler:
             self._others.fold(delta)
         active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
         if active or fragments:
-            # The rest of the thoughts is shown before the answer continues, and the rest of both before the calls.
-            goes_on = ["content"] if "content" in active else active
+            # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
+            # and the rest of all before the calls.
+            goes_on = next(([name] for name in ("refusal", "content") if name in active), active)
             self._texts.close(delta, keep_open=[] if fragments else goes_on)
         self._shown.show(delta)
-        if fragments:
-            if shown := self.calls.add(fragments):
-                delta["tool_calls"] = shown
-            self._shown.close(delta, is_followed=not shown)  # the turn's text stands before its calls
+        if fragments and (shown := self.calls.add(fragments)):
+            delta["tool_calls"] = shown
+        if fragments or "refusal" in active:  # the turn's text stands before both
+            self._shown.close(delta, is_followed="tool_calls" not in delta and "refusal" not in active)
         if not delta.keys() <= FOLDED_KEYS:
             is_followed = bool(self.calls.so_far) and not self.calls.client_count
             self._others.show(delta, is_followed=is_followed)

@@ -67,6 +67,22 @@ async def test_a_whole_answer_in_place_of_a_stream_can_call_tools():
 
 
 @pytest.mark.parametrize("headers", [IN_THE_LOOP, RELAYED])
+async def test_a_whole_answer_in_place_of_a_stream_may_hold_text_a_refusal_and_calls(headers):
+    answer = completion("Found it", refusal="No", calls=[("up-1", "mine", {"a": 1})])
+    upstream = FakeUpstream([Reply([orjson.dumps(answer)])])
+    tools = [{"type": "function", "function": {"name": "mine"}}]
+    async with (
+        proxy_of(upstream, more=OFFER) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as sdk,
+        sdk.chat.completions.stream(**ASK, tools=tools, extra_headers=headers) as events,
+    ):
+        [choice] = (await events.get_final_completion()).choices
+    [call] = choice.message.tool_calls
+    assert (choice.message.content, choice.message.refusal, choice.finish_reason) == ("Found it", "No", "tool_calls")
+    assert (call.function.name, orjson.loads(call.function.arguments)) == ("mine", {"a": 1})
+
+
+@pytest.mark.parametrize("headers", [IN_THE_LOOP, RELAYED])
 async def test_an_error_in_place_of_events_keeps_its_status(headers):
     error = b'{"error": {\n"message": "slow down", "code": 429}}'
     upstream = FakeUpstream([Reply([error], content_type="text/event-stream")])

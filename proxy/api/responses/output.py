@@ -97,7 +97,7 @@ class OutputBuilder(Fold[SearchCall | McpCall]):
 
     def grow_text(self, text: str) -> bytes:
         """Add to the open text if one delta describes the change; see `Message.grow_text`."""
-        if not isinstance(self._current, Message):
+        if not isinstance(self._current, Message) or self._hold_text:
             return b""
         self._position += len(text)
         return self._current.grow_text(text)
