@@ -557,7 +557,15 @@ BARE = [
     'web_search({"query": "x"',
     '[TOOL_CALLS][{"name": "web_search"}]',
 ]
-WORDS = ["web_search (noun): looking.", "web_search(x) is what I called.", "web_search {a} and {b}", "door (open)", ""]
+WORDS = [
+    "[web_search](https://a.example)",
+    "Action: web_search",
+    "web_search (noun): looking.",
+    "web_search(x) is what I called.",
+    "web_search {a} and {b}",
+    "door (open)",
+    "",
+]
 
 
 @pytest.mark.parametrize(("text", "is_call"), [*((text, True) for text in BARE), *((text, False) for text in WORDS)])

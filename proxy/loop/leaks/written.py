@@ -30,13 +30,21 @@ _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
 # A string, whose brackets do not count, or a bracket. The string is possessive and may end with the text, so that a
 # text of quotation marks and backslashes is read only once.
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[()\[\]{}]', re.DOTALL)
-# A call in harmony without its marks, or in the syntax of a programming language.
-_WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*+((?:to=)?[\w.-]++)(?:\s*+json)?+\s*+[({]")
-# The beginnings of calls of Hermes, Llama, Mistral, Anthropic and DeepSeek, and GLM's mark before a tool's result.
+# A call in harmony without its marks, Kimi's without its own (`functions.web_search:0{`), or in the syntax of a
+# programming language.
+_WRITTEN_CALL = re.compile(
+    r"(?:assistant)?(?:analysis|commentary)?\s*+((?:to=)?[\w.-]++)(?::\d{1,4})?(?:\s*+json)?+\s*+[({]"
+)
+# The beginnings of calls of Hermes, Llama, Mistral, Anthropic, MiniMax, Gemma and DeepSeek, and GLM's mark before a
+# tool's result.
 _FORMATS = (
     "<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<function=", "<invoke ", "[TOOL_CALLS]",
-    "<|python_tag|>", "<\uff5ctool", "<|observation|>",
+    "<minimax:tool_call>", "<|tool_call>", "<|python_tag|>", "<\uff5ctool", "<\uff5cDSML", "<|observation|>",
 )  # fmt: skip
+# A call as ReAct's prompts have it.
+_REACT = re.compile(r"(?:Thought:[^\n]*\n\s*+)?Action:[ \t]*+([\w.-]{1,128})[ \t]*+\nAction Input:", re.ASCII)
+# The keys under which models write the name of the tool that an object calls.
+_NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
 _CHANNELS = re.compile(r"(?:assistant)?analysis.*assistantfinal", re.DOTALL)  # harmony without its marks
 _CHANNEL_BEGUN = re.compile(r"(?:assistant)?analysis")
 _KIMIS_MARKS = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
@@ -82,10 +90,11 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[
     if is_browsers_call(value):
         return asked_json() is not AskedJson.BY_FORMAT
     if isinstance(value, dict):
-        is_named = isinstance(name := value.get("name"), str) and bare_name(name) in tools
+        names = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
+        is_named = any(bare_name(name) in tools for name in names)
         is_call = is_named or fitting_tool(value, tools) is not None or BROWSER_ARGUMENTS.issuperset(value)
         return bool(value) and is_call and asked_json() is AskedJson.NO
-    is_raw = text.startswith(_FORMATS) or _ONLY_TOKENS.fullmatch(text) is not None
+    is_raw = _opens_call(text, tools) or _ONLY_TOKENS.fullmatch(text) is not None
     return is_raw or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
 
 
@@ -107,9 +116,14 @@ def _may_be_bare_call(text: str, tools: Mapping[str, Json]) -> bool:
     if any(char == "{" and _may_be_call(text[at:], tools) for at, char in enumerate(text[:PROOF_CHARACTERS])):
         return True
     begun = _FENCE_BEGUN.sub("", text.lstrip(), count=1).lstrip()
-    written = _WRITTEN_CALL.match(begun)
+    written = _WRITTEN_CALL.match(begun.removeprefix("["))
     is_written = written is not None and bare_name(written[1]) in tools
-    return begun.startswith(("{", *_FORMATS)) or _CHANNEL_BEGUN.match(begun) is not None or is_written
+    return begun.startswith("{") or _opens_call(begun, tools) or _CHANNEL_BEGUN.match(begun) is not None or is_written
+
+
+def _opens_call(text: str, tools: Mapping[str, Json]) -> bool:
+    """Whether a text begins with a raw format for calls, or as ReAct calls one of the tools."""
+    return text.startswith(_FORMATS) or ((react := _REACT.match(text)) is not None and bare_name(react[1]) in tools)
 
 
 def _may_be_call(begun: str, tools: Mapping[str, Json]) -> bool:
@@ -148,6 +162,8 @@ def _names_calls(value: object, tools: Mapping[str, Json]) -> bool:
 
 def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:
     """Whether a text consists of calls: `web_search ("x")` is a call, `search (noun): ...` only begins like one."""
+    if text.startswith("[") and text.endswith("]"):  # a list of calls, as Llama 4 writes it
+        text = text[1:-1]
     at = 0
     while written := _WRITTEN_CALL.match(text, at):
         if bare_name(written[1]) not in tools:
