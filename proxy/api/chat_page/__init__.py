@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.debug.html import Html, headers_for, join, tag
+from proxy.api.debug.html import Html, document, headers_for, tag
 from proxy.api.exchange import send_bytes
 
 _HERE: Final = Path(__file__).parent
@@ -30,15 +30,6 @@ class ChatPage:
 
 
 def _page() -> Html:
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", "Chat - toolproxy"),
-        tag("style", Html(_STYLE)),
-    )
     settings = tag(
         "div",
         tag("strong", "toolproxy"),
@@ -52,5 +43,4 @@ def _page() -> Html:
     send = tag("button", "Send", type="submit", id="send")
     form = tag("form", question, send, id="form")
     talk = tag("main", empty, id="talk", aria_live="polite")
-    body = tag("body", tag("header", settings), talk, form, tag("script", Html(_SCRIPT)))
-    return join(Html("<!doctype html>"), tag("html", head, body, lang="en"))
+    return document("Chat", tag("header", settings), talk, form, style=_STYLE, script=_SCRIPT)

@@ -49,15 +49,8 @@ def join(*children: Child) -> Html:
     return Html("".join(parts))
 
 
-def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
-    """A whole page.
-
-    Args:
-        title: the title of the window.
-        body: the elements below the navigation.
-        current: the path that the navigation marks as the current one.
-        is_live: whether the script keeps the page up to date.
-    """
+def document(title: str, *body: Child, style: str, script: str) -> Html:
+    """A whole page, with its style and its script."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -65,18 +58,28 @@ def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
         tag("meta", name="color-scheme", content="light dark"),
         tag("link", rel="icon", href="data:,"),
         tag("title", f"{title} - toolproxy"),
-        tag("style", Html(STYLE)),
+        tag("style", Html(style)),
     )
+    end = tag("script", Html(script))
+    return join(Html("<!doctype html>"), tag("html", head, tag("body", *body, end), lang="en"))
+
+
+def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
+    """A page of `/debug`.
+
+    Args:
+        title: the title of the window.
+        body: the elements below the navigation.
+        current: the path that the navigation marks as the current one.
+        is_live: whether the script keeps the page up to date.
+    """
     links = [
         tag("a", name, href=path, aria_current="page" if path == current else None)
         for path, name in (("/debug", "Requests"), ("/debug/usage", "Usage"))
     ]
     navigation = tag("nav", tag("strong", "toolproxy"), *links, aria_label="Pages")
     main = tag("main", *body, data_live=is_live)
-    script = tag("script", Html(SCRIPT))
-    return join(
-        Html("<!doctype html>"), tag("html", head, tag("body", tag("header", navigation), main, script), lang="en")
-    )
+    return document(title, tag("header", navigation), main, style=STYLE, script=SCRIPT)
 
 
 def _source_of(text: str) -> str:
