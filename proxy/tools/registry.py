@@ -180,9 +180,9 @@ class Registry:
         for tried, following in zip_longest(chain, chain[1:]):
             is_search = tried.tool.searches or entry.tool.searches
             seconds = min(tried.tool.timeout or context.default_timeout, context.max_timeout)
-            attempt = _Attempt(tried, context.scope, has_fallback=following is not None)
+            attempt = _Attempt(tried, context.scope, filters, has_fallback=following is not None)
             try:
-                return await self._answer(attempt, call, seconds, filters, is_search=is_search)
+                return await self._answer(attempt, call, seconds, is_search=is_search)
             except ToolError as exc:
                 if following is None or isinstance(exc, (InvalidArguments, NotUnderstood)):
                     raise
@@ -191,9 +191,7 @@ class Registry:
                     self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
         raise AssertionError("the last tool of a chain returns or raises")
 
-    async def _answer(
-        self, attempt: "_Attempt", call: ToolCall, seconds: float, filters: SearchFilters, *, is_search: bool
-    ) -> ToolOutput:
+    async def _answer(self, attempt: "_Attempt", call: ToolCall, seconds: float, *, is_search: bool) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit."""
         tool = attempt.entry.tool
         if len(call.arguments) > _LONG_ARGUMENTS:
@@ -203,33 +201,33 @@ class Registry:
         if len(call.arguments) <= _LONG_ARGUMENTS:
             attempt.entry.last_read = call.arguments, history
         if is_search:
-            filters = filters_of_call(filters, arguments, tool.parameters)
+            attempt.filters = filters_of_call(attempt.filters, arguments, tool.parameters)
         try:
             if attempt.entry.state.cache is None:
-                output = await within(seconds, self._run(attempt, arguments, filters))
+                output = await within(seconds, self._run(attempt, arguments))
             else:
                 async with asyncio.timeout(seconds):
-                    output = await self._cached(attempt, attempt.entry.state.cache, arguments, filters)
+                    output = await self._cached(attempt, attempt.entry.state.cache, arguments)
         except TimeoutError as exc:
             if attempt.was_begun:  # not if it has only waited for a slot, or for an equal call
                 self._failed(attempt, None)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
-        if filters is NO_FILTERS or not filters.has_rules:
+        if attempt.filters is NO_FILTERS or not attempt.filters.has_rules:
             return output
-        return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
+        return permitted(output, attempt.filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 
-    async def _cached(self, attempt: "_Attempt", cache: Results, arguments: Json, filters: SearchFilters) -> ToolOutput:
+    async def _cached(self, attempt: "_Attempt", cache: Results, arguments: Json) -> ToolOutput:
         """The output for a call, from the cache or from the tool."""
         tool, was_run = attempt.entry.tool, False
 
         async def run() -> ToolOutput:
             nonlocal was_run
             was_run = True
-            return await self._run(attempt, arguments, filters)
+            return await self._run(attempt, arguments)
 
-        asked = [arguments, filters] if tool.run_filtered and filters != NO_FILTERS else arguments
+        asked = [arguments, attempt.filters] if tool.run_filtered and attempt.filters != NO_FILTERS else arguments
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
         output = await cache.get_or_run(f"{attempt.scope}\n{tool.version}\n{key}", run)
         if was_run:
@@ -237,7 +235,7 @@ class Registry:
         self._observe("tool.cache_hit", tool=tool.name)
         return output if output.cost is None else replace(output, cost=0)
 
-    async def _run(self, attempt: "_Attempt", arguments: Json, filters: SearchFilters) -> ToolOutput:
+    async def _run(self, attempt: "_Attempt", arguments: Json) -> ToolOutput:
         """Call the tool once it has a slot, unless its circuit breaker is open, for which the outcome counts once."""
         state = attempt.entry.state
         async with state.slots:
@@ -247,9 +245,9 @@ class Registry:
             attempt.was_begun = True
             try:
                 if attempt.entry.tool.retries:
-                    output = await self._with_retries(attempt.entry.tool, arguments, filters)
+                    output = await self._with_retries(attempt.entry.tool, arguments, attempt.filters)
                 else:
-                    output = await _call_once(attempt.entry.tool, arguments, filters)
+                    output = await _call_once(attempt.entry.tool, arguments, attempt.filters)
             except ToolUnavailable as exc:
                 self._failed(attempt, exc)
                 raise
@@ -300,10 +298,14 @@ class _Entry:
 
 
 class _Attempt:
-    """One tool's turn at a call, which another tool may answer if it fails; `was_begun`: the tool itself was called."""
+    """One tool's turn at a call, within the `filters` of the request and the call; another tool may answer if it fails.
 
-    def __init__(self, entry: _Entry, scope: str, *, has_fallback: bool) -> None:
+    `was_begun`: the tool itself was called.
+    """
+
+    def __init__(self, entry: _Entry, scope: str, filters: SearchFilters, *, has_fallback: bool) -> None:
         self.entry = entry
         self.scope = scope
+        self.filters = filters
         self.has_fallback = has_fallback
         self.was_begun = False
