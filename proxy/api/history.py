@@ -42,7 +42,7 @@ def assistant_message(text: str, thoughts: Sequence[str], calls: Sequence[PastCa
     return message
 
 
-def with_results(message: Json, results: Iterable[PastResult | None], *, above_pictures: str = "") -> Iterator[Json]:
+def with_results(message: Json, results: Iterable[PastResult], *, above_pictures: str = "") -> Iterator[Json]:
     """The messages of a turn, given that of the assistant; none for thoughts only, which some upstreams refuse.
 
     `above_pictures` is a sentence before the pictures, where they do not become a part of what the user says next.
@@ -50,10 +50,12 @@ def with_results(message: Json, results: Iterable[PastResult | None], *, above_p
     if not (message.get("content") or message.get("refusal") or message.get("tool_calls")):
         return
     yield message
+    if not (calls := message.get("tool_calls")):
+        return
     pictures: list[Json] = []
-    for call, result in zip(message.get("tool_calls") or (), results, strict=True):
-        yield {"role": "tool", "tool_call_id": call["id"], "content": result and result.text}
-        pictures += result.pictures if result else ()
+    for call, result in zip(calls, results, strict=True):
+        yield {"role": "tool", "tool_call_id": call["id"], "content": result.text}
+        pictures += result.pictures
     if pictures:
         heading = [{"type": "text", "text": above_pictures}] if above_pictures else []
         yield {"role": "user", "content": [*heading, *pictures]}
@@ -72,4 +74,7 @@ def joined_text(parts: Iterable[Json], between: str) -> str:
 
 def content_of(parts: list[Json], between: str) -> str | list[Json]:
     """The content of a message in its simplest form: a string unless it has pictures."""
-    return parts if any(part["type"] != "text" for part in parts) else joined_text(parts, between)
+    for part in parts:
+        if part["type"] != "text":
+            return parts
+    return joined_text(parts, between)

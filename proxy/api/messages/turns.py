@@ -59,7 +59,7 @@ class ReplayedTurn(Struct):
         """The turn in the chat; the pictures of its results become a part of what the user says next."""
         message = assistant_message("".join(self.texts), self.thoughts, self.calls)
         message = self.carried.put_into(message) if self.carried else message
-        return with_results(message, [call.result for call in self.calls])
+        return with_results(message, [call.result for call in self.calls if call.result])
 
 
 def read_call(block: Json, where: str) -> ReplayedCall:

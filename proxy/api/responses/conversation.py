@@ -223,9 +223,11 @@ class _Writer:
             return
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
         self._texts, self._thoughts, self._calls = [], [], []
-        self._write(assistant_message("\n\n".join(texts), thoughts, calls), [call.result for call in calls])
+        self._write(
+            assistant_message("\n\n".join(texts), thoughts, calls), [call.result for call in calls if call.result]
+        )
 
-    def _write(self, message: Json, results: Iterable[PastResult | None]) -> None:
+    def _write(self, message: Json, results: Iterable[PastResult]) -> None:
         self.messages += with_results(message, results, above_pictures=PICTURES)
 
     def _result_of(self, call_id: str) -> PastResult:
