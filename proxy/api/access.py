@@ -84,14 +84,14 @@ class AccessPolicy(Struct, frozen=True):
     ignored: tuple[str, ...]
     offer: Offer
 
-    def applied_to(self, chat: Json, *, calls_left: int | None) -> tuple[Limits, tuple[ToolSpec, ...], Offer]:
-        """The limits, the usable server tools and the offer of one request, which may lower limits and name tools.
+    def applied_to(self, chat: Json, *, calls_left: int | None) -> tuple[Limits, tuple[ToolSpec, ...]]:
+        """The limits and the usable server tools of one request, which may lower limits.
 
         Args:
             chat: the request.
             calls_left: the tool calls that the client's budget permits; None: any number.
         """
-        limits, tools, offer = self.limits, self.tools, self.offer
+        limits, tools = self.limits, self.tools
         if calls_left is not None:
             limits = limits.with_calls_at_most(calls_left // (chat.get("n") or 1), Stop.BUDGET)
         if (max_tool_calls := chat.get("max_tool_calls")) is not None:
@@ -99,9 +99,13 @@ class AccessPolicy(Struct, frozen=True):
             tools = tools if limits.allow_tools else ()
         if chat.get("parallel_tool_calls") is False:
             limits = replace(limits, max_parallel_tools=1)
-        if tools is not self.tools or not OFFER_FIELDS.isdisjoint(chat):
-            offer = make_offer(chat, tools, self.selection)
-        return limits, tools, offer
+        return limits, tools
+
+    def offer_to(self, chat: Json, tools: tuple[ToolSpec, ...]) -> Offer:
+        """The offer of one request, which may declare tools, of which `tools` are those that it may use."""
+        if tools is self.tools and OFFER_FIELDS.isdisjoint(chat):
+            return self.offer
+        return make_offer(chat, tools, self.selection)
 
 
 class AccessPolicies:

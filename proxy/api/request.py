@@ -7,10 +7,11 @@ from typing import Any
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import Scope
 
 from proxy import request_context
-from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
+from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, AccessPolicy, Caller, names_for_header
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
@@ -19,7 +20,7 @@ from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import CarriedTurns, Continuation, from_json, put_back, runs_in
 from proxy.loop.limits import Limits
-from proxy.loop.offer import Offer, ToolSelection
+from proxy.loop.offer import Offer
 from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
 from proxy.loop.search import NO_FILTERS, SearchFilters
@@ -30,36 +31,30 @@ _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 _TOOL_EVENTS: Mapping[str, ToolEvents] = {"true": "calls", "results": "results", "false": "none", "none": "none"}
 
 
-class ResolvedRequest(Struct, frozen=True):
-    """A request with everything that is decided before its model is called.
+class Access(Struct, frozen=True):
+    """What a request may use. A surface translates the tools of the request with it in hand.
 
     Attributes:
         chat: the request as one of Chat Completions, with the messages that were hidden from this client put back.
         caller: the client that sent it.
         model: the model that answers it.
+        policy: the limits and tools of this client with this model.
         limits: the limits of its runs.
         tools: the server tools that it may use.
-        selection: how it selects server tools, beside those that it declares.
-        offer: the tools that the model is shown.
         tool_events: the progress events that the client is shown.
         body: `chat` as the client sent it, byte for byte; None if the two differ.
-        ignored: the names of tools that the client selected and cannot have, safe in a header.
-        filters: the filters of its searches.
         sources: URL -> title of the pages that earlier calls of the conversation have found.
     """
 
     chat: Json
     caller: Caller
     model: Model
+    policy: AccessPolicy
     limits: Limits
-    tools: tuple[ToolSpec, ...] = ()
-    selection: ToolSelection = ToolSelection()
-    offer: Offer = Offer()
-    tool_events: ToolEvents = "none"
-    body: bytes | None = None
-    ignored: tuple[str, ...] = ()
-    filters: SearchFilters = NO_FILTERS
-    sources: Mapping[str, str] = _NO_SOURCES
+    tools: tuple[ToolSpec, ...]
+    tool_events: ToolEvents
+    body: bytes | None
+    sources: Mapping[str, str]
 
     @property
     def narrows_tools(self) -> bool:
@@ -68,42 +63,64 @@ class ResolvedRequest(Struct, frozen=True):
         If so, a tool that the client declares and cannot have is left out and named in `x-tools-ignored`; otherwise the
         request is refused.
         """
-        return self.selection.names is not None or not self.limits.allow_tools
+        return self.policy.selection.names is not None or not self.limits.allow_tools
+
+
+class ResolvedRequest(Access, frozen=True):
+    """A request with everything that is decided before its model is called.
+
+    Attributes:
+        offer: the tools that the model is shown.
+        ignored: the names of tools that the client selected or declared and cannot have, safe in a header.
+        filters: the filters of its searches.
+    """
+
+    offer: Offer
+    ignored: tuple[str, ...]
+    filters: SearchFilters
 
 
 class RequestResolver:
-    """Resolves the requests of a surface."""
+    """Resolves the requests of a surface: `access`, then `finish`; `resolve` is both, where no tools are translated."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._marks = ports.config.offer if ports.config.offers_on_request else None  # how requests ask for tools
         self._policies = AccessPolicies(ports.config.limits, ports.toolset)
 
-    async def resolve(
+    async def resolve(self, scope: Scope, chat: Json, *, body: bytes | None = None) -> ResolvedRequest:
+        """Resolve a chat request. Raises as `access` and `finish` do."""
+        return self.finish(await self.access(scope, chat, body=body))
+
+    async def access(
         self,
         scope: Scope,
         chat: Json,
         *,
         body: bytes | None = None,
+        max_output_tokens: int | None = None,
         hidden: Mapping[str, Continuation] | None = None,
-    ) -> ResolvedRequest:
-        """Resolve a chat request.
+        sources: Mapping[str, str] = _NO_SOURCES,
+    ) -> Access:
+        """Find out what a request may use.
 
         Args:
             scope: its ASGI scope, with the caller and the headers that select tools.
             chat: the request, checked by `parse_chat_request` or made by a surface.
             body: the bytes from which `chat` was read.
+            max_output_tokens: the tokens that the model may write, over all turns; None: any number.
             hidden: continuations that the request itself carries, by run; they are not looked up in the store.
+            sources: the pages that earlier responses have found.
 
         Raises:
             ModelNotFound: the configuration has no such model.
             ModelNotAllowed: the client may not use the model.
-            RequestError: the settings of its searches are not well formed.
         """
         caller: Caller = scope[CALLER]
-        given, sources = chat, _NO_SOURCES
+        given = chat
         if runs := runs_in(chat["messages"]):
-            chat, sources = await self._restored(scope, chat, runs, hidden or {})
+            chat, restored = await self._restored(scope, chat, runs, hidden or {})
+            sources = {**sources, **restored}
         name, on_request = chat["model"], False
         if self._marks is not None:
             chat, name, on_request = self._without_marks(chat, self._marks)
@@ -114,28 +131,61 @@ class RequestResolver:
             chat = {**chat, "messages": messages}
         policy = self._policies.of(caller, model, list_header(scope, b"x-server-tools"), on_request=on_request)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
-        if policy.ignored:
-            request_context.add({"tools_ignored": policy.ignored})
-        limits, tools, offer = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
-        filters = NO_FILTERS
-        if offer.in_play and not FILTER_FIELDS.isdisjoint(chat):
-            chat, filters = _with_filters(chat, native_search=policy.selection.native_search)
+        limits, tools = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
+        if max_output_tokens is not None:
+            limits = replace(limits, max_output_tokens=max_output_tokens)
         events = caller.tool_events or self._ports.config.offer.tool_events
         if (wanted := header(scope, b"x-tool-events")) is not None:
             events = _TOOL_EVENTS.get(wanted.strip().lower(), events)
+        body = body if chat is given else None
+        return Access(chat, caller, model, policy, limits, tools, events, body, sources)
+
+    def finish(
+        self,
+        access: Access,
+        fields: Json | None = None,
+        *,
+        tools: tuple[ToolSpec, ...] | None = None,
+        ignored: Sequence[str] = (),
+        filters: SearchFilters | None = None,
+    ) -> ResolvedRequest:
+        """Decide the offer and the filters of a request.
+
+        Args:
+            access: what it may use.
+            fields: the translated fields, instead of the request's own `tools` and `tool_choice`; None: these stay.
+            tools: the server tools that it may use, with its own limits; None: those of `access`.
+            ignored: the names of declared tools that it cannot have.
+            filters: the filters of its searches; None: those of its declared search, even if it cannot have that one.
+
+        Raises:
+            RequestError: the settings of its searches are not well formed.
+        """
+        chat, policy = access.chat, access.policy
+        if fields is not None:
+            chat = {name: value for name, value in chat.items() if name not in ("tools", "tool_choice")} | fields
+        names = names_for_header((*policy.ignored, *ignored)) if ignored else policy.ignored
+        if names:
+            request_context.add({"tools_ignored": names})
+        offer = policy.offer_to(chat, access.tools if tools is None else tools)
+        if filters is None and offer.in_play and not FILTER_FIELDS.isdisjoint(access.chat):
+            filters = filters_of(access.chat, native_search=policy.selection.native_search)
+        if filters is not None and filters.place:
+            chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
+        body = access.body if chat is access.chat else None
         return ResolvedRequest(
             chat,
-            caller,
-            model,
-            limits,
-            tools=tools,
-            selection=policy.selection,
-            offer=offer,
-            tool_events=events,
-            body=body if chat is given else None,
-            ignored=policy.ignored,
-            filters=filters,
-            sources=sources,
+            access.caller,
+            access.model,
+            policy,
+            access.limits,
+            access.tools,
+            access.tool_events,
+            body,
+            access.sources,
+            offer,
+            names,
+            filters or NO_FILTERS,
         )
 
     async def _restored(
@@ -175,14 +225,6 @@ class RequestResolver:
         if messages is None:
             return chat, name, has_suffix
         return {**chat, "messages": messages}, name, True
-
-
-def _with_filters(chat: Json, *, native_search: bool) -> tuple[Json, SearchFilters]:
-    """The request with its user's location in the system message, and the filters of its searches."""
-    filters = filters_of(chat, native_search=native_search)
-    if filters.place:
-        chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
-    return chat, filters
 
 
 def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:

@@ -4,7 +4,8 @@ Chat Completions, Responses and Messages are surfaces. To add another one, write
 `__call__`
 
 1. reads the body (`body.read_body`), checks it, and translates it into a request of Chat Completions;
-2. resolves that request (`self.resolver.resolve`): caller, model, tools and limits;
+2. resolves that request: `self.resolver.access` (caller, model, limits, usable tools), then its own tools within
+   these, then `self.resolver.finish` (offer, filters);
 3. answers with `self.send_stream` or `self.send_whole`, which end the work when the client leaves or at `max_duration`;
 4. in that work, awaits `self.run`, which tells its `Audience` all that the client may see: chunks and events. The
    surface encodes both in the shapes of its API, and at the end the `Respond` of each choice.

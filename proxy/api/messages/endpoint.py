@@ -25,7 +25,7 @@ from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.signatures import Signatures
 from proxy.api.messages.stream import MessageHead, MessageStream
-from proxy.api.messages.tools import MessageTools, hosted_names, read_tools, with_hosted
+from proxy.api.messages.tools import MessageTools, hosted_names, read_tools
 from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
@@ -59,15 +59,13 @@ class _MessagesSurface(CheckingSurface):
         sealer.count_opened()
         if conversation.unknown:
             request_context.add({"blocks_ignored": names_for_header(conversation.unknown)})
-        resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
-        resolved, tools = with_hosted(resolved, declared, own_names)
-        ignored = resolved.ignored
-        if tools.ignored:
-            ignored = names_for_header((*ignored, *tools.ignored))
-            request_context.add({"tools_ignored": ignored})
-        chat = resolved.chat | request.fields_for(resolved.model.upstream, conversation.effort)
-        limits = replace(resolved.limits, max_output_tokens=request.max_tokens)
-        resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
+        chat = request.as_chat(conversation.messages, declared, check)
+        access = await self.resolver.access(scope, chat, max_output_tokens=request.max_tokens)
+        tools = declared.within(access.tools, own_names, leave_out=access.narrows_tools)
+        fields = tools.for_chat() | request.fields_for(access.model.upstream, conversation.effort)
+        resolved = self.resolver.finish(
+            access, fields, tools=tools.server_tools, ignored=tools.ignored, filters=tools.filters
+        )
         options = MessageOptions(
             sealer.seal_text,
             Signatures(sealer).sign,

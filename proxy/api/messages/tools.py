@@ -9,7 +9,7 @@ System messages of the history may have changed them (`history`).
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -19,13 +19,12 @@ from proxy.api.body import MOST_TOOLS, is_integer, whole
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.hosted import NO_DEMANDS, Demands, read_demands
 from proxy.api.messages.parts import named, refuse
-from proxy.api.request import ResolvedRequest
 from proxy.api.search_filters import merged
 from proxy.config import ToolConfig, WebFetchConfig
 from proxy.loop.chat import Json, ToolSpec, choice_of
 from proxy.loop.errors import RequestError
-from proxy.loop.offer import SEARCH, make_offer
-from proxy.loop.prompts import WHERE, with_system_text
+from proxy.loop.offer import SEARCH
+from proxy.loop.search import SearchFilters
 
 FETCH = "web_fetch"
 
@@ -53,11 +52,12 @@ class MessageTools(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
-        functions: the client's own tools, in the form of Chat Completions.
+        functions: the client's own tools, in the form of Chat Completions; `within` adds the hosted ones.
         hosted: `web_search` and `web_fetch`, if they are declared.
         ignored: the types of declared tools that are not available here.
-        choice: `tool_choice` in the form of Chat Completions; a hosted tool has the client's name in it.
+        choice: `tool_choice` in the form of Chat Completions; `within` puts the own name of a hosted tool into it.
         parallel: whether the model may call several of the client's tools in one turn.
+        server_tools: the usable server tools, with the client's limits and names; None: nothing is changed in them.
         shown: the server tools whose calls the client is shown: own name -> the client's name.
         demands: the client's demands on server tools, by their own names.
     """
@@ -67,17 +67,70 @@ class MessageTools(Struct, frozen=True):
     ignored: tuple[str, ...] = ()
     choice: Any = None
     parallel: bool = True
+    server_tools: tuple[ToolSpec, ...] | None = None
     shown: Mapping[str, str] = {}
     demands: Mapping[str, Demands] = {}
 
+    @property
+    def filters(self) -> SearchFilters:
+        """The filters of the searches, which apply to undeclared server tools as well."""
+        return merged([one.filters for one in self.demands.values()])
+
     def for_chat(self) -> Json:
-        """The fields of the chat request, without hosted tools."""
+        """The fields of the chat request."""
         fields: Json = {"tools": list(self.functions)} if self.functions else {}
         if self.choice is not None and (self.functions or self.hosted or isinstance(self.choice, dict)):
             fields["tool_choice"] = self.choice
         if not self.parallel and (self.functions or self.hosted):
             fields["parallel_tool_calls"] = False
         return fields
+
+    def within(self, usable: Iterable[ToolSpec], own_names: Mapping[str, str], *, leave_out: bool) -> "MessageTools":
+        """These tools, with those of the declared hosted tools that the client may use.
+
+        Args:
+            usable: the server tools that it may use.
+            own_names: the client's name of a hosted tool -> the name of the server's tool.
+            leave_out: whether a hosted tool is left out even if the request depends on it: see `Access.narrows_tools`.
+
+        Raises:
+            RequestError: the client requires a tool that it may not use, or declares no others.
+        """
+        if not self.hosted or self.choice == "none":
+            return self
+        specs = {spec.name: spec for spec in usable}
+        available = {name: own_names[name] for name in self.hosted if own_names.get(name) in specs}
+        missing = [tool.type for name, tool in self.hosted.items() if name not in available]
+        chosen: str = self.choice["function"]["name"] if isinstance(self.choice, dict) else ""
+        choice = choice_of(available[chosen]) if chosen in available else self.choice
+        if chosen in self.hosted and chosen not in available:
+            if not leave_out:
+                _refuse_tool(self.hosted[chosen].type, where="tool_choice")
+            choice = None
+        if not available and not self.functions:
+            if not leave_out:
+                _refuse_tool(missing[0], where="tools")
+            choice = None
+        declared = {entry["function"]["name"] for entry in self.functions}
+        for name, own in available.items():
+            spec = _limited(specs[own], self.hosted[name])
+            # A prompt may mention the tool by the client's name for it.
+            is_free = name not in declared and not any(name in other.names for other in specs.values())
+            specs[own] = replace(spec, aliases=(*spec.aliases, name)) if is_free else spec
+        entries = [
+            {"type": SEARCH} if own == SEARCH else specs[own].definition()
+            for own in available.values()
+            if own not in declared
+        ]
+        return replace(
+            self,
+            functions=(*self.functions, *entries),
+            ignored=(*self.ignored, *missing),
+            choice=choice,
+            server_tools=tuple(specs.values()),
+            shown={own: name for name, own in available.items()},
+            demands={own: self.hosted[name].demands for name, own in available.items()},
+        )
 
 
 NO_TOOLS = MessageTools()
@@ -121,62 +174,6 @@ def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[To
         _refuse_tool(kinds[0], where="tools")
     choice, parallel = _choice(fields.get("tool_choice"), {*functions, *hosted, *server_names}, ignored)
     return MessageTools(tuple(functions.values()), hosted, kinds, choice, parallel)
-
-
-def with_hosted(
-    resolved: ResolvedRequest, tools: MessageTools, own_names: Mapping[str, str]
-) -> tuple[ResolvedRequest, MessageTools]:
-    """A resolved request with those of its declared hosted tools that the client may use.
-
-    Args:
-        resolved: the request without its hosted tools.
-        tools: the tools of the request.
-        own_names: the client's name of a hosted tool -> the name of the server's tool.
-
-    Raises:
-        RequestError: the client requires a tool that it may not use, or declares no others.
-    """
-    if not tools.hosted or tools.choice == "none":
-        return resolved, tools
-    usable = {spec.name: spec for spec in resolved.tools}
-    available = {name: own_names[name] for name in tools.hosted if own_names.get(name) in usable}
-    missing = [tool.type for name, tool in tools.hosted.items() if name not in available]
-    chosen = _chosen_name(tools.choice)
-    if missing and not resolved.narrows_tools:
-        if chosen in tools.hosted and chosen not in available:
-            _refuse_tool(tools.hosted[str(chosen)].type, where="tool_choice")
-        if not available and not tools.functions:
-            _refuse_tool(missing[0], where="tools")
-    declared = {entry["function"]["name"] for entry in tools.functions}
-    for name, own in available.items():
-        spec = _limited(usable[own], tools.hosted[name])
-        # A prompt may mention the tool by the client's name for it.
-        is_free = name not in declared and not any(name in other.names for other in usable.values())
-        usable[own] = replace(spec, aliases=(*spec.aliases, name)) if is_free else spec
-    entries = [*tools.functions, *_entries(tools, [usable[own] for own in available.values()])]
-    chat = {key: value for key, value in resolved.chat.items() if key not in ("tools", "tool_choice")}
-    if entries:
-        chat["tools"] = entries
-        choice = choice_of(available[chosen]) if chosen in available else tools.choice
-        if choice is not None and (chosen not in tools.hosted or chosen in available):
-            chat["tool_choice"] = choice
-    demands = {own: tools.hosted[name].demands for name, own in available.items()}
-    filters = merged([one.filters for one in demands.values()])  # they apply to undeclared server tools as well
-    if filters.place is not None:
-        chat["messages"] = with_system_text(chat["messages"], WHERE.format(place=filters.place))
-    server_tools = tuple(usable.values())
-    offer = make_offer(chat, server_tools, resolved.selection)
-    resolved = replace(resolved, chat=chat, tools=server_tools, offer=offer, body=None, filters=filters)
-    shown = {own: name for name, own in available.items()}
-    return resolved, replace(tools, ignored=(*tools.ignored, *missing), shown=shown, demands=demands)
-
-
-def _entries(tools: MessageTools, specs: Sequence[ToolSpec]) -> Iterator[Json]:
-    """The entries in the chat request's `tools` for hosted tools that the client has not declared by name, too."""
-    declared = {entry["function"]["name"] for entry in tools.functions}
-    for spec in specs:
-        if spec.name not in declared:
-            yield {"type": SEARCH} if spec.name == SEARCH else spec.definition()
 
 
 def _limited(spec: ToolSpec, hosted: HostedTool) -> ToolSpec:
@@ -244,10 +241,6 @@ def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> 
     if not isinstance(name, str) or name not in known:
         refuse("tool_choice.name", f"{named(name)} is not among `tools`")
     return choice_of(name), parallel
-
-
-def _chosen_name(choice: Any) -> str | None:
-    return choice["function"]["name"] if isinstance(choice, dict) else None
 
 
 def _refuse_tool(kind: str, *, where: str) -> NoReturn:

@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from proxy import request_context
-from proxy.api.access import CALLER, Caller, names_for_header
+from proxy.api.access import CALLER, Caller
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.checked import CheckingSurface, needs_check
@@ -34,7 +33,7 @@ from proxy.loop.carried import carries
 from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
 from proxy.loop.errors import PreviousResponseNotFound, ProxyError
-from proxy.loop.offer import SEARCH, make_offer
+from proxy.loop.offer import SEARCH
 from proxy.ports import Audience, Headers, Ports, Toolset
 
 
@@ -79,23 +78,27 @@ class CreateResponse(CheckingSurface):
         sealer = sealer_for(caller, self._secrets, most_bytes=self.server.max_body_bytes, share=share)
         seal = Seal(sealer)
         history = await self._history(responses, request)
-        declared = declared_in(request.fields, before=history.before, own=history.own)
+        listed = declared_in(request.fields, before=history.before, own=history.own)
         where = "tools" if request.fields.get("tools") else "input"
-        tools = read_tools(declared, request.fields.get("tool_choice"), self.ports.toolset.names, where=where)
+        declared = read_tools(listed, request.fields.get("tool_choice"), self.ports.toolset.names, where=where)
         instructions = request.fields.get("instructions")
         reading = partial(
-            read_conversation, history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open
+            read_conversation, history.items, instructions=instructions, name_of=declared.name_of, unseal=seal.open
         )
         conversation = await beside(size + responses.bytes_read, reading)
         sealer.count_opened()
-        chat = request.as_chat(conversation, tools)
-        resolved = await self.resolver.resolve(scope, chat, hidden=conversation.hidden)
-        resolved, tools = _with_available_tools(resolved, tools)
-        if ignored := names_for_header((*resolved.ignored, *tools.ignored)):
-            request_context.add({"tools_ignored": ignored})
-        limits = replace(resolved.limits, max_output_tokens=request.fields.get("max_output_tokens"))
-        sources = {**history.sources, **resolved.sources}
-        resolved = replace(resolved, limits=limits, ignored=ignored, sources=sources)
+        access = await self.resolver.access(
+            scope,
+            request.as_chat(conversation, declared),
+            max_output_tokens=request.fields.get("max_output_tokens"),
+            hidden=conversation.hidden,
+            sources=history.sources,
+        )
+        tools = declared.within(
+            frozenset(name for tool in access.tools for name in tool.names), leave_out=access.narrows_tools
+        )
+        usable = tuple([tool for tool in access.tools if tool.name != SEARCH]) if tools.offline else None
+        resolved = self.resolver.finish(access, tools.fields(), tools=usable, ignored=tools.ignored)
         run_id = token_hex(16)
         return _Prepared(
             request=request,
@@ -138,23 +141,6 @@ class CreateResponse(CheckingSurface):
         if prepared.request.store:
             await prepared.responses.put(prepared.stored(response, answer))
         return response
-
-
-def _with_available_tools(resolved: ResolvedRequest, tools: ResponseTools) -> tuple[ResolvedRequest, ResponseTools]:
-    """The request and its tools, without declared server tools that it cannot have. Raises `RequestError`."""
-    callable_names = frozenset(name for tool in resolved.tools for name in tool.names)
-    available = tools.within(callable_names, leave_out=resolved.narrows_tools)
-    if available is tools and not tools.offline:
-        return resolved, tools
-    chat, usable = resolved.chat, resolved.tools
-    if available is not tools:
-        chat = {key: value for key, value in chat.items() if key not in ("tools", "tool_choice")}
-        changed = {"tools": list(available.for_chat()), "tool_choice": available.choice}
-        chat |= {key: value for key, value in changed.items() if value}
-    if available.offline:
-        usable = tuple(tool for tool in usable if tool.name != SEARCH)
-    offer = make_offer(chat, usable, resolved.selection)
-    return replace(resolved, chat=chat, tools=usable, offer=offer), available
 
 
 class _Prepared(Struct, frozen=True):

@@ -97,11 +97,9 @@ class ResponsesRequest(Struct, frozen=True):
     def as_chat(self, conversation: ItemConversation, tools: ResponseTools) -> Json:
         """The request as one of Chat Completions."""
         fields = self.fields
-        chat: Json = {"model": fields["model"], "messages": list(conversation.messages)}
+        chat: Json = {"model": fields["model"], "messages": list(conversation.messages), **tools.fields()}
         chat |= {key: value for key, value in fields.items() if key in _SAME and value is not None}
         optional = {
-            "tools": list(tools.for_chat()) or None,
-            "tool_choice": tools.choice,
             "max_tokens": fields.get("max_output_tokens"),
             "reasoning_effort": (fields.get("reasoning") or {}).get("effort"),
             "response_format": _response_format(self.text_format),

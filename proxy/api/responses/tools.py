@@ -78,6 +78,11 @@ class ResponseTools(Struct, frozen=True):
         """The `tools` of the chat request."""
         return (*self.functions, self.search) if self.search else self.functions
 
+    def fields(self) -> Json:
+        """The fields of the chat request."""
+        fields = {"tools": list(self.for_chat()), "tool_choice": self.choice}
+        return {name: value for name, value in fields.items() if value}
+
     def name_of(self, item: Json) -> str:
         """The flat name of the tool in a call of the client's history."""
         given = item.get("namespace")
