@@ -20,12 +20,11 @@ from proxy.api.fold import Unstreamed
 from proxy.api.messages.conversation import BlockConversation, read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.history import changes_in
-from proxy.api.messages.hosted import with_demands
 from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.signatures import Signatures
 from proxy.api.messages.stream import MessageHead, MessageStream
-from proxy.api.messages.tools import MessageTools, hosted_names, read_tools
+from proxy.api.messages.tools import MessageTools, hosted_names, read_tools, with_settings
 from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
@@ -157,8 +156,8 @@ class CreateMessage(_MessagesSurface):
             await self.ports.store.put(owner, prepared.run_id, rawjson.dumps_answer(as_json(turns)))
 
     async def _answer(self, prepared: "_Prepared", audience: Audience) -> Respond:
-        demands = prepared.options.tools.demands
-        execute = with_demands(self.ports.toolset.execute, demands) if demands else None
+        tools = prepared.options.tools
+        execute = with_settings(self.ports.toolset.execute, tools) if tools.shown else None
         return await self.run_checked(
             prepared.resolved, prepared.run_id, prepared.check, audience, execute=execute, keep=prepared.hides
         )

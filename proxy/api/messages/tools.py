@@ -17,18 +17,22 @@ from msgspec.structs import replace
 
 from proxy.api.body import MOST_TOOLS, is_integer, whole
 from proxy.api.messages.history import ToolChange, offered_tools
-from proxy.api.messages.hosted import NO_DEMANDS, Demands, read_demands
 from proxy.api.messages.parts import named, refuse
-from proxy.api.search_filters import merged
+from proxy.api.search_filters import filters_of_tool, merged
 from proxy.config import ToolConfig, WebFetchConfig
-from proxy.loop.chat import Json, ToolSpec, choice_of
+from proxy.loop.call_context import CallContext
+from proxy.loop.chat import Json, ToolCall, ToolSpec, choice_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import SEARCH
+from proxy.loop.prompts import RESULT_CUT
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchFilters
+from proxy.ports import ExecuteTool
 
 FETCH = "web_fetch"
 
 _FIELDS = frozenset({"tools", "tool_choice", "mcp_servers"})  # the fields that `read_tools` reads
+_CHARACTERS_PER_TOKEN = 4  # of English text; a page is cut by its length and not by its tokens
 _VERSION = re.compile(r"(web_search|web_fetch)(_[0-9]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _KINDS = {"auto": "auto", "any": "required", "none": "none"}
@@ -40,12 +44,14 @@ class HostedTool(Struct, frozen=True):
     Attributes:
         type: the type as the client wrote it.
         max_uses: the number of calls that the client permits; None: as many as the server permits.
-        demands: the client's demands on the pages that the tool returns.
+        filters: which pages may reach the model and the client, and where the user is.
+        max_characters: of a page; None: as many as the tool gives.
     """
 
     type: str
-    max_uses: int | None = None
-    demands: Demands = NO_DEMANDS
+    max_uses: int | None
+    filters: SearchFilters
+    max_characters: int | None
 
 
 class MessageTools(Struct, frozen=True):
@@ -59,7 +65,6 @@ class MessageTools(Struct, frozen=True):
         parallel: whether the model may call several of the client's tools in one turn.
         server_tools: the usable server tools, with the client's limits and names; None: nothing is changed in them.
         shown: the server tools whose calls the client is shown: own name -> the client's name.
-        demands: the client's demands on server tools, by their own names.
     """
 
     functions: tuple[Json, ...] = ()
@@ -69,12 +74,11 @@ class MessageTools(Struct, frozen=True):
     parallel: bool = True
     server_tools: tuple[ToolSpec, ...] | None = None
     shown: Mapping[str, str] = {}
-    demands: Mapping[str, Demands] = {}
 
     @property
     def filters(self) -> SearchFilters:
         """The filters of the searches, which apply to undeclared server tools as well."""
-        return merged([one.filters for one in self.demands.values()])
+        return merged([self.hosted[name].filters for name in self.shown.values()])
 
     def for_chat(self) -> Json:
         """The fields of the chat request."""
@@ -113,10 +117,12 @@ class MessageTools(Struct, frozen=True):
             choice = None
         declared = {entry["function"]["name"] for entry in self.functions}
         for name, own in available.items():
-            spec = _limited(specs[own], self.hosted[name])
+            spec = specs[own]
+            bounds = [most for most in (spec.max_calls, self.hosted[name].max_uses) if most is not None]
             # A prompt may mention the tool by the client's name for it.
             is_free = name not in declared and not any(name in other.names for other in specs.values())
-            specs[own] = replace(spec, aliases=(*spec.aliases, name)) if is_free else spec
+            aliases = (*spec.aliases, name) if is_free else spec.aliases
+            specs[own] = replace(spec, max_calls=min(bounds, default=None), aliases=aliases)
         entries = [
             {"type": SEARCH} if own == SEARCH else specs[own].definition()
             for own in available.values()
@@ -129,7 +135,6 @@ class MessageTools(Struct, frozen=True):
             choice=choice,
             server_tools=tuple(specs.values()),
             shown={own: name for name, own in available.items()},
-            demands={own: self.hosted[name].demands for name, own in available.items()},
         )
 
 
@@ -176,10 +181,21 @@ def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[To
     return MessageTools(tuple(functions.values()), hosted, kinds, choice, parallel)
 
 
-def _limited(spec: ToolSpec, hosted: HostedTool) -> ToolSpec:
-    """A server tool with the lower of the server's and the client's limits of calls."""
-    bounds = [most for most in (spec.max_calls, hosted.max_uses) if most is not None]
-    return replace(spec, max_calls=min(bounds)) if bounds else spec
+def with_settings(execute: ExecuteTool, tools: MessageTools) -> ExecuteTool:
+    """A function that runs calls as `execute` does, within the client's settings of its hosted tools."""
+
+    async def execute_within(call: ToolCall, context: CallContext) -> ToolOutput:
+        if call.name not in tools.shown:
+            return await execute(call, context)
+        own = tools.hosted[tools.shown[call.name]]
+        # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
+        output = await execute(call, replace(context, filters=merged([own.filters, context.filters])))
+        text, most = output.text, own.max_characters
+        if most is None or len(text) <= most:
+            return output
+        return replace(output, text=text[:most] + RESULT_CUT.format(total=len(text), shown=most))
+
+    return execute_within
 
 
 def _listed(declared: Any) -> list[Json]:
@@ -218,10 +234,15 @@ def _function(tool: Json, name: str, where: str) -> Json:
 
 
 def _hosted(tool: Json, kind: str, where: str) -> HostedTool:
-    most = whole(tool.get("max_uses"))
-    if most is not None and not is_integer(most, 1):
-        refuse(f"{where}.max_uses", "must be an integer of at least 1")
-    return HostedTool(kind, most, read_demands(tool, where))
+    """A declared hosted tool, in which everything but its type may be null or empty."""
+    filters = filters_of_tool(tool, where)
+    if filters.allow and filters.block:
+        refuse(where, "may have `allowed_domains` or `blocked_domains`, not both")
+    uses, tokens = whole(tool.get("max_uses")), whole(tool.get("max_content_tokens"))
+    for name, most in (("max_uses", uses), ("max_content_tokens", tokens)):
+        if most is not None and not is_integer(most, 1):
+            refuse(f"{where}.{name}", "must be an integer of at least 1")
+    return HostedTool(kind, uses, filters, None if tokens is None else tokens * _CHARACTERS_PER_TOKEN)
 
 
 def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> tuple[Any, bool]:

@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES, expect
 from proxy.api.history import PastCall, PastResult, assistant_message, content_of, joined_text, result_of, with_results
-from proxy.api.responses.declared import ADDITIONAL, FOUND, checked_tools, flat_names_of
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.parts import chat_parts
+from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, flat_names_of
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation

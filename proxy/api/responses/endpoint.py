@@ -16,13 +16,12 @@ from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.fold import Unstreamed
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
-from proxy.api.responses.declared import declared_in
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.stream import ResponseHead, ResponseStream
-from proxy.api.responses.tools import ResponseTools, read_tools
+from proxy.api.responses.tools import ResponseTools, declared_in, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys, size_opened
 from proxy.api.surface import tool_headers

@@ -6,7 +6,8 @@ namespace    its functions, each as `NAMESPACE__NAME`; their calls are returned 
              (custom tools and namespaces are always the client's: if a server tool has the same name, the model is
              given another one)
 tool_search  with `execution: client`, a function that searches the client's further tools; its calls are returned as
-             `tool_search_call`, and what the client finds is declared from there on (`declared`)
+             `tool_search_call`, and what the client finds is declared from there on, at the end and in the order
+             found: an upstream may have cached the others
 web_search   the server's search, with its settings
 the others   hosted tools that are not available here: left out, and named in `x-tools-ignored`
 """
@@ -17,7 +18,6 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.responses.declared import flat_name, objects_with_types
 from proxy.loop.chat import Json, choice_of, name_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
@@ -25,6 +25,8 @@ from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
 
 _OWN = ("function", "custom", "namespace")
 _MODES = ("auto", "none", "required")
+ADDITIONAL, FOUND = "additional_tools", "tool_search_output"  # items that hold tools
+_LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 _LONGEST_QUOTED = 128  # characters of the name of an unknown tool
 _ANY_SEARCH: Json = {"type": SEARCH}
 
@@ -136,6 +138,80 @@ class ResponseTools(Struct, frozen=True):
             _refuse_tool(SEARCH, "tool_choice" if forced else self.declared_as)
         choice = None if forced else self.choice
         return replace(self, search=None, ignored=(*self.ignored, SEARCH), choice=choice)
+
+
+def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:
+    """All declared tools of a request, the latest last; of two with the same name, the later one counts.
+
+    Args:
+        request: the fields of the request.
+        before: the items of the conversation that the request continues.
+        own: the items of the request.
+
+    Raises:
+        RequestError: the `tools` of the request are not well formed. (Items are checked when they are read.)
+    """
+    items = [*before], [*own]
+    found = [tool for listed in items for tool in _in_items(listed, FOUND)]
+    added = [_in_items(listed, ADDITIONAL) for listed in items]
+    return [*added[0], *checked_tools(request, "tools"), *added[1], *found]
+
+
+def _in_items(items: Iterable[Json], kind: str) -> list[Json]:
+    return [tool for item in items if item["type"] == kind for tool in item.get("tools") or ()]
+
+
+def flat_names_of(tools: Iterable[Json]) -> list[str]:
+    """The names of the client's own tools as a model has them, those in namespaces included."""
+    names: list[str] = []
+    for tool in tools:
+        match tool["type"]:
+            case "function" | "custom":
+                names.append(tool["name"])
+            case "namespace":
+                names += [flat_name(name, tool["name"]) for name in flat_names_of(tool.get("tools") or ())]
+    return names
+
+
+def flat_name(name: str, namespace: str | None) -> str:
+    """The name of a tool for a model, which knows no namespaces."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def checked_tools(holder: Json, where: str) -> Sequence[Json]:
+    """The `tools` of a request, of an item or of a namespace.
+
+    Args:
+        holder: the request, item or namespace.
+        where: the place of the tools in the request, for errors.
+
+    Raises:
+        RequestError: a tool has no type, or needs a name and has none.
+    """
+    tools = objects_with_types(holder.get("tools"), where)
+    for tool in tools:
+        if tool["type"] in ("function", "custom", "namespace"):
+            _check_name(tool, where)
+        if tool["type"] == "namespace":
+            checked_tools(tool, where)
+    return tools
+
+
+def _check_name(tool: Json, where: str) -> None:
+    name = tool.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+        message = f"A tool of type {tool['type']!r} needs a name of at most {_LONGEST_NAME} characters."
+        raise RequestError(message, param=where)
+
+
+def objects_with_types(listed: Any, where: str) -> Sequence[Json]:
+    """A list of objects that have a type; None is an empty list. Raises `RequestError`."""
+    listed = [] if listed is None else listed
+    if not isinstance(listed, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("type"), str) for one in listed
+    ):
+        raise RequestError(f"'{where}' must be a list of objects, each with a type.", param=where)
+    return listed
 
 
 def read_tools(

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from proxy.api.body import parse_chat_request, parse_object
 from proxy.api.responses.by_id import page_of
 from proxy.api.responses.conversation import read_conversation, read_items
-from proxy.api.responses.declared import declared_in
 from proxy.api.responses.encrypted_content import Seal, Thoughts
 from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import with_ids
-from proxy.api.responses.tools import read_tools
+from proxy.api.responses.tools import declared_in, read_tools
 from proxy.api.sealed import Sealer
 from proxy.loop.errors import RequestError
 from tests import hostile

@@ -1,9 +1,8 @@
 import pytest
 
 from proxy.api.responses.conversation import read_items
-from proxy.api.responses.declared import declared_in
 from proxy.api.responses.request import tools_without_secrets
-from proxy.api.responses.tools import ClientToolName, read_tools
+from proxy.api.responses.tools import ClientToolName, declared_in, read_tools
 from proxy.loop.errors import RequestError
 
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
