@@ -17,6 +17,7 @@ from proxy.app import create_app
 from proxy.breaker import BreakerState
 from proxy.config_file import parse
 from proxy.loop.results import Cause
+from proxy.paths import OTHER_ROUTE, route_of
 from proxy.ports import Readiness
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
@@ -41,19 +42,27 @@ def test_the_page_is_an_openapi_description():
     assert list(OpenAPIV31SpecValidator(PAGE).iter_errors()) == []
 
 
-def test_every_path_of_ours_is_on_it_with_its_methods():
+def paths_of_ours():
+    """The methods of each path that is ours."""
     config = parse(CONFIG.format(upstream="http://up", more=""), {})
-    methods = {
+    return {
         re.sub(r":\w+\}", "}", route.path): set(route.endpoint._allowed.split(", "))  # noqa: SLF001 - ours
         for route in router_in(create_app(config)).routes
         if isinstance(route.endpoint, WrongMethod)  # stands behind every path of ours
     }
+
+
+def test_every_path_of_ours_has_a_name_in_metrics_and_traces():
+    assert {path for path in paths_of_ours() if route_of(path) == OTHER_ROUTE} == set()
+
+
+def test_every_path_of_ours_is_on_it_with_its_methods():
     described = {
         path: {name.upper() for name in operations if name != "parameters"}
         for path, operations in PAGE["paths"].items()
         if path not in HANDED_ON
     }
-    assert described == methods
+    assert described == paths_of_ours()
 
 
 def test_the_states_of_readyz_are_described_with_all_that_they_may_say():

@@ -13,7 +13,7 @@ from proxy.ports import Headers
 STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"
 """The key in a scope for a `Callable[[ProxyError], bytes]`, which gives the last bytes of a stream that fails.
 
-Without it, a stream that fails ends with an event that holds the error in OpenAI's envelope.
+Without it, a stream that fails ends with the error in the shape of its API (`exchange.ErrorShape`).
 """
 
 

@@ -18,7 +18,7 @@ from proxy.api.middleware.request_id import RequestId
 from proxy.api.middleware.use import UseMeter
 from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
-from proxy.app.routes import router_of
+from proxy.app.routes import error_shape, router_of
 from proxy.breaker import Breaker, BreakerState
 from proxy.config import Config, UpstreamConfig
 from proxy.loop.results import Cause
@@ -110,7 +110,7 @@ class Generation:
         layers: list[Callable[[ASGIApp], ASGIApp]] = [
             *([process.telemetry.incoming] if process.telemetry.incoming else []),
             *([functools.partial(Cors, cors=server.cors)] if server.cors else []),
-            functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
+            functools.partial(RequestId, error_shape=error_shape, observe=ports.observe, clock=ports.clock),
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
             *([] if clients else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
             functools.partial(Auth, clients=clients),

@@ -1,4 +1,4 @@
-"""The paths of the proxy, and the endpoint at each."""
+"""The paths of the proxy, the endpoint at each, and the shape of its errors (`proxy.paths`: how layers treat them)."""
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,12 +11,29 @@ from proxy.api.chat_page import ChatPage
 from proxy.api.debug.endpoint import Debug
 from proxy.api.debug.usage import UsageEndpoint
 from proxy.api.endpoints import Healthz, MetricsEndpoint, Models, NotServed, Readyz, Root, WrongMethod
+from proxy.api.exchange import ErrorShape
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
+from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
 from proxy.api.responses.endpoint import CreateResponse
 from proxy.loop.errors import NotFound
-from proxy.ports import Ports
+from proxy.ports import Headers, Ports
+
+_OPENAI_ERRORS = ErrorShape()
+# The roots of the paths whose errors have another shape, and the header that a request needs for it; None: no header.
+_ERROR_SHAPES: Sequence[tuple[str, bytes | None, ErrorShape]] = (
+    ("/v1/messages", None, MESSAGES_ERRORS),
+    ("/v1/models", b"anthropic-version", MESSAGES_ERRORS),
+)
+
+
+def error_shape(path: str, headers: Headers = ()) -> ErrorShape:
+    """The shape of the errors of a request."""
+    for root, needed, shape in _ERROR_SHAPES:
+        if (path + "/").startswith(root + "/") and (needed is None or any(name == needed for name, _ in headers)):
+            return shape
+    return _OPENAI_ERRORS
 
 
 def router_of(ports: Ports) -> Router:

@@ -16,7 +16,7 @@ import httptools
 import orjson
 from msgspec import Struct
 
-from proxy.api.messages import errors as messages_errors
+from proxy.app.routes import error_shape
 from proxy.config import ServerConfig
 from proxy.http.parser import HARMLESS, TOKEN
 from proxy.loop.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
@@ -163,18 +163,16 @@ def error_response(
         headers: of every response.
         url: of the request, as far as it was read; it decides the form of the error.
     """
-    body = orjson.dumps(error.envelope())
-    if messages_errors.is_for(url.partition(b"?")[0].decode("latin-1")):
-        body = orjson.dumps(messages_errors.envelope(error, request_id))
-        headers = [*headers, (messages_errors.REQUEST_ID, request_id.encode())]
+    shape = error_shape(url.partition(b"?")[0].decode("latin-1"))
+    body = orjson.dumps(shape.envelope(error, request_id))
     headers = [
         *headers,
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
         (b"x-request-id", request_id.encode()),
-        *((name.encode(), value.encode()) for name, value in error.headers.items()),
+        *((name.encode(), value.encode()) for name, value in shape.headers(error, request_id).items()),
     ]
-    status = HTTPStatus(error.status)
+    status = HTTPStatus(shape.status_of(error))
     lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode()), *(b": ".join(field) for field in headers)]
     return b"\r\n".join((*lines, b"", body))

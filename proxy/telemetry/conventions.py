@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from proxy.loop.chat import Json
 from proxy.loop.tally import token_count
+from proxy.paths import route_of
 from proxy.telemetry.events import Content
 from proxy.telemetry.records import Fields, RequestRecord, Step, short
 
@@ -21,15 +22,6 @@ Attributes: TypeAlias = dict[str, Any]
 Shape: TypeAlias = tuple[object, ...]
 """The kind of a span, the outcome of a step, and those fields that have few values, in the order of their table. Spans
 of equal shape have equal descriptions, so a description is encoded once."""
-
-OTHER_ROUTE: Final = "other"
-_ROUTES: Final = frozenset({
-    "/chat", "/chat/completions", "/responses", "/debug", "/debug/usage", "/v1/audio/speech",
-    "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions",
-    "/v1/embeddings", "/v1/files", "/v1/images/edits", "/v1/images/generations", "/v1/messages",
-    "/v1/messages/count_tokens", "/v1/models", "/v1/moderations", "/v1/rerank", "/v1/responses",
-})  # fmt: skip
-_ROUTES_WITH_ID: Final = ("/v1/responses/", "/responses/", "/v1/models/", "/debug/requests/")
 
 REQUEST: Final[Mapping[str, str]] = {
     "method": "http.request.method",
@@ -233,10 +225,3 @@ def _parts(message: Json) -> Iterable[Json]:
             "name": function.get("name"),
             "arguments": function.get("arguments"),
         }
-
-
-def route_of(path: str) -> str:
-    """A path as one of the routes, or "other"."""
-    if path in _ROUTES:
-        return path
-    return next((f"{prefix}{{id}}" for prefix in _ROUTES_WITH_ID if path.startswith(prefix)), OTHER_ROUTE)

@@ -11,8 +11,8 @@ from typing import Any, Final
 from proxy import request_context
 from proxy.config import Config
 from proxy.loop.actions import Stop
+from proxy.paths import route_of
 from proxy.telemetry import workers
-from proxy.telemetry.conventions import route_of
 from proxy.telemetry.events import Handler
 from proxy.telemetry.series import Series
 

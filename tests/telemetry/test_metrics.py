@@ -6,8 +6,8 @@ import pytest
 from proxy import request_context
 from proxy.config_file import parse
 from proxy.loop.errors import ConfigurationError
+from proxy.paths import route_of
 from proxy.telemetry import workers
-from proxy.telemetry.conventions import route_of
 from proxy.telemetry.events import FanOut
 from proxy.telemetry.metrics import FirstSeenLabels, Metrics, upstream_error
 

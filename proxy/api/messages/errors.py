@@ -1,15 +1,9 @@
 """Errors in the envelope of the Messages API."""
 
-from starlette.types import Scope, Send
-
-from proxy.api.body import header
-from proxy.api.exchange import send_json
-from proxy.loop import sse
+from proxy.api.exchange import ErrorShape
 from proxy.loop.chat import Json
 from proxy.loop.errors import ContextFull, Overloaded, ProxyError, RequestError
 
-ROOT = "/v1/messages"
-_MODELS = "/v1/models"
 REQUEST_ID = b"request-id"  # sent beside x-request-id
 _OVERLOADED = 529  # Anthropic's own status
 # Claude Code, LangChain, pydantic-ai and LiteLLM recognise a conversation that is too long only by these words.
@@ -28,19 +22,6 @@ _TYPES = {
 }
 
 
-def is_for(path: str) -> bool:
-    """Whether a path belongs to this API, whose errors have an envelope of their own."""
-    return path.startswith(ROOT) and path[len(ROOT) : len(ROOT) + 1] in ("", "/")
-
-
-def is_expected(scope: Scope) -> bool:
-    """Whether the client of a request expects this envelope: on this API, and from Anthropic's SDKs on `/v1/models`."""
-    path: str = scope["path"]
-    if path.startswith(_MODELS):
-        return header(scope, b"anthropic-version") is not None
-    return is_for(path)
-
-
 def envelope(error: ProxyError, request_id: str) -> Json:
     """The body of an error."""
     status = status_of(error)
@@ -56,17 +37,6 @@ def status_of(error: ProxyError) -> int:
     return _OVERLOADED if isinstance(error, Overloaded) else error.status
 
 
-async def send_error(send: Send, error: ProxyError, request_id: str) -> None:
-    """Send an error as a whole response."""
-    headers = {**error.headers, REQUEST_ID.decode(): request_id}
-    await send_json(send, envelope(error, request_id), status=status_of(error), headers=headers)
-
-
-def encode_error(error: ProxyError, request_id: str) -> bytes:
-    """An error as the last event of a stream."""
-    return b"event: error\n" + sse.encode(envelope(error, request_id))
-
-
 def _message(error: ProxyError) -> str:
     """The message, which begins with the faulty field, or with the words that clients recognise."""
     where, message = error.param, error.message
@@ -76,3 +46,6 @@ def _message(error: ProxyError) -> str:
     if not isinstance(error, RequestError) or not where or message.startswith(where):
         return message
     return f"{where}: " + message.removeprefix(f"'{where}' ")
+
+
+MESSAGES_ERRORS = ErrorShape(envelope, status_of, REQUEST_ID.decode(), b"event: error\n")

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from proxy.api.event_stream import EventStream, Outbox
 from proxy.api.fold import Events
-from proxy.api.messages import errors
+from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.api.messages.message import MessageBuilder
 from proxy.api.messages.usage import usage_of
 from proxy.loop import rawjson, sse
@@ -115,7 +115,7 @@ class MessageStream:
 
     def encode_error(self, error: ProxyError) -> bytes:
         """The last bytes of a stream that fails: the events in the outbox, and the error."""
-        return bytes(self._outbox.pending) + errors.encode_error(error, self._request_id)
+        return bytes(self._outbox.pending) + MESSAGES_ERRORS.last_event(error, self._request_id)
 
     async def _write(self, events: Events) -> None:
         if events:

@@ -22,9 +22,8 @@ from proxy.api.body import HEADERS, header
 from proxy.api.responses.websocket import refuse_websocket
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey, ProxyError, RateLimitExceeded
+from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Headers, Leases, Rates
-
-OPEN_PATHS = frozenset({"/chat", "/health", "/healthz", "/metrics", "/readyz"})
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)
@@ -35,8 +34,6 @@ _REMAINING = b"x-ratelimit-remaining-requests"
 _RESET = b"x-ratelimit-reset-requests"
 _RATE_HEADERS = (_LIMIT, _REMAINING, _RESET)
 _NO_HEADERS: Headers = ()
-# Editors count the tokens of fifty texts at once, which costs nobody anything.
-UNCOUNTED_PATHS = frozenset({"/v1/messages/count_tokens"})
 _A_MOMENT = 1  # second; when one of the client's own requests will be done cannot be known
 
 

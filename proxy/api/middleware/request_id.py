@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -11,12 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy import request_context
 from proxy.api.body import header
 from proxy.api.event_stream import STREAM_ERROR_ENCODER
-from proxy.api.exchange import ClientLeft, send_error
-from proxy.api.messages import errors as messages_errors
-from proxy.api.middleware.clients import OPEN_PATHS
-from proxy.loop import sse
+from proxy.api.exchange import ClientLeft, ErrorShape, send_json
 from proxy.loop.errors import CLIENT_CLOSED_REQUEST, InternalError, ModelNotFound, ProxyError, Stopping
-from proxy.ports import Clock, Observer
+from proxy.paths import OPEN_PATHS
+from proxy.ports import Clock, Headers, Observer
 from proxy.timeouts import elapsed
 
 _ERROR_SECONDS = 2.0
@@ -24,10 +22,13 @@ _LONGEST_LOGGED = 100  # characters of the name of an unknown model
 
 
 class RequestId:
-    """Gives a request its id and its log line, and turns whatever is raised below into a response."""
+    """Gives a request its id and log line, and turns what is raised below into a response of its `error_shape`."""
 
-    def __init__(self, app: ASGIApp, *, observe: Observer, clock: Clock) -> None:
+    def __init__(
+        self, app: ASGIApp, *, error_shape: Callable[[str, Headers], ErrorShape], observe: Observer, clock: Clock
+    ) -> None:
         self._app = app
+        self._error_shape = error_shape
         self._observe = observe
         self._clock = clock
 
@@ -70,15 +71,31 @@ class RequestId:
                 request_context.add({"unknown_model": exc.model[:_LONGEST_LOGGED]})
             if exc.is_limit:
                 self._observe("limit.reached", kind=exc.code)
-            await _send_failure(scope, response, exc)
+            await self._send_failure(scope, response, exc)
             _release_frames(exc)
         except asyncio.CancelledError:  # by the server, which stops; `while_wanted` handles its own cancellation
             request_context.add({"error": Stopping.code})
-            await _send_failure(scope, response, Stopping())
+            await self._send_failure(scope, response, Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)
-            await _send_failure(scope, response, InternalError(response.request_id))
+            await self._send_failure(scope, response, InternalError(response.request_id))
         return response.status or CLIENT_CLOSED_REQUEST
+
+    async def _send_failure(self, scope: Scope, response: "_Response", error: ProxyError) -> None:
+        """Send an error: with its status where the response has not begun, in a stream as its last event.
+
+        Any other response that has begun stays incomplete: the server closes the connection, by which the client knows.
+        """
+        shape, request_id = self._error_shape(scope["path"], scope["headers"]), response.request_id
+        with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
+            async with asyncio.timeout(_ERROR_SECONDS):
+                if response.status is None:
+                    body, headers = shape.envelope(error, request_id), shape.headers(error, request_id)
+                    await send_json(response.send, body, status=shape.status_of(error), headers=headers)
+                elif response.is_event_stream and not response.is_complete:
+                    encode = scope.get(STREAM_ERROR_ENCODER)
+                    data = encode(error) if encode else shape.last_event(error, request_id)
+                    await response.send({"type": "http.response.body", "body": data})
 
 
 class _Response(Struct):
@@ -123,24 +140,6 @@ class _Response(Struct):
         else:
             self.is_complete = True
         return self.server_send(message)
-
-
-async def _send_failure(scope: Scope, response: _Response, error: ProxyError) -> None:
-    """Send an error: with its status where the response has not begun, in a stream as its last event.
-
-    Any other response that has begun stays incomplete: the server closes the connection, by which the client knows.
-    """
-    with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
-        async with asyncio.timeout(_ERROR_SECONDS):
-            if response.status is None:
-                if messages_errors.is_expected(scope):
-                    await messages_errors.send_error(response.send, error, response.request_id)
-                else:
-                    await send_error(response.send, error)
-            elif response.is_event_stream and not response.is_complete:
-                encode = scope.get(STREAM_ERROR_ENCODER)
-                data = encode(error) if encode else sse.encode(error.envelope())
-                await response.send({"type": "http.response.body", "body": data})
 
 
 def _release_frames(failure: BaseException) -> None:

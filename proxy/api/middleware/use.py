@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy import request_context
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.api.calendar import Period, day_of, period_of
-from proxy.api.middleware.clients import OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.config import BudgetConfig
 from proxy.loop.errors import BudgetExceeded
 from proxy.loop.tally import Use
+from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Ports
 
 ANYONE = "anyone"
