@@ -96,6 +96,11 @@ class Arguments(Struct):
         return self._add(piece)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the arguments are a complete object, and nothing waits behind it."""
+        return self.is_whole and not self._behind
+
+    @property
     def text(self) -> str:
         """The arguments so far, without what is taken back."""
         return self._written if self.is_plain else without_repetition(self._written)

@@ -184,7 +184,7 @@ class CallAssembler(Struct):
         while self._settled < len(self.so_far):
             call = self.so_far[self._settled]
             if call.client_id is None and call.type == "function":
-                if not call.name or not (call.arguments.is_whole or call.is_value):
+                if not call.name or not (call.arguments.is_settled or call.is_value):
                     break
                 call.id = call.id or self._unique(None)
                 ready.append(ToolCall(call.id, call.name, call.arguments.text.strip(JSON_BLANKS)))

@@ -75,6 +75,16 @@ def test_a_call_with_an_empty_object_starts_when_the_next_one_begins():
     assert [call.arguments for call in calls.take_ready()] == ['{"q":1}']
 
 
+def test_a_call_whose_arguments_are_being_sent_twice_starts_when_the_next_one_begins():
+    calls = CallAssembler(CALL)
+    calls.add([function("search", '{"q":1}{')])
+    assert calls.take_ready() == []
+    calls.add([piece('"q":1}')])
+    assert calls.take_ready() == []
+    calls.add([function("search", index=1)])
+    assert [call.arguments for call in calls.take_ready()] == ['{"q":1}']
+
+
 def test_a_custom_call_is_never_started_early():
     calls = CallAssembler(CALL)
     calls.add([{"index": 0, "id": "a", "type": "custom", "custom": {"name": "search", "input": '{"q":1}'}}])
