@@ -105,11 +105,9 @@ class TurnTexts(Struct):
             message: the message.
             is_cut: whether a limit has cut off its text.
         """
-        for name in TEXT_FIELDS:
-            if name not in message:
-                continue
+        for name in filter(message.get, TEXT_FIELDS):
             text = text_of(message) if isinstance(message[name], list) else message[name]
-            if not isinstance(text, str) or not text:
+            if not isinstance(text, str):
                 continue
             if len(text) > MOST_TEXT:
                 raise TextTooLong
