@@ -150,6 +150,7 @@ class CallAssembler(Struct):
         Raises:
             UpstreamError: the arguments are nested too deep, or a bound is passed.
         """
+        require_few_calls(len(self.so_far) + len(entries))
         for entry in entries:
             entry["id"] = self._unique(entry.get("id"))
             if isinstance(function := entry.get("function"), dict):
@@ -157,7 +158,8 @@ class CallAssembler(Struct):
                 require_short_arguments(len(arguments.encode("utf-8", "replace")))
                 function["name"], arguments = split_glued_name(name, arguments, self.upstream_call.view.tools)
                 function["arguments"] = without_repetition(arguments)
-            call = self._begin(PartialCall(entry["id"], received=entry))
+            call = PartialCall(entry["id"], received=entry)
+            self.so_far.append(call)
             if self.upstream_call.view.client_tools and name_of(entry) in self.upstream_call.view.client_tools:
                 self._show(call)
 
@@ -193,10 +195,12 @@ class CallAssembler(Struct):
 
     def entries(self) -> list[Json]:
         """The calls as the `tool_calls` of a message, each with an id of its own."""
+        entries: list[Json] = []
         for call in self.so_far:
             if not call.id:
                 call.id = self._unique(None)
-        return [call.entry() for call in self.so_far]
+            entries.append(call.entry())
+        return entries
 
     def _begin(self, call: PartialCall) -> PartialCall:
         self.so_far.append(call)
@@ -220,9 +224,10 @@ class CallAssembler(Struct):
         A result is told from others by it, and a strict server refuses an id that stands twice.
         """
         if self._ids is None:
-            messages = self.upstream_call.body.get("messages", ())
-            entries = [message["tool_calls"] or () for message in messages if "tool_calls" in message]
-            self._ids = {str(entry.get("id")) for calls in entries for entry in calls}
+            self._ids = set()
+            for message in self.upstream_call.body.get("messages", ()):
+                if "tool_calls" in message:
+                    self._ids.update([str(entry.get("id")) for entry in message["tool_calls"] or ()])
         if not identity or identity in self._ids:
             identity = f"call_{self.upstream_call.run_id}t{self.upstream_call.number}_{len(self._ids)}"
         self._ids.add(identity)

@@ -204,7 +204,8 @@ class TurnDecisions:
 
     def __init__(self, history: CallHistory, stop: Stop | None = None, has_ended: HasEnded | None = None) -> None:
         self._history, self._stop, self._has_ended = history, stop, has_ended
-        self._total, self._by_tool = history.tally.calls, history.tally.calls_by_tool
+        self._total = history.tally.calls
+        self._in_turn: dict[str, int] = {}  # a tool's name -> how many of its calls are to run
         self._first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
 
     def decide(self, call: ToolCall) -> CallDecision:
@@ -216,7 +217,7 @@ class TurnDecisions:
             key, result = call.fingerprint, failure(str(exc), outcome=exc.outcome)
         else:
             key, tool = resolved.fingerprint, history.tools[call.name]
-            used = self._by_tool.get(tool.name, 0)
+            in_turn = self._in_turn.get(tool.name, 0)
             is_spent = self._stop or self._total >= history.limits.max_tool_calls
             if key in self._first:
                 result = self._first[key].result
@@ -227,10 +228,10 @@ class TurnDecisions:
             elif is_spent and not (self._has_ended and self._has_ended(resolved)):
                 self._stop = self._stop or history.limits.calls_stop
                 result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
-            elif tool.max_calls is not None and used >= tool.max_calls:
+            elif tool.max_calls is not None and history.tally.calls_of(tool.name) + in_turn >= tool.max_calls:
                 result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             else:
-                to_run, self._total, self._by_tool[tool.name] = resolved, self._total + 1, used + 1
+                to_run, self._total, self._in_turn[tool.name] = resolved, self._total + 1, in_turn + 1
         decision = CallDecision(call, key, self._stop, to_run, result)
         self._first.setdefault(key, decision)
         return decision

@@ -39,13 +39,9 @@ class Tally(Struct):
     tool_cost: float | None = None
     dropped: dict[str, int] = {}
 
-    @property
-    def calls_by_tool(self) -> dict[str, int]:
-        """The tool's own name -> the number of its calls that count for the limits of the request."""
-        counted = {**self.tool_calls}
-        for name, number in self.dropped.items():
-            counted[name] -= number
-        return counted
+    def calls_of(self, name: str) -> int:
+        """The number of calls of a tool, by its own name, that count for the limits of the request."""
+        return self.tool_calls.get(name, 0) - self.dropped.get(name, 0)
 
     @property
     def calls(self) -> int:
