@@ -1,6 +1,6 @@
 """Reads a turn: feeds its chunks to the assembler, shows them to the client, and announces the calls of server tools.
 
-A whole answer is read as the stream that would have had the text, each call and the end in one chunk each. So the order
+A whole answer is read as the stream that would have had the text and each call in one chunk each. So the order
 and the contents of what a client is shown are the same for an upstream that streams and one that does not.
 """
 
@@ -59,8 +59,9 @@ class TurnReader(Struct, eq=False):
         if not completion["choices"][0].get("finish_reason"):
             raise UpstreamError("The upstream's answer has no finish_reason.")
         message = completion["choices"][0]["message"]
-        fields = [name for name in TEXT_FIELDS if name in message]
-        self.assembler.begin_message({name: message[name] for name in fields if not isinstance(message[name], str)})
+        no_text = [name for name in filter(message.__contains__, TEXT_FIELDS) if not isinstance(message[name], str)]
+        if no_text:
+            self.assembler.begin_message({name: message[name] for name in no_text})
         for chunk in _in_pieces(completion):
             await self._show_parts(chunk, start_calls=False)
         self.done = True
@@ -90,15 +91,13 @@ class TurnReader(Struct, eq=False):
 
 
 def _in_pieces(completion: Json) -> Iterator[Json]:
-    """A whole completion as a stream of few chunks: the text with all else, each call, the end."""
-    choice, usage = completion["choices"][0], completion.pop("usage", None)
-    message, reason = choice.pop("message"), choice.pop("finish_reason")
-    calls = message.get("tool_calls") or ()
-    text = {key: value for key, value in message.items() if key != "tool_calls"}
-    yield {**completion, "usage": usage, "choices": [{**choice, "delta": text}]}
+    """A whole completion as a stream of few chunks: the text with all else, and then each call."""
+    choice = completion["choices"][0]
+    choice["delta"] = message = choice.pop("message")
+    calls = message.pop("tool_calls", None) or ()
+    yield {**completion, "choices": [choice]}
     for index, call in enumerate(calls):
         yield {**completion, "choices": [{"index": 0, "delta": {"tool_calls": [{**call, "index": index}]}}]}
-    yield {**completion, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
 
 
 def _call_by_call(chunk: Json) -> list[Json]:
