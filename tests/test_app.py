@@ -7,7 +7,10 @@ import openai
 import orjson
 import pytest
 
+from proxy.api.exchange import ErrorShape
+from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.app.application import create_app
+from proxy.app.routes import error_shape
 from proxy.config import TelemetryConfig
 from proxy.config_file import parse
 from proxy.telemetry import log
@@ -71,3 +74,19 @@ async def test_a_websocket_is_refused_before_any_middleware_and_so_is_what_nobod
     assert sent == [{"type": "websocket.close"}]
     with pytest.raises(ValueError, match="'telnet' are not served"):
         await app({"type": "telnet"}, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "shape"),
+    [
+        ("/v1/messages", [], MESSAGES_ERRORS),
+        ("/v1/messages/count_tokens", [], MESSAGES_ERRORS),
+        ("/v1/messages2", [], ErrorShape()),
+        ("/v1/models/m", [(b"anthropic-version", b"2023-06-01")], MESSAGES_ERRORS),
+        ("/v1/models/m", [(b"user-agent", b"x")], ErrorShape()),
+        ("/v1/responses", [(b"anthropic-version", b"2023-06-01")], ErrorShape()),
+        ("", [], ErrorShape()),  # of a head that was not read so far
+    ],
+)
+def test_an_error_has_the_shape_of_the_api_that_was_asked(path, headers, shape):
+    assert error_shape(path, headers) == shape

@@ -167,7 +167,8 @@ class RequestResolver:
         names = names_for_header((*policy.ignored, *ignored)) if ignored else policy.ignored
         if names:
             request_context.add({"tools_ignored": names})
-        offer = policy.offer_to(chat, access.tools if tools is None else tools)
+        tools = access.tools if tools is None else tools
+        offer = policy.offer_to(chat, tools)
         if filters is None and offer.in_play and not FILTER_FIELDS.isdisjoint(access.chat):
             filters = filters_of(access.chat, native_search=policy.selection.native_search)
         if filters is not None and filters.place:
@@ -179,7 +180,7 @@ class RequestResolver:
             access.model,
             policy,
             access.limits,
-            access.tools,
+            tools,
             access.tool_events,
             body,
             access.sources,
