@@ -47,11 +47,10 @@ def with_results(message: Json, results: Iterable[PastResult], *, above_pictures
 
     `above_pictures` is a sentence before the pictures, where they do not become a part of what the user says next.
     """
-    if not (message.get("content") or message.get("refusal") or message.get("tool_calls")):
+    calls: Sequence[Json] = message.get("tool_calls") or ()
+    if not (calls or message.get("content") or message.get("refusal")):
         return
     yield message
-    if not (calls := message.get("tool_calls")):
-        return
     pictures: list[Json] = []
     for call, result in zip(calls, results, strict=True):
         yield {"role": "tool", "tool_call_id": call["id"], "content": result.text}

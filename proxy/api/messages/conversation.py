@@ -10,17 +10,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import orjson
 from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES
-from proxy.api.history import PastResult, content_of, joined_text, result_of
+from proxy.api.history import PastCall, PastResult, assistant_message, content_of, joined_text, result_of, with_results
 from proxy.api.messages.history import NO_CHANGES, TOOL_CHANGES, HistoryChanges
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, named, parts_of, refuse, result_parts, string_in
 from proxy.api.messages.signatures import Signed
-from proxy.api.messages.turns import ReplayedTurn, read_call
+from proxy.loop.carried import Carried
 from proxy.loop.chat import Json
 from proxy.loop.continuation import server_call_id
+from proxy.loop.errors import RequestError
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 
 Unseal: TypeAlias = Callable[[Any], str | None]
@@ -138,6 +140,56 @@ def read_conversation(
     return BlockConversation(chat, reader.pages, changes.effort, reader.unknown)
 
 
+class _Call(PastCall, kw_only=True):
+    """A call of a turn; `block_id` is its id in the client's block, `id` its id in the chat request."""
+
+    block_id: str
+    is_server_tool: bool
+
+
+class _Turn(Struct):
+    """An upstream turn, read back from an assistant message: its thoughts, text and calls.
+
+    `origin` is the run and turn in the ids of its calls; None: the ids were not made here. `carried` are the fields
+    that the signature of its thoughts holds for it.
+    """
+
+    thoughts: list[str] = []
+    texts: list[str] = []
+    calls: list[_Call] = []
+    has_results: bool = False
+    ends_with_citation: bool = False
+    origin: str | None = None
+    carried: Carried = Carried()
+    _by_id: dict[str, _Call] = {}
+
+    def continues_with(self, origin: str | None) -> bool:
+        """Whether a call of this origin belongs to the turn, although it comes after the turn's results."""
+        return origin is not None and origin == self.origin
+
+    def add_text(self, text: str, *, is_cited: bool) -> None:
+        """Add a block of text as a new paragraph, unless it continues a text that was split at a citation."""
+        if self.texts and not (is_cited or self.ends_with_citation):
+            self.texts.append(BETWEEN)
+        self.texts.append(text)
+        self.ends_with_citation = is_cited
+
+    def add_call(self, call: _Call) -> None:
+        """Add a call; of several with one id, results belong to the first."""
+        self.calls.append(call)
+        self._by_id.setdefault(call.id, call)
+
+    def call(self, call_id: object) -> _Call | None:
+        """The call that was added with that id."""
+        return self._by_id.get(call_id) if isinstance(call_id, str) else None
+
+    def messages(self) -> Iterator[Json]:
+        """The turn in the chat; the pictures of its results become a part of what the user says next."""
+        message = assistant_message("".join(self.texts), self.thoughts, self.calls)
+        message = self.carried.put_into(message) if self.carried else message
+        return with_results(message, [call.result for call in self.calls if call.result])
+
+
 class _Reader:
     """Reads messages in order. A turn with unanswered calls is kept open for the next message.
 
@@ -148,7 +200,7 @@ class _Reader:
         self._unseal = unseal
         self._read_signature = read_signature
         self._own_names = own_names
-        self._open: ReplayedTurn | None = None
+        self._open: _Turn | None = None
         self._said: list[Json] = []  # by the user, and not yet in the chat
         self._chat: list[Json] = []
         self.pages: list[FoundPage] = []  # found by the searches so far
@@ -213,7 +265,7 @@ class _Reader:
         return True
 
     def _read_assistant(self, blocks: Mapping[str, Any]) -> None:
-        turns = [ReplayedTurn()]
+        turns = [_Turn()]
         for place, block in blocks.items():
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
@@ -225,7 +277,7 @@ class _Reader:
             # The order tells the turns apart, but the AI SDK moves the client's calls to the end of the message.
             is_late = kind == "tool_use" and turn.continues_with(_origin_of(block))
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
-                turns.append(ReplayedTurn())
+                turns.append(_Turn())
             self._read_block(turns[-1], block, place)
         _tie_to_runs(turns)
         *complete, last = turns
@@ -236,7 +288,7 @@ class _Reader:
         else:
             self._add(last.messages())
 
-    def _read_block(self, turn: ReplayedTurn, block: Json, where: str) -> None:
+    def _read_block(self, turn: _Turn, block: Json, where: str) -> None:
         """Add a block to its turn."""
         match block["type"]:
             case "text":
@@ -249,19 +301,30 @@ class _Reader:
                     turn.thoughts.append(thoughts)
                 if signed.carried:
                     turn.carried = signed.carried
-            case "tool_use" | "server_tool_use" | "mcp_tool_use" as kind:
-                call = read_call(block, where)
-                if kind == "tool_use":
-                    call.id = _client_id(call.id)
-                elif kind == "server_tool_use":
-                    call.name = self._own_names.get(call.name, call.name)
+            case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 turn.origin = _origin_of(block)
-                turn.add_call(call)
+                turn.add_call(self._read_call(block, where))
             case _:
                 known = turn.call(block.get("tool_use_id"))
                 if known is not None and known.is_server_tool and known.result is None:
                     known.result = PastResult(self._read_result(block, known.name))
                     turn.has_results = True
+
+    def _read_call(self, block: Json, where: str) -> _Call:
+        """The call in the block at `where`. Raises `RequestError`."""
+        for key in ("id", "name"):
+            if not isinstance(block.get(key), str) or not block[key]:
+                refuse(f"{where}.{key}", "must be a string")
+        given, block_id, name = block.get("input"), block["id"], block["name"]
+        try:
+            arguments = orjson.dumps({} if given is None else given).decode()
+        except orjson.JSONEncodeError as exc:
+            raise RequestError(f"{where}.input: is nested too deep", param=f"{where}.input") from exc
+        if block["type"] == "tool_use":
+            return _Call(_client_id(block_id), name, arguments, block_id=block_id, is_server_tool=False)
+        if block["type"] == "server_tool_use":
+            name = self._own_names.get(name, name)
+        return _Call(block_id, name, arguments, block_id=block_id, is_server_tool=True)
 
     def _read_user(self, blocks: Mapping[str, Any]) -> None:
         rest: list[Json] = []
@@ -314,7 +377,7 @@ class _Reader:
         self._open, self._system = None, []
 
 
-def _tie_to_runs(turns: list[ReplayedTurn]) -> None:
+def _tie_to_runs(turns: list[_Turn]) -> None:
     """Leave out server calls without a result, and give the others the ids that they had in the run.
 
     With these ids, the loop finds what is stored under the run and puts it back into its place.
