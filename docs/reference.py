@@ -200,9 +200,14 @@ _HEAD = """\
 
 All settings of `config.yaml`. This page is generated from the program (`make docs`).
 
-`${NAME}` and `${NAME:-default}` are replaced from the environment. An unknown key, a wrong type or an undefined name is
-an error: `toolproxy serve` does not start, and names the line and path, as does `toolproxy check`. An upstream, tool or
-client is disabled if the variable of its key has no value, or the key is a placeholder such as `your-api-key` or
+`${NAME}` and `${NAME:-default}` are replaced from the environment. A file `.env` beside the configuration fills names
+that are not set there, or empty; `--no-env-file` leaves it alone. Its lines are `NAME=value`, read as python-dotenv reads
+them: with `export`, quotes and comments, but without expansion, so `$` and `${NAME}` within a value stay as they are.
+A line that is no assignment is a warning. The file fills `${NAME}` in the configuration only: it sets no option such as
+`TOOLPROXY_PORT`, and nothing for the programs that tools start.
+
+An unknown key, a wrong type or an undefined name is an error: `toolproxy serve` does not start, and names the line and
+path, as does `toolproxy check`. An upstream, tool or client is disabled if the variable of its key has no value, or the key is a placeholder such as `your-api-key` or
 `changeme`; everything else works.
 
 `toolproxy check` exits with 1 whenever `toolproxy serve` would not start, and prints a line for each reason. A port in

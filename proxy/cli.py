@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from proxy import __version__, config_file, config_warnings
+from proxy import __version__, config_file, config_warnings, env_file
 from proxy.config import Config, Key, place_of
 from proxy.config_messages import PATTERNS
 from proxy.loop.errors import ConfigurationError
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="run the proxy")
     _add_config(serve)
-    serve.add_argument("--watch", action="store_true", help="read the configuration anew when the file changes")
+    serve.add_argument("--watch", action="store_true", help="read the configuration anew when it or .env changes")
     serve.set_defaults(run=_serve)
 
     init = commands.add_parser("init", help="write a starter configuration where there is none")
@@ -82,8 +82,14 @@ def _add_config_path(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
 
 
+def _add_no_env_file(command: argparse.ArgumentParser) -> None:
+    what = "leave the file .env beside the configuration alone, which has values for its variables"
+    command.add_argument("--no-env-file", dest="env_file", action="store_false", help=what)
+
+
 def _add_config(command: argparse.ArgumentParser) -> None:
     _add_config_path(command)
+    _add_no_env_file(command)
     where = "where Python tools are imported from, beside what is installed; default: the working directory"
     command.add_argument("--app-dir", type=Path, default=Path(), help=where)
     command.add_argument("--host", default=_environment("HOST"), help="address to listen on")
@@ -119,16 +125,21 @@ def _serve(arguments: argparse.Namespace) -> None:
     from proxy.server import process as server  # noqa: PLC0415 - `check` and `--help` need no web server
 
     _make_importable(arguments.app_dir)
-    watched = arguments.config if arguments.watch else None
-    server.serve(functools.partial(_configuration, arguments), watched=watched)
+    files = [arguments.config, *filter(None, [_env_file(arguments)])]
+    server.serve(functools.partial(_configuration, arguments), watched=files if arguments.watch else ())
 
 
 def _configuration(arguments: argparse.Namespace) -> Config:
     """The configuration file, overridden by the command line and its environment variables."""
-    config = config_file.load(arguments.config, os.environ)
+    config = config_file.load(arguments.config, os.environ, env_file=_env_file(arguments))
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
     return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
+
+
+def _env_file(arguments: argparse.Namespace) -> Path | None:
+    """The file `.env` beside the configuration, whether or not it exists; None with `--no-env-file`."""
+    return arguments.config.with_name(env_file.NAME) if arguments.env_file else None
 
 
 def _init(arguments: argparse.Namespace) -> None:

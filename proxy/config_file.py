@@ -1,4 +1,4 @@
-"""YAML and environment -> Config; every fault names its file, line and path.
+"""YAML, environment and `.env` -> Config; every fault names its file, line and path.
 
     node (it knows its line) --> `${NAME}` replaced --> typed by the classes of `config` --> references checked
 
@@ -22,6 +22,7 @@ from proxy import config as c
 from proxy.config_messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
 from proxy.config_rules import Parts, faults_in
 from proxy.config_warnings import warnings_in
+from proxy.env_file import read_env_file
 from proxy.header_names import SECRET_NAME
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
@@ -32,8 +33,13 @@ _NULL_WORDS: Final = ("", "~", "null", "Null", "NULL")
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "calls_stop", "max_tool_timeout")
 
 
-def load(path: Path, environ: Mapping[str, str]) -> c.Config:
+def load(path: Path, environ: Mapping[str, str], *, env_file: Path | None = None) -> c.Config:
     """Read and check a configuration file.
+
+    Args:
+        path: the file.
+        environ: the values of its variables.
+        env_file: a file with values of variables that are not set, or empty, in `environ`; it need not exist.
 
     Raises:
         ConfigurationError: with one line per fault, `config.yaml:LINE: path: what is wrong`.
@@ -48,7 +54,11 @@ def load(path: Path, environ: Mapping[str, str]) -> c.Config:
         raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
     except UnicodeDecodeError as exc:
         raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
-    return parse(text, environ, name=path.name)
+    if env_file is None:
+        return parse(text, environ, name=path.name)
+    beside = read_env_file(env_file)
+    config = parse(text, beside.under(environ), name=path.name)
+    return msgspec.structs.replace(config, warnings=(*beside.warnings, *config.warnings))
 
 
 def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -> c.Config:

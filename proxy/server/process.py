@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -41,12 +41,13 @@ from proxy.terminal import style_of
 _BACKLOG = 2048
 
 
-def serve(load: Callable[[], Config], *, watched: Path | None = None) -> None:
+def serve(load: Callable[[], Config], *, watched: Sequence[Path] = ()) -> None:
     """Serve until a signal; at SIGHUP, read the configuration anew.
 
     Args:
         load: reads the configuration.
-        watched: a file whose changes do the same as the signal.
+        watched: files whose changes do the same as the signal: that of the configuration, and files beside it that need
+            not exist.
 
     Raises:
         ConfigurationError: the configuration does not permit it, the address is taken, or there is no folder for the
@@ -54,8 +55,8 @@ def serve(load: Callable[[], Config], *, watched: Path | None = None) -> None:
     """
     trigger = Trigger(now=time.monotonic)
     signal.signal(signal.SIGHUP, trigger.ask)
-    if watched is not None:
-        trigger.watch(watched)
+    if watched:
+        trigger.watch(*watched)
     config = load()
     check_startable(config)
     listener = listen(config.server.host, config.server.port)

@@ -4,6 +4,8 @@ r"""Reloading: when the configuration is read anew, what of it can take effect, 
                                                                               \-> faulty: logged, nothing changes
     with `--watch` no file any more --> logged, nothing changes
 
+A file beside it, such as `.env`, need not exist: that it is gone is another content of it.
+
 Signals that come while a configuration is read are answered by reading it once more.
 """
 
@@ -77,29 +79,33 @@ class FileWatch:
 
 
 class Trigger:
-    """Whether the configuration is to be read anew: since a signal has come, or the file has changed."""
+    """Whether the configuration is to be read anew: since a signal has come, or a file has changed."""
 
     def __init__(self, *, now: Callable[[], float]) -> None:
         self._now = now
         self._is_asked = False
         self._watch: FileWatch | None = None
+        self._beside: list[FileWatch] = []
         self._looks_at = 0.0
 
     def ask(self, *_: object) -> None:
         """Have the configuration read; a signal handler."""
         self._is_asked = True
 
-    def watch(self, path: Path) -> None:
-        """Watch the file, from its present content on."""
+    def watch(self, path: Path, *beside: Path) -> None:
+        """Watch the file, and those beside it that need not exist, from their present content on."""
         self._watch = FileWatch(path)
+        self._beside = [FileWatch(one) for one in beside]
 
     def take(self) -> News | None:
-        """Why something is to be done now; looks at the file about once a second."""
+        """Why something is to be done now; looks at the files about once a second."""
         was_asked, self._is_asked = self._is_asked, False
         news: News | None = None
         if self._watch is not None and self._now() >= self._looks_at:
             self._looks_at = self._now() + _LOOK_SECONDS
             news = self._watch.look()
+            for beside in self._beside:
+                news = "changed" if beside.look() else news
         return "changed" if was_asked else news
 
 
