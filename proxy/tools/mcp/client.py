@@ -59,6 +59,8 @@ _LASTED = 60.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 # A server whose answers are too large to be read is not asked again sooner.
 _WAIT_IF_TOO_LARGE = 600.0
+# Seconds for which the answers to calls are waited for when their session has gone.
+_LAST_ANSWERS = 2.0
 # Seconds for which the tools of a server that has gone stay offered: a call of them may find that it is back.
 _REMEMBERED = 120.0
 _LONGEST_REASON = 200  # characters of a server's own words in the log
@@ -116,6 +118,9 @@ class McpServer:
         self._is_resting = False
         self._listed: list[ListedTool] | None = None  # as last published
         self._changed = asyncio.Event()  # the tools may have changed, or the session has been lost
+        self._calls: set[Delivery] = set()  # those that wait for their answers
+        self._is_idle = asyncio.Event()  # set when no call waits
+        self._is_idle.set()
         self._why_not = "not connected yet"
 
     def state(self) -> Readiness:
@@ -179,7 +184,11 @@ class McpServer:
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
                 await self._publish(*await list_tools(client), publish)
                 patience.reschedule(None)
-                await self._keep_listed(client, ended, publish)
+                try:
+                    await self._keep_listed(client, ended, publish)
+                except Exception:
+                    await self._let_calls_end()
+                    raise
         except Exception as exc:  # noqa: BLE001 - a server's failure affects only its own tools
             return why_not(exc, transport)
         return "the session ended"
@@ -204,6 +213,12 @@ class McpServer:
         finally:
             self._forget(client)
             self._changed.clear()
+
+    async def _let_calls_end(self) -> None:
+        """Wait for the answers of a session that has gone: each says whether its call was carried out."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWERS):
+                await self._is_idle.wait()
 
     def _forget(self, client: Client) -> None:
         """Let no further call use a session; the next one waits for the next session."""
@@ -275,6 +290,8 @@ class McpServer:
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
         delivery = Delivery()
         token = DELIVERY.set(delivery)
+        self._calls.add(delivery)
+        self._is_idle.clear()
         try:
             # Not `call_tool`, which validates results with the server's schema, whose patterns may take forever.
             raw = await client.session.send_request(request, _ANY_OBJECT)  # type: ignore[type-var]  # it takes any type
@@ -288,6 +305,9 @@ class McpServer:
             raise ToolError(_NO_RESULT) from exc
         finally:
             DELIVERY.reset(token)
+            self._calls.discard(delivery)
+            if not self._calls:
+                self._is_idle.set()
         output = output_of(result)
         if result.is_error:
             raise ToolError(output.text)
