@@ -1,7 +1,8 @@
 """Whole and streamed are one: for the same upstream answers, folding a stream gives the whole answer of each surface."""
 
 import re
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import httpx
 import orjson
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 from proxy.loop.texts import without_blank_lines_before
 from tests.api.messages import asking
 from tests.api.responses.folding import fold
-from tests.fakes import Reply, chunk, completion, event, stream
+from tests.fakes import SEARCH_ANSWER, Reply, chunk, completion, event, stream
 from tests.serving import proxy_of
 
 CONFIG = """
 upstreams:
   up: {{base_url: {upstream}/v1, api_key: upstream-secret, profile: openai, retries: 0, breaker: {{failures: 1000000}}}}
-models: {{m: {{upstream: up}}}}
+  glm: {{base_url: {upstream}/v1, api_key: upstream-secret, profile: glm, retries: 0, breaker: {{failures: 1000000}}}}
+  oss: {{base_url: {upstream}/v1, api_key: upstream-secret, profile: gpt_oss, retries: 0, breaker: {{failures: 1000000}}}}
+models: {{m: {{upstream: up, fallbacks: [glm]}}, glm: {{upstream: glm}}, oss: {{upstream: oss}}}}
 tools:
   web_search: {{type: serper, api_key: serper-secret, base_url: {upstream}, cache_seconds: 0}}
   current_time: {{type: clock}}
@@ -27,6 +30,7 @@ tools:
 limits: {{max_tool_calls: 4, max_turns: 4}}
 {more}
 """
+EXAMPLES = 100
 TEXTS = [
     "",
     "Hello",
@@ -36,41 +40,69 @@ TEXTS = [
     "x\n\n\n\n",
     "A【0†L1】 mark",
     "See https://a.example/ now.",
+    "one STOP two",
+    "ST",
+    "OP\n\nEND",
+    '{"id": "x"}',
+    "a < b",
+    "so <tool_call>",
+    "<tool_call>mine<arg_key>id</arg_key><arg_value>3</arg_value></tool_call>",
 ]
 ARGUMENTS = {
-    "web_search": ['{"query": "a b"}', '{"query": "c"}', '{"query": "c"}', "nonsense", "", "[]"],
+    "web_search": ['{"query": "a b"}', '{"query": "c"}', '{"query": "c"}', '{"query": "none"}', "nonsense", "", "[]"],
     "current_time": ["{}", "", '{"timezone": "UTC"}'],
     "ring": ['{"times": 1}', "{}", '{"times": "x"}'],
-    "mine": ['{"id": 1}', "", "{}", '{"id": [2, "}"]}'],
+    "mine": ['{"id": 1}', "", "{}", '{"id": [2, "}"]}', '{"id": 1,}'],
+    "other": ['{"q": "v"}'],
     "unknown": ["{}"],
 }
 
+ANNOTATION = {
+    "type": "url_citation",
+    "url_citation": {"url": "https://up.example/", "title": "Up", "start_index": 0, "end_index": 1},
+}
 calls = st.sampled_from([(name, arguments) for name, several in ARGUMENTS.items() for arguments in several])
 turns = st.fixed_dictionaries({
     "thoughts": st.sampled_from(["", "", "Hm.", "\n\nhm \n", "so"]),
     "text": st.sampled_from(TEXTS),
     "calls": st.lists(calls, max_size=4),
+    "refusal": st.sampled_from(["", "", "", "", "I cannot."]),
+    "annotations": st.sampled_from([[], [], [], [ANNOTATION]]),
     "reason": st.sampled_from(["", "", "", "", "length", "content_filter"]),
+    "fails": st.sampled_from([False] * 15 + [True]),  # and a fallback answers
     "piece": st.integers(1, 9),  # characters
     "in_fragments": st.booleans(),
 })  # fmt: skip
 conversations = st.lists(turns, min_size=1, max_size=4)
+asked = st.fixed_dictionaries({
+    "model": st.sampled_from(["m", "m", "m", "glm", "oss"]),
+    "format": st.sampled_from([None, None, None, None, "object", "schema"]),
+    "stops": st.sampled_from([[], [], [], ["STOP"], ["END", "lo"], ["\n\n"]]),
+    "thinking": st.sampled_from([None, None, {"type": "adaptive"}, {"type": "enabled", "display": "omitted"}]),
+    "shows_calls": st.booleans(),  # x-tool-events
+    "searches": st.sampled_from([True, True, True, False]),  # whether the client declares a search
+    "takes_several": st.sampled_from([True, True, True, False]),  # calls in one turn
+    "upstream": st.sampled_from(["streams where asked", "streams where asked", "streams", "does not stream"]),
+})  # fmt: skip
 
 
 def whole_reply(turn: Any) -> Reply:
     entries = [(f"c{at}", name, arguments) for at, (name, arguments) in enumerate(turn["calls"])]
     answer = completion(turn["text"] or None, calls=entries)
     choice = answer["choices"][0]
-    if turn["thoughts"]:
-        choice["message"]["reasoning_content"] = turn["thoughts"]
+    extra = {"reasoning_content": turn["thoughts"], "refusal": turn["refusal"], "annotations": turn["annotations"]}
+    choice["message"] |= {key: value for key, value in extra.items() if value}
     choice["finish_reason"] = turn["reason"] or choice["finish_reason"]
     return Reply([orjson.dumps(answer)])
 
 
 def streamed_reply(turn: Any) -> Reply:
     events = [chunk({"role": "assistant", "content": ""})]
-    for key, text in (("reasoning_content", turn["thoughts"]), ("content", turn["text"])):
+    texts = {"reasoning_content": turn["thoughts"], "content": turn["text"], "refusal": turn["refusal"]}
+    for key, text in texts.items():
         events += [chunk({key: text[at : at + turn["piece"]]}) for at in range(0, len(text), turn["piece"])]
+    if turn["annotations"]:
+        events.append(chunk({"annotations": turn["annotations"]}))
     for index, (name, arguments) in enumerate(turn["calls"]):
         opening = {"index": index, "id": f"c{index}", "type": "function"}
         if not turn["in_fragments"]:
@@ -86,13 +118,24 @@ def streamed_reply(turn: Any) -> Reply:
     return stream(*events, event({"id": "up-1", "model": "the-upstream-model", "choices": [], "usage": usage}))
 
 
-def replying(turns):
-    """The replies of an upstream that streams where it is asked to; after the script it answers."""
-    ends = {"thoughts": "", "text": "The end.", "calls": [], "reason": "", "piece": 4, "in_fragments": False}
-    return [
-        lambda request, turn=turn: streamed_reply(turn) if request.get("stream") else whole_reply(turn)
-        for turn in [*turns, ends]
-    ]
+def replying(turns, options):
+    """The replies of an upstream; after the script it answers."""
+    text = '{"id": "end"}' if options["format"] else "The end."
+    ends = {"thoughts": "", "text": text, "calls": [], "reason": "", "refusal": "", "annotations": [], "fails": False,
+            "piece": 4, "in_fragments": False}  # fmt: skip
+    return [partial(reply, turn, options["upstream"]) for turn in [*turns, ends]]
+
+
+def reply(turn, upstream, request):
+    if turn["fails"]:
+        return Reply([b'{"error": {"message": "Overheated."}}'], status=500)
+    streams = upstream == "streams" or (upstream == "streams where asked" and request.get("stream"))
+    return streamed_reply(turn) if streams else whole_reply(turn)
+
+
+def found(request):
+    hits = SEARCH_ANSWER if request.get("q") != "none" else {"organic": []}
+    return Reply([orjson.dumps(hits)], status=500 if request.get("q") == "c" else 200)
 
 
 # What differs from one answer to the next, whatever it says.
@@ -110,18 +153,31 @@ def bare(value: Any) -> Any:
     return _TIME.sub("TIME", value) if isinstance(value, str) else value
 
 
-async def post(url, path, body):
+async def post(url, path, body, headers):
     async with httpx.AsyncClient(timeout=60) as http:
-        return await http.post(f"{url}{path}", json=body)
+        return await http.post(f"{url}{path}", json=body, headers=headers)
 
 
 MINE = {"type": "object", "properties": {"id": {"type": "integer"}}}
+SCHEMA = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"], "additionalProperties": False}
+JSON_SCHEMA = {"name": "answer", "schema": SCHEMA, "strict": True}
 
 
 class Chat:
     path = "/v1/chat/completions"
-    tools: ClassVar = [{"type": "function", "function": {"name": "mine", "parameters": MINE}}]
-    body: ClassVar = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": tools}
+
+    @staticmethod
+    def body(options):
+        functions = [{"name": "mine", "parameters": MINE}, {"name": "other", "parameters": {"type": "object"}}]
+        search = [{"type": "web_search"}] if options["searches"] else []
+        body = {"model": options["model"], "messages": [{"role": "user", "content": "?"}],
+                "tools": [*search, *({"type": "function", "function": one} for one in functions)]}  # fmt: skip
+        match options["format"]:
+            case "object":
+                body["response_format"] = {"type": "json_object"}
+            case "schema":
+                body["response_format"] = {"type": "json_schema", "json_schema": JSON_SCHEMA}
+        return body
 
     @staticmethod
     def whole(answer):
@@ -157,8 +213,21 @@ class Chat:
 
 class Responses:
     path = "/v1/responses"
-    tools: ClassVar = [{"type": "web_search"}, {"type": "function", "name": "mine", "parameters": MINE}]
-    body: ClassVar = {"model": "m", "input": "?", "tools": tools, "include": ["web_search_call.action.sources"]}
+
+    @staticmethod
+    def body(options):
+        functions = [{"name": "mine", "parameters": MINE}, {"name": "other", "parameters": {"type": "object"}}]
+        search = [{"type": "web_search"}] if options["searches"] else []
+        body = {"model": options["model"], "input": "?", "include": ["web_search_call.action.sources"],
+                "tools": [*search, *({"type": "function", **one} for one in functions)]}  # fmt: skip
+        if options["thinking"]:
+            body |= {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"], "store": False}
+        match options["format"]:
+            case "object":
+                body["text"] = {"format": {"type": "json_object"}}
+            case "schema":
+                body["text"] = {"format": {"type": "json_schema", **JSON_SCHEMA}}
+        return body
 
     @staticmethod
     def whole(answer):
@@ -178,11 +247,22 @@ class Responses:
         assert bare(folded) == bare(whole)
 
 
-class Thinking:
+class Messages:
     path = "/v1/messages"
-    tools: ClassVar = [asking.SEARCH, {"name": "mine", "input_schema": MINE}]
-    body: ClassVar = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "?"}], "tools": tools,
-            "thinking": {"type": "enabled", "budget_tokens": 2000}}  # fmt: skip
+
+    @staticmethod
+    def body(options):
+        mine = [{"name": "mine", "input_schema": MINE}, {"name": "other", "input_schema": {"type": "object"}}]
+        body = {"model": options["model"], "max_tokens": 100, "messages": [{"role": "user", "content": "?"}],
+                "tools": [*([asking.SEARCH] if options["searches"] else []), *mine],
+                "stop_sequences": options["stops"]}  # fmt: skip
+        if options["thinking"]:
+            body["thinking"] = options["thinking"]
+        if options["format"]:
+            body["output_config"] = {"format": {"type": "json_schema", "schema": SCHEMA}}
+        if not options["takes_several"]:
+            body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
+        return body
 
     @staticmethod
     def whole(answer):
@@ -197,32 +277,33 @@ class Thinking:
         assert bare(folded) == bare(whole)
 
 
-class Messages(Thinking):
-    body: ClassVar = {key: value for key, value in Thinking.body.items() if key != "thinking"}
-
-
 @pytest.fixture
 async def url(upstream):
     async with proxy_of(upstream, config=CONFIG) as url:
         yield url
 
 
-@pytest.mark.parametrize("surface", [Chat, Responses, Thinking, Messages], ids=lambda one: one.__name__)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(conversation=conversations)
-async def test_folding_a_stream_gives_the_whole_answer(upstream, url, surface, conversation):
-    upstream.restart(replying(conversation))
-    whole = await post(url, surface.path, surface.body)
+@pytest.mark.parametrize("surface", [Chat, Responses, Messages], ids=lambda one: one.__name__)
+@settings(
+    max_examples=max(EXAMPLES, settings.default.max_examples),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(conversation=conversations, options=asked)
+async def test_folding_a_stream_gives_the_whole_answer(upstream, url, surface, conversation, options):
+    body, headers = surface.body(options), {"x-tool-events": "true"} if options["shows_calls"] else {}
+    upstream.restart(replying(conversation, options), search=found)
+    whole = await post(url, surface.path, body, headers)
     asked = [bare(request["messages"]) for request in upstream.requests]
-    upstream.restart(replying(conversation))
-    options = {"stream_options": {"include_usage": True}} if surface is Chat else {}
-    streamed = await post(url, surface.path, {**surface.body, "stream": True, **options})
+    upstream.restart(replying(conversation, options), search=found)
+    include_usage = {"stream_options": {"include_usage": True}} if surface is Chat else {}
+    streamed = await post(url, surface.path, {**body, "stream": True, **include_usage}, headers)
     again = [bare(request["messages"]) for request in upstream.requests]
     if whole.status_code != 200:
         assert streamed.status_code == whole.status_code or "error" in streamed.text
         return
     answers = surface.whole(whole.json()), surface.folded(streamed.text)
-    if any(turn["reason"] for turn in conversation):  # a stream has run a call before its turn was cut off
+    # A stream has run a call before its turn was cut off, and leaves an upstream that goes on behind a stop sequence.
+    if options["stops"] or any(turn["reason"] or turn["fails"] for turn in conversation):
         for answer in answers:
             answer.pop("usage" if isinstance(answer, dict) else -1)
     surface.same(*answers)

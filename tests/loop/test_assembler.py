@@ -872,3 +872,24 @@ def test_a_call_that_leaks_into_a_whole_answer_in_parts_is_taken_out_of_its_text
     message = {"role": "assistant", "content": [THINKING, {"type": "text", "text": f"Hm {LEAK}"}]}
     turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_refusal_stands_behind_all_that_its_text_held_back(together):
+    assembler = Assembler(tools=TOOLS)
+    parts = [{"content": "a\n\n\n"}, {"refusal": "No"}]
+    shown = feed(assembler, *map(chunk, [parts[0] | parts[1]] if together else parts), chunk({}, "stop"))
+    texts = [(key, delta[key]) for delta in deltas(shown) for key in ("content", "refusal") if delta.get(key)]
+    assert ["".join(text for key, text in texts if key == name) for name in ("content", "refusal")] == ["a\n\n\n", "No"]
+    assert texts[-1] == ("refusal", "No")
+
+
+@pytest.mark.parametrize("more", [{"tool_calls": [tool_delta(id="a")]}, {"refusal": "No"}, {}])
+def test_the_beginning_of_a_leaked_call_is_cut_off_only_at_the_end_of_an_answer(more):
+    message = {"role": "assistant", "content": "so <tool_call>", **more}
+    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
+    turn = whole({"choices": [{"message": {**message}, "finish_reason": "length"}]}, call)
+    assembler = Assembler(tools=TOOLS)
+    feed(assembler, chunk({"content": "so <tool_call>"}), chunk(more, "length"))
+    streamed = finish(assembler)
+    assert turn.text == streamed.text == ("so <tool_call>" if more else "so ")
