@@ -2,7 +2,10 @@
 
     TurnBegan   ( a chunk | CallBegan )*   CallEnded*   CallsAnswered?
 
-A call is said to begin at its place in the turn, whether it is run at once or only when the turn is complete.
+A call is said to begin at its place in the turn, whether it is run at once or only when the turn is complete. One
+without any argument text begins at the end of the turn, behind the client's calls, because its arguments may still
+come; so do the server's calls behind it. The end of a call is told when its turn is complete: a turn that is cut off
+runs nothing.
 """
 
 from typing import TypeAlias, final
