@@ -252,7 +252,8 @@ class Assembler:
         if active or fragments:
             # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
             # and the rest of all before the calls.
-            goes_on = next(([name] for name in ("refusal", "content") if name in active), active)
+            latest = "refusal" if "refusal" in active else "content"
+            goes_on = [latest] if latest in active else active
             self._texts.close(delta, keep_open=[] if fragments else goes_on)
         self._shown.show(delta)
         if fragments and (shown := self.calls.add(fragments)):
