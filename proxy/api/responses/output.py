@@ -117,7 +117,7 @@ class OutputBuilder(Fold[SearchCall | McpCall]):
         del is_late
         if isinstance(self._current, Reasoning):
             return self._current.append_text(text)
-        events = self.close_text()
+        events = self._end_text()
         reasoning = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
         self._current = reasoning
         return events + reasoning.open() + reasoning.append_text(text)

@@ -9,6 +9,7 @@ from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.chat import ToolCall, Turn
+from proxy.loop.citations import CITATIONS
 from proxy.loop.results import ToolResult, failure
 from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
 from proxy.loop.tally import Tally
@@ -213,6 +214,13 @@ def test_a_custom_tool_whose_input_is_not_where_it_should_be_gets_what_the_model
     for written in ("a patch", '{"patch":"a"}', "[1]"):
         _, (item,) = built(show(tool_calls=[opening(0, "c0", "ns__patch", written)]), options=PATCH)
         assert item["input"] == written
+
+
+def test_a_mark_behind_late_thoughts_is_a_citation_at_its_place_in_its_own_message():
+    late = show(content="It rains", **{CITATIONS: [(8, "https://a.example/")]})
+    _, items = built(turn(), tool(started()), tool(ended()), show(content="A moment."), show(reasoning="Hm."), late)
+    [cited] = items[-1]["content"][0]["annotations"]
+    assert (cited["url"], cited["end_index"]) == ("https://a.example/", 8)
 
 
 def test_a_refusal_is_a_part_of_its_own():
