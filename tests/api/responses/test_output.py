@@ -218,7 +218,8 @@ def test_a_custom_tool_whose_input_is_not_where_it_should_be_gets_what_the_model
 
 def test_a_mark_behind_late_thoughts_is_a_citation_at_its_place_in_its_own_message():
     late = show(content="It rains", **{CITATIONS: [(8, "https://a.example/")]})
-    _, items = built(turn(), tool(started()), tool(ended()), show(content="A moment."), show(reasoning="Hm."), late)
+    first, more = show(content="A moment."), show(content=" and rains and rains")
+    _, items = built(turn(), tool(started()), tool(ended()), first, show(reasoning="Hm."), late, more)
     [cited] = items[-1]["content"][0]["annotations"]
     assert (cited["url"], cited["end_index"]) == ("https://a.example/", 8)
 
