@@ -16,14 +16,14 @@ RUN python -m venv /opt/build \
 
 # --- The package, installed below /package so that it can be a layer of its own.
 FROM dependencies AS package
-COPY pyproject.toml README.md LICENSE config.yaml deploy/healthcheck /src/
+COPY pyproject.toml README.md LICENSE config.yaml config.schema.json deploy/healthcheck /src/
 COPY proxy /src/proxy
 # The modes are set because those of the checkout depend on the umask of whoever made it.
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dist /src \
  && /opt/build/bin/pip --python /opt/toolproxy/bin/python install \
       --no-compile --no-deps --root /package /src/dist/*.whl \
  && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /package \
- && install -D -m 0644 /src/config.yaml /package/etc/toolproxy/config.yaml \
+ && install -D -m 0644 --target-directory /package/etc/toolproxy /src/config.yaml /src/config.schema.json \
  && install -D -m 0755 /src/healthcheck /package/usr/local/bin/healthcheck
 
 # --- The image.

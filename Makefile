@@ -37,6 +37,7 @@ fuzz: .venv/.dev  ## parsers, endpoints and docs/openapi.yaml with thousands of 
 
 docs: .venv/.dev  ## the pages and tables that are made of the code
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/config_schema.py
 
 format: .venv/.dev
 	$(BIN)/ruff format .

@@ -24,6 +24,9 @@ from proxy import config as c  # noqa: E402
 from proxy.loop import limits  # noqa: E402
 from proxy.telemetry.events import EVENTS  # noqa: E402
 from proxy.telemetry.series import Series  # noqa: E402
+from proxy.tools.search import description  # noqa: E402
+
+NOT_IN_FILE = "not in the file"
 
 _SECTIONS = (
     ("server", c.ServerConfig),
@@ -42,6 +45,12 @@ _ALIASES = {
     c.Seconds: "seconds",
     c.Count: "integer, 1 or more",
     c.CountOrZero: "integer, 0 or more",
+    c.SecondsOrZero: "seconds, 0 or more",
+    c.WholeSeconds: "seconds, a whole number",
+    c.BytesPerSecond: "bytes per second",
+    c.Bytes: "bytes, 1 or more",
+    c.Characters: "characters, 1 or more",
+    c.Tokens: "tokens, 1 or more",
     c.Port: "port",
     c.Workers: "integer, 1 to 1024",
     c.Url: "URL",
@@ -60,7 +69,7 @@ def configuration() -> str:
     said = descriptions()
     parts = [_HEAD]
     for title, kind in _SECTIONS:
-        parts.append(f"## `{title}`\n\n{_docstring(kind)}\n")
+        parts.append(f"## `{title}`\n\n{docstring(kind)}\n")
         fields = list(_fields(kind))
         if fields:
             rows = [row for info in fields for row in _rows(kind, info, said)]
@@ -71,7 +80,7 @@ def configuration() -> str:
 def descriptions() -> dict[tuple[str, str], str]:
     """The comment after every field of the configuration, or on the line before it, by class and field."""
     found = {}
-    for module in (c, limits):
+    for module in (c, limits, description):
         source = Path(module.__file__).read_text(encoding="utf-8")
         lines = source.splitlines()
         for made in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
@@ -116,7 +125,7 @@ def _fields(kind: type[msgspec.Struct]) -> Iterator[msgspec.structs.FieldInfo]:
     inherited = () if kind is c.ToolConfig else c.ToolConfig.__struct_fields__
     own = kind.__annotations__
     for info in msgspec.structs.fields(kind):
-        if descriptions().get((kind.__name__, info.name), "").startswith("not in the file"):
+        if descriptions().get((kind.__name__, info.name), "").startswith(NOT_IN_FILE):
             continue
         if info.name in own or info.name not in inherited or not issubclass(kind, c.ToolConfig):
             yield info
@@ -126,17 +135,18 @@ def _rows(
     kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str], within: str = ""
 ) -> Iterator[str]:
     """The row of a field, and those of its keys where it is a mapping without a section of its own."""
-    yield f"| `{within}{info.name}` | {_kind(info.type)} | {_default(info)} | {_says(kind, info, said)} |"
+    yield f"| `{within}{info.name}` | {_kind(info.type)} | {_default_cell(info)} | {_cell(meaning(kind, info, said))} |"
     mapping = _mapping(info.type)
     for inner in msgspec.structs.fields(mapping) if mapping else ():
         yield from _rows(mapping, inner, said, f"{within}{info.name}.")
 
 
-def _says(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
+def meaning(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
+    """The description of a field, its own or that of a class it inherits from. Raises `NoDescription`."""
     text = next((said[base.__name__, info.name] for base in kind.__mro__ if (base.__name__, info.name) in said), "")
     if not text:
         raise NoDescription(f"{kind.__module__}: {kind.__name__}.{info.name} needs a comment that says what it means")
-    return _cell(text)
+    return text.replace("None: ", "Not set: ")
 
 
 def _kind(kind: object) -> str:
@@ -175,24 +185,33 @@ def _mapping(kind: object) -> type[c.Value] | None:
     return next((one for one in options if isinstance(one, type) and issubclass(one, c.Value)), None)
 
 
-def _default(info: msgspec.structs.FieldInfo) -> str:
+def default(info: msgspec.structs.FieldInfo) -> typing.Any:
+    """The default of a field; None where there is none, and for a mapping whose keys have their own."""
+    if info.required:
+        return None
+    value = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+    return None if isinstance(value, msgspec.Struct) else value
+
+
+def _default_cell(info: msgspec.structs.FieldInfo) -> str:
     if info.required:
         return "must be set"
-    value = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
-    if value is None or value in ((), {}) or isinstance(value, msgspec.Struct):
+    value = default(info)
+    if value is None or value in ((), {}):
         return ""
     if isinstance(value, tuple):
         return f"`[{', '.join(map(str, value))}]`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _docstring(kind: type) -> str:
+def docstring(kind: type) -> str:
+    """The description of a class, in one line."""
     text = " ".join((kind.__doc__ or "").split())
     return re.sub(r"^`[^`]+`[:,] ?(.)", lambda match: match[1].upper(), text)
 
 
 def _cell(text: str) -> str:
-    return text.replace("None: ", "Not set: ").replace("|", "\\|")
+    return text.replace("|", "\\|")
 
 
 _HEAD = """\
@@ -201,14 +220,18 @@ _HEAD = """\
 All settings of `config.yaml`. This page is generated from the program (`make docs`).
 
 `${NAME}` and `${NAME:-default}` are replaced from the environment. A file `.env` beside the configuration fills names
-that are not set there, or empty; `--no-env-file` leaves it alone. Its lines are `NAME=value`, read as python-dotenv reads
-them: with `export`, quotes and comments, but without expansion, so `$` and `${NAME}` within a value stay as they are.
-A line that is no assignment is a warning. The file fills `${NAME}` in the configuration only: it sets no option such as
-`TOOLPROXY_PORT`, and nothing for the programs that tools start.
+that are not set there, or empty; `--no-env-file` leaves it alone. Its lines are `NAME=value`, read as python-dotenv
+reads them: with `export`, quotes and comments, but without expansion, so `$` and `${NAME}` within a value stay as they
+are. A line that is no assignment is a warning. The file fills `${NAME}` in the configuration only: it sets no option
+such as `TOOLPROXY_PORT`, and nothing for the programs that tools start.
 
 An unknown key, a wrong type or an undefined name is an error: `toolproxy serve` does not start, and names the line and
-path, as does `toolproxy check`. An upstream, tool or client is disabled if the variable of its key has no value, or the key is a placeholder such as `your-api-key` or
-`changeme`; everything else works.
+path, as does `toolproxy check`. An upstream, tool or client is disabled if the variable of its key has no value, or the
+key is a placeholder such as `your-api-key` or `changeme`; everything else works.
+
+`toolproxy schema` prints a JSON Schema of the file, with all keys of this page. Editors that use yaml-language-server
+complete and check by it: the first line of the shipped file names `config.schema.json` beside it, and `toolproxy init`
+writes both. After an upgrade, `toolproxy schema > config.schema.json` brings it up to date.
 
 `toolproxy check` exits with 1 whenever `toolproxy serve` would not start, and prints a line for each reason. A port in
 use is not such a reason, because the running proxy may be what uses it. `toolproxy check --probe` also uses the

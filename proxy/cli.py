@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--probe", action="store_true", help=probes)
     check.set_defaults(run=_check)
 
+    schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
+    schema.set_defaults(run=_schema)
+
     demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
     demo.add_argument("--serve", action="store_true", help="keep it running, with a chat page to try")
     demo.add_argument("--port", type=_port, default=8080, help="of the chat page; default: 8080; 0: any free one")
@@ -145,13 +148,22 @@ def _env_file(arguments: argparse.Namespace) -> Path | None:
 def _init(arguments: argparse.Namespace) -> None:
     from proxy import starter  # noqa: PLC0415 - no other command needs it
 
-    starter.write(arguments.config)
+    if not starter.write(arguments.config):
+        schema = arguments.config.with_name(starter.SCHEMA)
+        print(f"toolproxy: warning: {schema} is there already, and stays as it is", file=sys.stderr)
     print(
-        f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search; then:"
+        f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search, "
+        f"in the environment or in {arguments.config.with_name(env_file.NAME)}; then:"
     )
     option = "" if str(arguments.config) == _DEFAULT_CONFIG else f" --config {shlex.quote(str(arguments.config))}"
     print(f"  toolproxy check --probe{option}    # are the keys right?")
     print(f"  toolproxy serve{option}")
+
+
+def _schema(_: argparse.Namespace) -> None:
+    from proxy import starter  # noqa: PLC0415 - as above
+
+    print(starter.shipped(starter.SCHEMA), end="")
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -13,10 +13,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from proxy.loop.limits import Count, CountOrZero, LimitOverrides, Limits, Seconds
+from proxy.loop.limits import Bytes, Count, CountOrZero, LimitOverrides, Limits, Seconds, Tokens
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Workers: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
+SecondsOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=10**9, extra_json_schema={"x-unit": "seconds"})]
+WholeSeconds: TypeAlias = Annotated[int, Meta(ge=0, extra_json_schema={"x-unit": "seconds"})]
+BytesPerSecond: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "bytes per second"})]
+Characters: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "characters"})]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 # Host and port; `address_fault` checks whether they are valid.
 SERVER: Final = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
@@ -51,7 +55,7 @@ class CorsConfig(Value, frozen=True, kw_only=True):
     """`server.cors:`: which web pages may call the proxy from a browser. Their requests need keys like all others."""
 
     origins: tuple[Origin, ...]  # Origins such as `https://app.example`; `*` allows every page.
-    max_age: CountOrZero = 600  # Seconds for which a browser may cache the permission.
+    max_age: WholeSeconds = 600  # Seconds for which a browser may cache the permission.
 
 
 class ServerConfig(Value, frozen=True, kw_only=True):
@@ -60,9 +64,9 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     host: Text = "127.0.0.1"  # Address to listen on; any but loopback requires clients, or allow_anonymous.
     port: Port = 8080  # Port to listen on; 0 takes any free port.
     workers: Workers = 1  # Number of worker processes, which share the port.
-    max_body_bytes: Count = 32 * 1024 * 1024  # Largest request body in bytes; a larger one is refused with 413.
+    max_body_bytes: Bytes = 32 * 1024 * 1024  # Largest request body in bytes; a larger one is refused with 413.
     # Memory in bytes for the parsed bodies of a worker's open requests; above it: 503. None: half of its memory.
-    max_body_memory: Count | None = None
+    max_body_memory: Bytes | None = None
     max_concurrent_requests: Count = 1000  # Requests that each worker answers at the same time.
     # Requests that may queue when the limit is reached. None: 10 % of max_concurrent_requests.
     max_queued_requests: CountOrZero | None = None
@@ -73,12 +77,12 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     chat_page: bool = False  # Serve GET /chat, a page to try the proxy with. It is open to all; requests need a key.
     allow_anonymous: bool = False  # Permits an address other than loopback without clients.
     max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
-    max_header_bytes: Count = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.
+    max_header_bytes: Bytes = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.
     # Time for the head of a request, connecting included; like Apache's RequestReadTimeout.
     header_timeout_seconds: Seconds = 20
     body_timeout_seconds: Seconds = 30  # Longest silence while a request body is received.
     # Bytes per second that a body must arrive with after body_timeout_seconds; like Apache's MinRate.
-    min_body_rate: Count = 500
+    min_body_rate: BytesPerSecond = 500
     # Longest time in seconds for which a client reads nothing that is sent to it; like nginx's send_timeout.
     send_timeout_seconds: Seconds = 60
     # Longest idle time of a connection between two requests; like nginx's keepalive_timeout.
@@ -92,7 +96,7 @@ class BudgetConfig(Value, frozen=True, kw_only=True):
     """
 
     per: Literal["day", "month"]  # Period of the budget, in UTC: renewed at midnight, or on the first of the month.
-    tokens: Count | None = None  # Input and output tokens, as the upstreams count them. None: no limit.
+    tokens: Tokens | None = None  # Input and output tokens, as the upstreams count them. None: no limit.
     tool_calls: Count | None = None  # Calls of server tools. None: no limit.
     # Cost by the prices of models and tools, or as upstreams report it. None: no limit.
     cost: Annotated[float, Meta(gt=0, le=10**12)] | None = None
@@ -197,7 +201,7 @@ class ToolConfig(Value, frozen=True, kw_only=True):
     # Calls at the same time, of all requests together; further calls wait. None: no limit.
     max_concurrent_calls: Count | None = None
     # Seconds for which a result is reused for equal calls of the same client; 0: no cache.
-    cache_seconds: Annotated[float, Meta(ge=0, le=10**9)] = 0
+    cache_seconds: SecondsOrZero = 0
     max_calls: Count | None = None  # Calls in one request. None: no limit.
     # Another tool of this file, or a list of them in order, called when this one fails.
     fallback: Text | tuple[Text, ...] | None = None
@@ -220,7 +224,7 @@ class SearchConfig(ToolConfig, frozen=True, kw_only=True):
     base_url: Url | None = None  # Replaces the provider's own address.
     content: Literal["snippets", "page"] = "snippets"  # page: the text of each page, from providers that return it.
     # Characters of one result's text. None: 1500, or 6000 with `content: page`.
-    max_characters_per_result: Count | None = None
+    max_characters_per_result: Characters | None = None
     block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
     options: dict[str, Any] = {}  # Settings of the provider's own.
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
@@ -268,9 +272,9 @@ class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
     max_concurrent_calls: Count | None = 32
     allow_hosts: tuple[Text, ...] = ()  # Hosts that are opened in addition to public ones.
     deny_hosts: tuple[Text, ...] = ()  # Hosts that are closed, even if allow_hosts has them.
-    max_bytes: Count = 5 * 1024 * 1024  # Largest part of a page that is read, in bytes after decompression.
+    max_bytes: Bytes = 5 * 1024 * 1024  # Largest part of a page that is read, in bytes after decompression.
     # Characters of text in one result; at three bytes each they fit into limits.max_result_bytes.
-    max_characters: Count = 20_000
+    max_characters: Characters = 20_000
     user_agent: HeaderValue | None = None  # User-Agent header. None: that of toolproxy.
     respect_robots: bool = True  # Obey the robots.txt of the page's site.
 
@@ -292,7 +296,7 @@ class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
     result: Any = "text"  # `text`, or {json_pointer: /a/b} for that part of a JSON answer (RFC 6901).
     idempotent: bool = False  # A repeated POST or PATCH does no harm, so `retries` may be set.
     # Bytes that are read of an answer; longer text is cut, longer JSON refused.
-    max_response_bytes: Count = 4 * 1024 * 1024
+    max_response_bytes: Bytes = 4 * 1024 * 1024
     secrets: tuple[str, ...] = ()  # not in the file: the values of variables in the entry, masked in results
 
 
@@ -353,7 +357,7 @@ class StateConfig(Value, frozen=True, kw_only=True):
     ttl: Seconds = 86400  # Seconds that an entry is kept after it was written or last continued.
     max_entries: Count = 10000  # Largest number of entries; beyond it, the client with the most loses its oldest.
     # Largest size of all entries in bytes; with memory:// at most an eighth of the worker's memory.
-    max_bytes: Count = 256 * 1024 * 1024
+    max_bytes: Bytes = 256 * 1024 * 1024
 
 
 class TelemetryConfig(Value, frozen=True, kw_only=True):
@@ -392,10 +396,11 @@ class Config(Value, frozen=True, kw_only=True):
     limits: Limits = Limits()  # Limits of one request.
     state: StateConfig = StateConfig()  # What is kept between requests.
     telemetry: TelemetryConfig = TelemetryConfig()  # Logs, metrics and traces.
-    disabled: dict[str, Disabled] = {}
-    secrets: frozenset[str] = frozenset()  # the values of variables with a secret's name
-    places: dict[str, str] = {}  # the place of each part of the file: path -> `config.yaml:LINE`
-    warnings: tuple[str, ...] = ()  # settings that are hardly what was meant: `config.yaml:LINE: path: message`
+    disabled: dict[str, Disabled] = {}  # not in the file: path of each entry that cannot be used -> why
+    secrets: frozenset[str] = frozenset()  # not in the file: the values of variables with a secret's name
+    places: dict[str, str] = {}  # not in the file: the place of each part of it, path -> `config.yaml:LINE`
+    # not in the file: settings that are hardly what was meant, `config.yaml:LINE: path: message`
+    warnings: tuple[str, ...] = ()
 
     @property
     def has_prices(self) -> bool:

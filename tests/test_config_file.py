@@ -9,14 +9,26 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy import config_file
 from proxy.config import Config, SerperConfig
-from proxy.config_file import load, parse
+from proxy.config_file import load
 from proxy.loop.errors import ConfigurationError
 from proxy.redact import secrets_of
-from tests import hostile
+from tests import hostile, schema
 
 SHIPPED = Path(__file__).parent.parent / "config.yaml"
 UP = "upstreams: {up: {base_url: 'http://u/v1', api_key: k}}\n"
+
+
+def parse(text, environ):
+    """What the program makes of a configuration; the schema has to agree with it."""
+    try:
+        config = config_file.parse(text, environ)
+    except ConfigurationError as exc:
+        schema.agree(text, exc.faults)
+        raise
+    schema.agree(text, [])
+    return config
 
 
 def faults(text, environ=None):

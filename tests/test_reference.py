@@ -1,26 +1,16 @@
 """What is made of the code is made of the code as it is."""
 
-import importlib.util
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import reference
 import yaml
 
 from proxy import config as c
 
 ROOT = Path(__file__).parent.parent
 OPERATIONS = ROOT / "docs" / "operations.md"
-
-
-def _load():
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference = _load()
 
 
 def test_the_page_on_the_configuration_is_what_the_schema_says():

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from proxy.loop.actions import Stop
 from proxy.loop.tally import Tally
 
-Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9, extra_json_schema={"x-unit": "seconds"})]
+Bytes: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "bytes"})]
+Tokens: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "tokens"})]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
 
@@ -29,9 +31,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     # Seconds for a call of a tool without a timeout of its own; set for a model or client, it bounds every tool.
     tool_timeout: Seconds = 30
     max_parallel_tools: Count = 8  # Calls of one turn that run at the same time.
-    max_result_bytes: Count = 65536  # Bytes of one tool result; a longer one is cut, with a note that says so.
-    max_total_result_bytes: Count = 524288  # Bytes of all tool results of one request together.
-    max_total_tokens: Count | None = None  # Tokens over all turns, as the upstream counts them. None: no limit.
+    max_result_bytes: Bytes = 65536  # Bytes of one tool result; a longer one is cut, with a note that says so.
+    max_total_result_bytes: Bytes = 524288  # Bytes of all tool results of one request together.
+    max_total_tokens: Tokens | None = None  # Tokens over all turns, as the upstream counts them. None: no limit.
     max_output_tokens: int | None = None  # not in the file: tokens that the model writes, over all turns
     calls_stop: Stop = Stop.MAX_TOOL_CALLS  # not in the file: why a run ends at max_tool_calls
     max_tool_timeout: float = math.inf  # not in the file: seconds for a call of any tool

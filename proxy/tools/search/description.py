@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import yaml
 
-from proxy.config import HeaderName, HeaderValue, Text, Value
+from proxy.config import Characters, HeaderName, HeaderValue, Text, Value
 from proxy.loop.limits import Count
 
 Meaning: TypeAlias = Literal["key", "quota", "busy", "input", "empty", "down"]
@@ -44,7 +44,7 @@ class Most(Value, frozen=True, kw_only=True):
     """The most that the provider accepts."""
 
     count: Count = 10  # results of one search
-    query_characters: Count | None = None  # characters of a query
+    query_characters: Characters | None = None  # characters of a query
     query_words: Count | None = None  # words of a query
     allow: Count | None = None  # domains to search in
     block: Count | None = None  # domains to leave out
