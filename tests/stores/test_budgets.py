@@ -7,6 +7,7 @@ import pytest
 from proxy.loop.tally import Use
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.redis.budgets import RedisBudgets
+from proxy.stores.sqlite import SharedSqlite
 from proxy.stores.sqlite.tables import SqliteBudgets
 
 NOTHING = Use()
@@ -108,8 +109,8 @@ async def test_while_redis_is_away_each_process_goes_by_its_own_count_and_redis_
 
 
 async def test_use_that_waits_for_the_file_is_not_lost_when_a_write_fails_in_another_way(database, monkeypatch):
-    async def fails(_):
-        raise OverflowError("a number is too large")
+    def fails(job, *, unwritten):
+        return SharedSqlite.write(shared, lambda db: job(db) or db.execute("SELECT ?", (2**70,)), unwritten=unwritten)
 
     async with database() as shared:
         mine = SqliteBudgets(shared, local=LocalBudgets())

@@ -206,6 +206,28 @@ async def test_a_process_that_holds_the_file_for_too_long_is_not_waited_for(data
     assert heard == ["state.unavailable", "state.recovered"]
 
 
+@pytest.mark.parametrize("ends_well", [True, False])
+async def test_of_a_write_that_takes_too_long_it_is_said_once_whether_it_was_written(database, monkeypatch, ends_well):
+    gate, unwritten = threading.Event(), []
+
+    def write(db):
+        gate.wait(10)
+        db.execute("INSERT INTO probes VALUES (7)" if ends_well else "INSERT INTO nowhere VALUES (7)")
+
+    async with database() as shared:
+        await kept(shared).put(ME, "a", b"value")  # opens the file
+        monkeypatch.setattr("proxy.stores.sqlite.SECONDS", 0.2)
+        with pytest.raises(StateUnavailable):
+            await shared.write(write, unwritten=lambda: unwritten.append("begun"))
+        with pytest.raises(StateUnavailable):  # it waits for the first, is given up, and is never run
+            await shared._submit(write, writes=True, unwritten=lambda: unwritten.append("waiting"))  # noqa: SLF001
+        assert unwritten == ["waiting"]
+        gate.set()
+        monkeypatch.undo()
+        await shared.probe()
+        assert unwritten == (["waiting"] if ends_well else ["waiting", "begun"])
+
+
 async def test_what_has_expired_is_removed_and_the_file_shrinks(database, tmp_path):
     clock = FakeClock()
     async with database(clock=clock) as shared:

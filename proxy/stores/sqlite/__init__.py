@@ -12,13 +12,13 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from proxy.loop.errors import ConfigurationError
 from proxy.ports import Clock, Observer
-from proxy.stores.shared import SECONDS, SharedState
+from proxy.stores.shared import SECONDS, SharedState, StateUnavailable
 from proxy.stores.sqlite.schema import VERSION, migrate
 
 Result = TypeVar("Result")
@@ -68,13 +68,22 @@ class _Job:
     Attributes:
         writes: whether it writes.
         done: the future of its result.
-        given_up: whether its caller has gone on without the result, so that it must not be run any more.
     """
 
     run: Callable[[sqlite3.Connection], Any]
     writes: bool
     done: asyncio.Future[Any]
-    given_up: bool = False
+    _claim: threading.Lock = field(default_factory=threading.Lock)  # taken once, by the thread or by the caller
+    _has_begun: bool = False
+
+    def begin(self) -> bool:
+        """Begin, or begin again, in the database's thread; false: the caller has gone on without the result."""
+        self._has_begun = self._has_begun or self._claim.acquire(blocking=False)
+        return self._has_begun
+
+    def give_up(self) -> bool:
+        """Whether the job is not run any more; false: it has begun, and `done` tells how it ends."""
+        return self._claim.acquire(blocking=False)
 
     def settle(self, result: Any = None, error: Exception | None = None) -> None:
         """Set the result; to be called in the database's thread."""
@@ -118,10 +127,23 @@ class SharedSqlite(SharedState):
             self.require()
         return await self._submit(job, writes=False)
 
-    async def write(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
-        """The result of a job, once its writes are committed. Raises `StateUnavailable`."""
-        self.require()
-        return await self._submit(job, writes=True)
+    async def write(
+        self, job: Callable[[sqlite3.Connection], Result], *, unwritten: Callable[[], None] = lambda: None
+    ) -> Result:
+        """The result of a job, once its writes are committed.
+
+        A job that has begun when the time for it is over may still end well. So `unwritten` is called only when it is
+        certain that nothing was written, which may be later.
+
+        Raises:
+            StateUnavailable: the job failed, or took too long.
+        """
+        try:
+            self.require()
+        except StateUnavailable:
+            unwritten()
+            raise
+        return await self._submit(job, writes=True, unwritten=unwritten)
 
     async def write_something(self) -> None:
         """Write a row, to find out whether that is possible, and look at the file itself.
@@ -144,18 +166,31 @@ class SharedSqlite(SharedState):
             await asyncio.to_thread(self._thread.join, _CLOSE_SECONDS)
             self._thread = None
 
-    async def _submit(self, job: Callable[[sqlite3.Connection], Result], *, writes: bool) -> Result:
+    async def _submit(
+        self,
+        job: Callable[[sqlite3.Connection], Result],
+        *,
+        writes: bool,
+        unwritten: Callable[[], None] = lambda: None,
+    ) -> Result:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="toolproxy-sqlite", daemon=True)
             self._thread.start()
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         submitted = _Job(job, writes, done)
         self._jobs.put(submitted)
+
+        def end(ended: asyncio.Future[Result]) -> None:
+            if ended.exception() is not None and submitted.begin():
+                unwritten()
+
+        done.add_done_callback(end)
         try:
             async with asyncio.timeout(SECONDS):
-                return await done
+                return await asyncio.shield(done)
         except _FAILURES as exc:
-            submitted.given_up = True
+            if submitted.give_up():
+                unwritten()
             self._readable = _still_readable(exc)
             raise self.lost(_in_plain_words(exc)) from exc
 
@@ -213,7 +248,7 @@ class _File:
         connection = self._opened()
         connection.execute("BEGIN IMMEDIATE" if any(job.writes for job in jobs) else "BEGIN")
         try:
-            results = [None if job.given_up else job.run(connection) for job in jobs]
+            results = [job.run(connection) if job.begin() else None for job in jobs]
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):

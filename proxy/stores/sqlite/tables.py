@@ -240,14 +240,12 @@ class SqliteBudgets:
             # The names of periods sort by date. The month that contains the first kept day is kept as well.
             db.execute("DELETE FROM used WHERE client = ? AND period < substr(?, 1, length(period))", (client, first))
 
-        try:
-            await self._shared.write(write)
-            waiting.clear()
-        except StateUnavailable:
-            pass
-        finally:
+        def put_back() -> None:
             for whose, missed in waiting.items():
                 self._waiting.setdefault(whose, Use()).add(missed)
+
+        with suppress(StateUnavailable):
+            await self._shared.write(write, unwritten=put_back)
 
     async def used(self, client: str, period: str) -> Use:
         """The use of a client in a day or month."""
