@@ -58,8 +58,8 @@ class Assembler:
     `finish` may also be called without `close`, when the stream broke off or the client needs no more of it: the turn
     then holds the part that has arrived.
 
-    (feed(chunk)  calls.take_ready()  feed_text(text)*)*  -->  close()  -->  finish()
-    feed_whole(completion)  --------------------------------------------->  finish()
+    begin_whole(message)?  (feed(chunk)  calls.take_ready()  feed_text(text)*)*  -->  close()  -->  finish()
+    feed_whole(completion)  -------------------------------------------------------------------->  finish()
 
     Args:
         call: the upstream call that the turn answers.
@@ -138,9 +138,13 @@ class Assembler:
         self._repeated["choices"][0]["delta"] = delta
         return [self._repeated]
 
-    def begin_message(self, fields: Json) -> None:
-        """Begin the message of the turn with fields of a whole message that are not plain text: null, or parts."""
-        self._others.message.update(fields)
+    def begin_whole(self, message: Json, finish_reason: str) -> None:
+        """Prepare for a whole message that is about to be fed in a few chunks, with each of its texts in one piece."""
+        for name in filter(message.__contains__, TEXT_FIELDS):
+            if not isinstance(message[name], str):  # null, or parts
+                self._others.message[name] = message[name]
+        if finish_reason not in BROKEN_OFF:
+            self._texts.begin_whole(message)
 
     def feed_whole(self, completion: Json) -> None:
         """Take in a whole completion, of which nothing is shown yet.

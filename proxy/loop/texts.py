@@ -98,6 +98,12 @@ class TurnTexts(Struct):
                 delta[DETAILS] = self._without_leaks(details, text, shown)
         return names
 
+    def begin_whole(self, message: Json) -> None:
+        """Prepare for the whole texts of a message: those that can hold no call need no filter."""
+        for name in filter(message.get, _LEAKY_FIELDS):
+            if isinstance(text := message[name], str) and not may_leak(text):
+                self.fields[name] = FieldText()
+
     def fold_whole(self, message: Json, *, is_cut: bool = False) -> None:
         """Take in the texts of a whole message, if a call may have leaked into one of them.
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from proxy.loop import sse
 from proxy.loop.assembler import Assembler
-from proxy.loop.chat import TEXT_FIELDS, Json
+from proxy.loop.chat import Json
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.sse import DONE_DATA
@@ -56,12 +56,10 @@ class TurnReader(Struct, eq=False):
 
     async def take_whole(self, completion: Json) -> None:
         """Take a whole completion. Raises `UpstreamError`: it has no finish_reason."""
-        if not completion["choices"][0].get("finish_reason"):
+        choice = completion["choices"][0]
+        if not (reason := choice.get("finish_reason")):
             raise UpstreamError("The upstream's answer has no finish_reason.")
-        message = completion["choices"][0]["message"]
-        no_text = [name for name in filter(message.__contains__, TEXT_FIELDS) if not isinstance(message[name], str)]
-        if no_text:
-            self.assembler.begin_message({name: message[name] for name in no_text})
+        self.assembler.begin_whole(choice["message"], reason)
         for chunk in _in_pieces(completion):
             await self._show_parts(chunk, start_calls=False)
         self.done = True
