@@ -17,7 +17,14 @@ def main() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the configuration has not been read yet
     from proxy import cli  # noqa: PLC0415 - takes half a second
 
-    cli.main()
+    try:
+        try:
+            cli.main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output, such as `head`, needs no more of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter writes what is left at its end
+        sys.exit(1)
 
 
 def _end(*_: object) -> None:

@@ -233,6 +233,23 @@ def test_check_says_what_is_usable_and_prints_no_secret():
     assert "canary" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("command", ["check", "schema"])
+def test_a_reader_of_the_output_that_leaves_early_gets_no_traceback(command):
+    output, writer = os.pipe()
+    os.close(output)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "proxy", command],
+            env=PLAIN,
+            cwd=ROOT,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_check_calls_a_search_usable_whose_fallback_answers():
     done = toolproxy("check", environ={"ZAI_API_KEY": "a-key-of-its-own"})
     assert "  web_search: usable through its fallback zai_search: SERPER_API_KEY is not set\n" in done.stdout
