@@ -41,7 +41,7 @@ class Audience(Protocol):
 
     @property
     def show(self) -> Show:
-        """Takes the chunks."""
+        """The function that takes each chunk that the client may see."""
         ...
 
     async def hear(self, event: RunEvent) -> bool:

@@ -250,7 +250,7 @@ class _Listener:
         """Show nothing: the answer of a run has all that is shown."""
 
     async def hear(self, event: RunEvent) -> bool:
-        """Collect an event."""
+        """Add the progress event of a run's event to the list, if the client is shown it."""
         if (shown := progress_event(event, self._tool_events)) is not None:
             self._events.append(shown)
         return False

@@ -8,7 +8,7 @@ from proxy.loop.search import NO_FILTERS, SearchFilters
 
 
 class CallContext(Struct, frozen=True):
-    """What a request determines for all of its tool calls.
+    """The settings of a request that hold for all of its tool calls.
 
     Attributes:
         scope: the caller; results are cached and shared only within it.

@@ -62,7 +62,7 @@ class NotACall(Exception):
 
 
 class End(Enum):
-    """What ended a text in a raw format."""
+    """The end of a text in a raw format."""
 
     MARK = auto()  # the mark that closes a call
     TEXT = auto()  # the end of the model's text
