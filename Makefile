@@ -24,9 +24,9 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --quiet -n auto tests/loop
+	$(BIN)/coverage run -m pytest --quiet -n auto tests/loop tests/turn tests/wire
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --include 'proxy/loop/*' --fail-under 100
+	$(BIN)/coverage report --include 'proxy/loop/*,proxy/turn/*,proxy/wire/*' --fail-under 100
 	$(BIN)/coverage run -m pytest --quiet -n auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90

@@ -2,7 +2,7 @@
 
     python docs/config_schema.py        # what `make docs` runs
 
-Keys, types, ranges and defaults are those of the classes of `proxy/config.py`, and descriptions the comments that
+Keys, types, ranges and defaults are those of the classes of `proxy/config/model.py`, and descriptions the comments that
 `docs/configuration.md` has too. Rules across keys are left to `toolproxy check`.
 """
 
@@ -15,8 +15,8 @@ import msgspec
 import orjson
 import reference
 
-from proxy import config as c
-from proxy.config_messages import VARIABLE
+from proxy.config import model as c
+from proxy.config.messages import VARIABLE
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.tools.search.description import Description, shipped
 

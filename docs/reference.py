@@ -20,7 +20,7 @@ import msgspec
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))  # also where the package is not installed
 
-from proxy import config as c  # noqa: E402
+from proxy.config import model as c  # noqa: E402
 from proxy.loop import limits  # noqa: E402
 from proxy.telemetry.events import EVENTS  # noqa: E402
 from proxy.telemetry.series import Series  # noqa: E402

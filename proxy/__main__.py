@@ -15,7 +15,7 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the configuration has not been read yet
-    from proxy import cli  # noqa: PLC0415 - takes half a second
+    from proxy.commands import cli  # noqa: PLC0415 - takes half a second
 
     try:
         try:

@@ -18,14 +18,14 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from proxy import config as c
-from proxy.config_messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
+from proxy.config import model as c
+from proxy.config.env_file import read_env_file
+from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
 from proxy.config_rules import Parts, faults_in
 from proxy.config_warnings import warnings_in
-from proxy.env_file import read_env_file
-from proxy.header_names import SECRET_NAME
-from proxy.loop.errors import ConfigurationError
+from proxy.kit.header_names import SECRET_NAME
 from proxy.loop.limits import LimitOverrides, Limits
+from proxy.wire.errors import ConfigurationError
 
 _FAULTY: Final = object()  # in place of a value that could not be read; its fault is in `_Reader.faults`
 _NULL: Final = "tag:yaml.org,2002:null"

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from proxy import config as c
-from proxy.config_messages import within_struct
-from proxy.header_names import WRITTEN_BY_US
+from proxy.config import model as c
+from proxy.config.messages import within_struct
+from proxy.kit.header_names import WRITTEN_BY_US
 from proxy.tools.http import faults as http_tool
 from proxy.tools.schema import schema_fault
 from proxy.tools.search.description import Description

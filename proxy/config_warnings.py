@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from proxy import config as c
+from proxy.config import model as c
 from proxy.config_rules import Parts
 
 SHORT_CLIENT_KEY = 16

@@ -10,16 +10,16 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from proxy.config import Config
+from proxy.config.model import Config
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn
 from proxy.loop.decisions import ToolDialect
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
 from proxy.loop.results import Cause, ToolOutput
 from proxy.loop.shown import RunEvent
 from proxy.loop.tally import Use
+from proxy.wire.chat import Json, ToolCall, ToolSpec, Turn
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as soon as it is received. Awaiting the call is the back-pressure.

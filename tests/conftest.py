@@ -6,7 +6,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from proxy.config import TelemetryConfig
+from proxy.config.model import TelemetryConfig
 from proxy.telemetry import log
 from tests.fakes import FakeUpstream
 from tests.redis_server import RedisServer

@@ -13,15 +13,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
-from proxy.loop.chat import ToolCall, ToolSpec, Turn, calls_of, name_of
-from proxy.loop.continuation import client_call_id
 from proxy.loop.decisions import ToolDialect
-from proxy.loop.errors import ContextFull
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
 from proxy.loop.limits import Limits
 from proxy.loop.offer import make_offer
 from proxy.loop.results import ToolResult
 from proxy.loop.run import Run
+from proxy.turn.call_ids import client_call_id
+from proxy.wire.chat import ToolCall, ToolSpec, Turn, calls_of, name_of
+from proxy.wire.errors import ContextFull
 
 Expectation = Callable[[Action], None]
 

@@ -7,7 +7,7 @@ import jsonschema_rs
 import orjson
 import yaml
 
-from proxy.config_messages import PATTERNS
+from proxy.config.messages import PATTERNS
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = orjson.loads((ROOT / "config.schema.json").read_bytes())

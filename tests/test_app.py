@@ -11,7 +11,7 @@ from proxy.api.exchange import ErrorShape
 from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.app.application import create_app
 from proxy.app.routes import error_shape
-from proxy.config import TelemetryConfig
+from proxy.config.model import TelemetryConfig
 from proxy.config_file import parse
 from proxy.telemetry import log
 from tests.fakes import streamed, whole

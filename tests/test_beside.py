@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from proxy.beside import MOST_AT_ONCE, beside
+from proxy.kit.beside import MOST_AT_ONCE, beside
 
 LARGE = MOST_AT_ONCE + 1
 VALUE = ContextVar("value")

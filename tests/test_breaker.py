@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.breaker import Backoff, Breaker, BreakerState
+from proxy.kit.breaker import Backoff, Breaker, BreakerState
 
 
 def opened(*, at=0.0):

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from proxy import cli
+from proxy.commands import cli
+from proxy.commands.overview import describe
 from proxy.config_file import parse
-from proxy.overview import describe
 from tests.test_cli import toolproxy
 
 ANYONE = (

@@ -213,7 +213,7 @@ def test_several_workers_count_and_remember_together_and_leave_nothing_behind(tm
 def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("upstreams: {u: {base_url: 'http://u', api_key: k}}\ntelemetry:\n  otlp_endpoint: http://c:4318\n")
-    without = "import sys; sys.modules['opentelemetry'] = None; from proxy.cli import main; main(sys.argv[1:])"
+    without = "import sys; sys.modules['opentelemetry'] = None; from proxy.commands.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", without, "check", "--config", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -292,9 +292,7 @@ def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is
 def test_an_mcp_server_without_the_extra_is_one_clear_line(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("tools:\n  wiki: {type: mcp, url: 'http://127.0.0.1:9/mcp'}\n")
-    without = (
-        f"import sys; sys.modules['mcp'] = None; from proxy.cli import main; main(['check', '--config', {str(path)!r}])"
-    )
+    without = f"import sys; sys.modules['mcp'] = None; from proxy.commands.cli import main; main(['check', '--config', {str(path)!r}])"
     done = subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert (

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy import config_file
-from proxy.config import Config, SerperConfig
+from proxy.config.model import Config, SerperConfig
+from proxy.config.redaction import secrets_of
 from proxy.config_file import load
-from proxy.loop.errors import ConfigurationError
-from proxy.redact import secrets_of
+from proxy.wire.errors import ConfigurationError
 from tests import hostile, schema
 
 SHIPPED = Path(__file__).parent.parent / "config.yaml"
@@ -336,7 +336,7 @@ def test_any_other_address_may_stand_in_a_url(address):
 
 def test_redis_without_its_package_is_a_fault_that_says_how_to_get_it(tmp_path):
     (tmp_path / "config.yaml").write_text(UP + "state: {url: 'redis://localhost'}")
-    without = "import sys; sys.modules['redis'] = None; from proxy.cli import main; main(['check'])"
+    without = "import sys; sys.modules['redis'] = None; from proxy.commands.cli import main; main(['check'])"
     done = subprocess.run([sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.search(r"config.yaml:\d+: state.url: needs .*: pip install redis", done.stderr)

@@ -9,7 +9,7 @@ import orjson
 import pytest
 import yaml
 
-from proxy import config as c
+from proxy.config import model as c
 from tests.schema import ROOT, SCHEMA, is_valid
 from tests.test_cli import toolproxy
 
@@ -102,7 +102,7 @@ def _type_of(tool):
 
 
 def test_nothing_that_serves_imports_what_only_the_schema_needs():
-    code = "import sys; from proxy.cli import main; main(['schema']); sys.exit('proxy.app' in sys.modules)"
+    code = "import sys; from proxy.commands.cli import main; main(['schema']); sys.exit('proxy.app' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
     assert done.returncode == 0
 

@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from proxy.cli import main
+from proxy.commands.cli import main
+from proxy.config.redaction import secrets_of
 from proxy.config_file import load
-from proxy.loop.errors import ConfigurationError
-from proxy.redact import secrets_of
 from proxy.server.reload import Trigger
+from proxy.wire.errors import ConfigurationError
 from tests.serving import CONFIG
 from tests.test_cli import running, toolproxy
 from tests.test_reload import status_with, until_each_worker, until_metric

@@ -1,8 +1,8 @@
 import pytest
 
+from proxy.config.redaction import secrets_of
 from proxy.config_file import parse
-from proxy.header_names import HOP_BY_HOP, SECRET_NAME, WRITTEN_BY_US
-from proxy.redact import secrets_of
+from proxy.kit.header_names import HOP_BY_HOP, SECRET_NAME, WRITTEN_BY_US
 from proxy.tools.http.api import secrets_in
 
 ENTRY = "tools: {{t: {{type: http, description: d, parameters: {{}}, url: 'http://h/', headers: {{{name}: {value}}}}}}}"

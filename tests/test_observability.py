@@ -14,7 +14,7 @@ import structlog
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from proxy.config import TelemetryConfig
+from proxy.config.model import TelemetryConfig
 from proxy.telemetry import log
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of, serving

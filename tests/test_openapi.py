@@ -14,8 +14,8 @@ from starlette.routing import Router
 
 from proxy.api.endpoints import WrongMethod, state_as_json
 from proxy.app import create_app
-from proxy.breaker import BreakerState
 from proxy.config_file import parse
+from proxy.kit.breaker import BreakerState
 from proxy.loop.results import Cause
 from proxy.paths import OTHER_ROUTE, route_of
 from proxy.ports import Readiness

@@ -9,10 +9,11 @@ import orjson
 import pytest
 import trustme
 
-from proxy import app, cli
-from proxy.config import place_of
+from proxy import app
+from proxy.commands import cli
+from proxy.commands.probe import Means, probe
+from proxy.config.model import place_of
 from proxy.config_file import parse
-from proxy.probe import Means, probe
 from tests.free_port import free_port
 from tests.redis_server import RedisServer
 

@@ -7,7 +7,7 @@ import pytest
 import reference
 import yaml
 
-from proxy import config as c
+from proxy.config import model as c
 
 ROOT = Path(__file__).parent.parent
 OPERATIONS = ROOT / "docs" / "operations.md"

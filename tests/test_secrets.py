@@ -10,14 +10,14 @@ import orjson
 import pytest
 import structlog
 
-from proxy import overview
 from proxy.app import create_app, origins_of
-from proxy.config import TelemetryConfig
+from proxy.commands import overview
+from proxy.config.model import TelemetryConfig
+from proxy.config.redaction import secrets_of
 from proxy.config_file import parse
-from proxy.loop.errors import ConfigurationError
-from proxy.redact import secrets_of
 from proxy.telemetry import log
 from proxy.tools.tool import Tool
+from proxy.wire.errors import ConfigurationError
 from tests.fakes import FakeUpstream, Reply, streamed, whole
 from tests.serving import proxy_of, serving
 

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from proxy.timeouts import within
+from proxy.kit.timeouts import within
 
 
 async def quick():

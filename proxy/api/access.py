@@ -9,13 +9,13 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.config import ToolEvents
+from proxy.config.model import ToolEvents
 from proxy.loop.actions import Stop
-from proxy.loop.chat import Json, ToolSpec
-from proxy.loop.errors import ModelNotAllowed
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, make_offer
 from proxy.ports import Model, Toolset
+from proxy.wire.chat import Json, ToolSpec
+from proxy.wire.errors import ModelNotAllowed
 
 # Clients choose the names of models and tools, so the cache is bounded, and long headers are not cached.
 _MAX_POLICIES = 5000

@@ -11,11 +11,11 @@ from starlette.types import Message, Receive, Scope
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft
 from proxy.api.json_bounds import MOST_BLOCKS, MOST_VALUES, holds_too_many_blocks, holds_too_many_values
-from proxy.config import ServerConfig
-from proxy.loop import rawjson
-from proxy.loop.chat import Json
-from proxy.loop.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
+from proxy.config.model import ServerConfig
 from proxy.ports import Clock
+from proxy.wire import rawjson
+from proxy.wire.chat import Json
+from proxy.wire.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
 
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from proxy.loop.errors import Overloaded, ProxyError, RequestTooLarge
+from proxy.wire.errors import Overloaded, ProxyError, RequestTooLarge
 
 # Memory per byte of a body while its request is open: the byte itself, the text parsed from it, the text written for
 # the upstream. Sixteen requests of 30 MB of ASCII took 2.7 bytes per byte (`python -m bench.bodies`).

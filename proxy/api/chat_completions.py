@@ -15,16 +15,16 @@ from proxy.api.body import parse_chat_request, read_body
 from proxy.api.event_stream import EventStream
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Surface, note_use, tool_headers
-from proxy.beside import MOST_AT_ONCE, beside
-from proxy.config import ToolEvents
-from proxy.loop import rawjson, sse
+from proxy.config.model import ToolEvents
+from proxy.kit.beside import MOST_AT_ONCE, beside
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json, ToolCall, text_of
-from proxy.loop.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
-from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import Tally, sum_of
 from proxy.ports import Headers, RelayClient
+from proxy.turn.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
+from proxy.wire import rawjson, sse
+from proxy.wire.chat import Json, ToolCall, text_of
+from proxy.wire.patterns import ChunkPattern, pattern_of
 
 _OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # if the upstream sends them
 

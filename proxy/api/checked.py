@@ -11,12 +11,12 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.surface import Keep, Surface, keep_all
 from proxy.loop.actions import Respond, Stop
-from proxy.loop.chat import BROKEN_OFF
-from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
 from proxy.loop.tally import sum_of
 from proxy.ports import Audience, ExecuteTool
+from proxy.wire.chat import BROKEN_OFF
+from proxy.wire.errors import NoFinalAnswer
 
 
 class CheckingSurface(Surface):

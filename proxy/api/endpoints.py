@@ -10,10 +10,10 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, read_body
 from proxy.api.exchange import send_bytes, send_json
 from proxy.api.responses.websocket import refuse_websocket
-from proxy.breaker import BreakerState
-from proxy.loop.chat import Json
-from proxy.loop.errors import MethodNotAllowed, ModelNotFound, NotFound
+from proxy.kit.breaker import BreakerState
 from proxy.ports import Ports, Readiness, Scrape
+from proxy.wire.chat import Json
+from proxy.wire.errors import MethodNotAllowed, ModelNotFound, NotFound
 
 _PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 

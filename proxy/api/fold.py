@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from proxy.loop.actions import AnsweredCall, Respond, Stop
-from proxy.loop.chat import Json, ToolCall
-from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, EnoughShown, RunEvent, TurnBegan
-from proxy.loop.texts import without_blank_lines_before
+from proxy.turn.citations import CITATIONS, Citation, moved_back
+from proxy.turn.texts import without_blank_lines_before
+from proxy.wire.chat import Json, ToolCall
 
 Events: TypeAlias = list[Json]
 """Events of a surface's stream, as JSON."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from proxy.loop.chat import Json
 from proxy.loop.prompts import PICTURE_BELOW
+from proxy.wire.chat import Json
 
 
 class PastResult(Struct, frozen=True):

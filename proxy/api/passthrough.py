@@ -8,19 +8,20 @@ from urllib.parse import unquote_to_bytes
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from proxy import request_context
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
-from proxy.beside import beside
-from proxy.header_names import HOP_BY_HOP
-from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
-from proxy.loop.rawjson import replace_model
-from proxy.loop.tally import Tally, credible
-from proxy.loop.tokens import has_all_counts, tokens_in_text, with_estimates
+from proxy.kit import request_context
+from proxy.kit.beside import beside
+from proxy.kit.header_names import HOP_BY_HOP
+from proxy.loop.tally import Tally
 from proxy.ports import Model, Ports, RawRequest
+from proxy.wire.errors import ModelNotAllowed, NotFound, RequestError
+from proxy.wire.rawjson import replace_model
+from proxy.wire.tokens import has_all_counts, tokens_in_text, with_estimates
+from proxy.wire.usage import credible
 
 _HOP_BY_HOP = frozenset(name.encode() for name in HOP_BY_HOP)
 # Headers that concern only the client and the proxy, and headers that would select another account at the upstream.

@@ -10,21 +10,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Scope
 
-from proxy import request_context
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, AccessPolicy, Caller, names_for_header
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
-from proxy.beside import beside, pause_in
-from proxy.config import OfferConfig, ToolEvents
-from proxy.loop.chat import Json, ToolSpec, text_of
+from proxy.config.model import OfferConfig, ToolEvents
+from proxy.kit import request_context
+from proxy.kit.beside import beside, pause_in
 from proxy.loop.continuation import CarriedTurns, Continuation, from_json, put_back, runs_in
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer
 from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
-from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
+from proxy.wire.chat import Json, ToolSpec, text_of
+from proxy.wire.search import NO_FILTERS, SearchFilters
 
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 # The values of the header `x-tool-events`. Any other value is ignored, and the configuration applies.

@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema_rs
 import orjson
 
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestError
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 _MAX_BYTES = 64 * 1024
 _MAX_NODES = 2000

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.api.access import Caller
 from proxy.api.body_memory import Share, cost_of
-from proxy.beside import MOST_AT_ONCE
-from proxy.config import FROM_CLIENT, UpstreamConfig
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestTooLarge
+from proxy.config.model import FROM_CLIENT, UpstreamConfig
+from proxy.kit.beside import MOST_AT_ONCE
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestTooLarge
 
 MOST_OPENED: Final = 32 * 1024 * 1024
 """The bytes to which the sealed texts of a request may open together, unless `server.max_body_bytes` says otherwise."""

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from proxy.api.body import is_integer, whole
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
-from proxy.loop.search import (
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
+from proxy.wire.search import (
     COUNTRY,
     MOST_DOMAINS,
     MOST_RESULTS,

@@ -23,17 +23,18 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from proxy import request_context
 from proxy.api.event_stream import EventStream
 from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.execution.driver import Driver
-from proxy.loop import rawjson
+from proxy.kit import request_context
 from proxy.loop.actions import Respond
 from proxy.loop.call_context import CallContext
 from proxy.loop.run import Run
-from proxy.loop.tally import Tally, sum_of, token_count
+from proxy.loop.tally import Tally, sum_of
 from proxy.ports import Audience, ExecuteTool, Headers, Ports
+from proxy.wire import rawjson
+from proxy.wire.usage import token_count
 
 Keep: TypeAlias = Callable[[Respond], bool]
 """Whether the hidden part of an answer is stored for the client's next request."""

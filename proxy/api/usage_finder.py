@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from proxy.loop.chat import Json
+from proxy.wire.chat import Json
 
 # Enough for the chunk of a stream that holds the usage, and for the chunks that follow.
 _PART_BYTES = 8192

@@ -8,17 +8,17 @@ from types import MappingProxyType
 
 import httpx
 
-from proxy.config import Config, UpstreamConfig, place_of
+from proxy.config.model import Config, UpstreamConfig, place_of
 from proxy.http.client import HttpClient
 from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
-from proxy.loop.errors import ConfigurationError
 from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
+from proxy.wire.errors import ConfigurationError
 
 
 class SystemClock:

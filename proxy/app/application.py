@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.middleware.admission import Lifecycle
 from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
-from proxy.config import Config
+from proxy.config.model import Config
 from proxy.ports import Clock, Observer
 from proxy.tools.servers import start_tool_servers
 from proxy.tools.tool import Tool

@@ -19,8 +19,8 @@ from proxy.api.middleware.use import UseMeter
 from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
 from proxy.app.routes import error_shape, router_of
-from proxy.breaker import Breaker, BreakerState
-from proxy.config import Config, UpstreamConfig
+from proxy.config.model import Config, UpstreamConfig
+from proxy.kit.breaker import Breaker, BreakerState
 from proxy.loop.results import Cause
 from proxy.ports import Ports, Readiness
 from proxy.tools.browser import Browser

@@ -11,15 +11,15 @@ from proxy import __version__
 from proxy.api.body_memory import available_memory
 from proxy.api.middleware.admission import Capacity, Lifecycle
 from proxy.app.adapters import SystemClock, tool_client
-from proxy.config import Config, ServerConfig, place_of
-from proxy.loop.errors import ConfigurationError
+from proxy.config.model import Config, ServerConfig, place_of
+from proxy.config.redaction import secrets_of
 from proxy.ports import Clock
-from proxy.redact import secrets_of
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
 from proxy.tools.catalog import Resources
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
+from proxy.wire.errors import ConfigurationError
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
 from proxy.api.responses.endpoint import CreateResponse
-from proxy.loop.errors import NotFound
 from proxy.ports import Headers, Ports
+from proxy.wire.errors import NotFound
 
 _OPENAI_ERRORS = ErrorShape()
 # The roots of the paths whose errors have another shape, and the header that a request needs for it; None: no header.

@@ -24,9 +24,9 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from proxy.config_messages import within_struct
-from proxy.loop.chat import Json
-from proxy.loop.errors import ConfigurationError
+from proxy.config.messages import within_struct
+from proxy.wire.chat import Json
+from proxy.wire.errors import ConfigurationError
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

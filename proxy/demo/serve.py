@@ -10,8 +10,8 @@ from proxy.app import create_app
 from proxy.demo.script import DEMO, Script, ScriptedCall, ScriptedTurn
 from proxy.demo.serving import serving
 from proxy.demo.upstream import Mock, search_answer
-from proxy.loop.chat import Json
 from proxy.telemetry import log
+from proxy.wire.chat import Json
 
 _PACE = 0.03  # seconds between two words
 _SEARCH_SECONDS = 0.8

@@ -11,14 +11,14 @@ import msgspec
 
 from proxy import config_file
 from proxy.app import create_app
-from proxy.config import Config
+from proxy.config.model import Config
 from proxy.demo.script import DEMO
 from proxy.demo.serving import serving
 from proxy.demo.upstream import Mock
-from proxy.loop.chat import Json
-from proxy.loop.errors import ConfigurationError
+from proxy.kit.terminal import style_of
 from proxy.telemetry import log
-from proxy.terminal import style_of
+from proxy.wire.chat import Json
+from proxy.wire.errors import ConfigurationError
 
 try:
     import anthropic

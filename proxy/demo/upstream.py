@@ -26,11 +26,11 @@ from starlette.routing import Route
 
 from proxy.api.body import expect, parse_chat_request, parse_object
 from proxy.demo.script import DEMO, Script, ScriptedTurn, load
-from proxy.loop import sse
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestError
 from proxy.server.graceful import Server
 from proxy.server.listener import address_of, listen
+from proxy.wire import sse
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 _MOST_REMEMBERED = 1000
 _PIECE = re.compile(r"\S+\s*|\s+")

@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Sequence
 
+from proxy.kit.timeouts import Deadline, elapsed, within
 from proxy.loop import results
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import Json, ToolCall
 from proxy.loop.decisions import TurnDecisions
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
 from proxy.ports import Audience, Clock, ExecuteTool, Observer
-from proxy.timeouts import Deadline, elapsed, within
+from proxy.wire.chat import Json, ToolCall
 
 
 class CallRunner:

@@ -8,14 +8,14 @@ import asyncio
 from contextlib import suppress
 
 from proxy.execution.call_runner import CallRunner
+from proxy.kit.timeouts import Deadline, elapsed
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import Turn
-from proxy.loop.errors import ContextFull, ProxyError, fault_of
 from proxy.loop.run import Run
 from proxy.loop.shown import CallsAnswered, EnoughShown
 from proxy.ports import Audience, Clock, ExecuteTool, Observer, Upstream
-from proxy.timeouts import Deadline, elapsed
+from proxy.wire.chat import Turn
+from proxy.wire.errors import ContextFull, ProxyError, fault_of
 
 
 class Driver:

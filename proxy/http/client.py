@@ -6,7 +6,7 @@ from typing import Protocol
 import httpx
 from msgspec import Struct
 
-from proxy.config import Timeouts
+from proxy.config.model import Timeouts
 from proxy.http.connect import Origin, origin_of
 from proxy.http.connection import RequestTimeouts
 from proxy.http.credentials import Credential

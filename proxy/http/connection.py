@@ -19,7 +19,7 @@ from msgspec import Struct
 from proxy.http.connect import Origin
 from proxy.http.parser import Head, ResponseParser
 from proxy.http.response import MOST_AT_ONCE, Handle, Response
-from proxy.timeouts import resumed
+from proxy.kit.timeouts import resumed
 
 # Reading from the server is paused while more bytes of a response are unread.
 MAX_UNREAD_BYTES = 64 * 1024

@@ -1,1 +1,1 @@
-"""The tool loop: pure values and functions, which `execution` runs on the event loop."""
+"""The protocol of a run: pure values and functions, which `execution` runs on the event loop."""

@@ -1,6 +1,6 @@
 """The actions that a `Run` asks its driver for: a closed union, for `match`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, final
@@ -8,13 +8,13 @@ from typing import TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.asked_json import AskedJson
-from proxy.loop.chat import Json, ToolCall, Turn
-from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
-from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
+from proxy.loop.forcing import AnswerSteps, Forcing
 from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally
+from proxy.turn.citations import Cite
+from proxy.turn.request import TurnRequest
+from proxy.wire.chat import Json, ToolCall, Turn
 
 
 class Stop(StrEnum):
@@ -30,58 +30,15 @@ class Stop(StrEnum):
     REPEATED_CALL = "repeated_call"
 
 
-class Buffering(StrEnum):
-    """How much of a turn is buffered instead of streamed to the client."""
-
-    NONE = "none"
-    START = "start"  # until the turn is long enough to be the answer
-    TEXT = "text"  # the text, until the turn has ended: only the final JSON may be shown
-    ALL = "all"  # everything, until the turn has ended
-
-
-class TurnView(Struct, frozen=True):
-    """What a run knows about the turn that it asks for: whose its calls are, and how it is shown.
-
-    Attributes:
-        client_tools: the names of the client's own functions; only calls of these may be shown.
-        tools: every name that may be called -> its JSON Schema. Calls that leaked into text are recognised by it, so it
-            is given even while the tools are withdrawn.
-        separator: the newlines between text that the client has already seen and this turn's text; None: it has seen
-            no text.
-        first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
-        buffering: how much of the turn is buffered instead of streamed to the client.
-        cite: finds the page that a citation mark of gpt-oss refers to; None: the marks stay in the text.
-        asked_json: tells how the client asks for JSON, so that a JSON object may be the answer.
-    """
-
-    client_tools: frozenset[str] = frozenset()
-    tools: Mapping[str, Json] = MappingProxyType({})
-    separator: str | None = None
-    first_detail: int = 0
-    buffering: Buffering = Buffering.NONE
-    cite: Cite | None = None
-    asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
-
-
 @final
-class CallUpstream(Struct, frozen=True):
+class CallUpstream(TurnRequest, frozen=True):
     """Make one upstream call, and pass the resulting turn to `Run.receive_turn`.
 
     Attributes:
-        body: the Chat Completions request; its `model` is still the name that the client sent.
-        number: the number of this turn, from 1.
-        run_id: part of the ids of the client's calls.
         forcing: the attempt at making the model answer; None: the turn need not be the answer.
-        step: how the model is made to answer; set by `for_upstream`.
-        view: the part that only the assembler of the turn reads.
     """
 
-    body: Json
-    number: int
-    run_id: str = ""
     forcing: Forcing | None = None
-    step: AnswerStep | None = None
-    view: TurnView = TurnView()
 
     def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
         """The call with the step that an upstream with these `steps` takes, and the request shaped for that step."""

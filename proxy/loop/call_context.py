@@ -4,7 +4,7 @@ import math
 
 from msgspec import Struct
 
-from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.wire.search import NO_FILTERS, SearchFilters
 
 
 class CallContext(Struct, frozen=True):

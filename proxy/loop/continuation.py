@@ -12,29 +12,17 @@ history stays as it is, which is complete but for the hidden part.
 Where a client is shown the whole run, only the fields that it cannot bring back are stored (`carried`).
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from msgspec import Struct, ValidationError, convert
 
-from proxy.loop.carried import Carried
-from proxy.loop.chat import BROKEN_OFF, Json, Turn, in_plain_text
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
 from proxy.loop.results import ToolResult, halved, left_out, with_note, without_note
-
-_OURS = re.compile(r"call_([0-9a-f]{32})_(s?)[0-9]+")
-
-
-def client_call_id(run_id: str, index: int) -> str:
-    """The id of a call of the client's; `run_id`: 32 hexadecimal digits."""
-    return f"call_{run_id}_{index}"
-
-
-def server_call_id(run_id: str, number: int) -> str:
-    """The id, in a history, of a server's call that the client was shown and has sent back."""
-    return f"call_{run_id}_s{number}"
+from proxy.turn.call_ids import OURS
+from proxy.turn.carried import Carried
+from proxy.wire.chat import BROKEN_OFF, Json, Turn, in_plain_text
 
 
 class Continuation(Struct, frozen=True):
@@ -226,7 +214,7 @@ def runs_in(messages: Iterable[Json]) -> dict[str, bool]:
     for message in messages:
         if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all
             for identity in _ids_in(message):
-                if (match := _OURS.fullmatch(identity)) is not None:
+                if (match := OURS.fullmatch(identity)) is not None:
                     runs[match[1]] = runs.get(match[1], False) or not match[2]
     return runs
 
@@ -285,5 +273,5 @@ def _ids_in(message: Json) -> list[str]:
 
 def _run_of(identity: object) -> str | None:
     """The run that a call's id names; None: the proxy did not make the id."""
-    match = _OURS.fullmatch(identity) if isinstance(identity, str) else None
+    match = OURS.fullmatch(identity) if isinstance(identity, str) else None
     return match[1] if match else None

@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop
-from proxy.loop.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn, is_object
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
 from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure, quoting
 from proxy.loop.tally import Tally
+from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn, is_object
 
 HasEnded: TypeAlias = Callable[[ToolCall], bool]
 """Whether a resolved call has a result already, because it was started early."""

@@ -12,11 +12,11 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.asked_json import AskedJson
-from proxy.loop.chat import Json, Turn, drop_tools
-from proxy.loop.errors import NoFinalAnswer
-from proxy.loop.leaks.written import holds_raw_format, is_bare_call
 from proxy.loop.prompts import retell
+from proxy.turn.asked_json import AskedJson
+from proxy.turn.leaks.written import holds_raw_format, is_bare_call
+from proxy.wire.chat import Json, Turn, drop_tools
+from proxy.wire.errors import NoFinalAnswer
 
 
 class AnswerStep(StrEnum):

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.loop.chat import Json, ToolSpec, choice_of, drop_tools, name_of
+from proxy.wire.chat import Json, ToolSpec, choice_of, drop_tools, name_of
 
 SEARCH = "web_search"
 # Upstreams may refuse fields that they do not know, and a run is one choice of `n`.

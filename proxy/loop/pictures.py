@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from proxy.loop.chat import Json
 from proxy.loop.prompts import PICTURE_BEFORE, PICTURE_BELOW, PICTURES
+from proxy.wire.chat import Json
 
 
 def has_picture(messages: Sequence[Json], *, anywhere: bool = False) -> bool:

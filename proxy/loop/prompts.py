@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from proxy.loop.chat import Json, text_of
+from proxy.wire.chat import Json, text_of
 
 GUIDANCE = (
     "You can call these tools in this conversation: {tools}. "

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from proxy.loop import fence
 from proxy.loop.prompts import RESULT_CUT, RESULT_HALVED, RESULT_LEFT_OUT
-from proxy.loop.search import SearchHit
+from proxy.wire.search import SearchHit
 
 _FAILURE = '{"error":'
 _LONGEST_FAILURE = 2048  # bytes of UTF-8

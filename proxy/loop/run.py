@@ -30,10 +30,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from proxy.loop.actions import Action, AnsweredCall, Buffering, CallTools, CallUpstream, Respond, Stop, TurnView
-from proxy.loop.asked_json import asked_json, demands_json
-from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
-from proxy.loop.citations import without_marks
+from proxy.loop.actions import Action, AnsweredCall, CallTools, CallUpstream, Respond, Stop
 from proxy.loop.continuation import Continuation, Transcript, visible_message
 from proxy.loop.decisions import (
     CallDecision,
@@ -44,7 +41,6 @@ from proxy.loop.decisions import (
     TurnDecisions,
     as_object,
 )
-from proxy.loop.errors import ContextFull
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
@@ -57,8 +53,14 @@ from proxy.loop.prompts import (
     with_system_text,
 )
 from proxy.loop.results import ToolResult
-from proxy.loop.tally import Tally, add_usage
-from proxy.loop.texts import DETAILS, count_indices, separator_after
+from proxy.loop.tally import Tally
+from proxy.turn.asked_json import asked_json, demands_json
+from proxy.turn.citations import without_marks
+from proxy.turn.request import Buffering, TurnView
+from proxy.turn.texts import DETAILS, count_indices, separator_after
+from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, Turn
+from proxy.wire.errors import ContextFull
+from proxy.wire.usage import add_usage
 
 # After each cut the results have half their length; what is left after three cuts of them is not worth another call.
 _MOST_CUTS = 3
@@ -151,7 +153,7 @@ class Run:
             cite=self._cite,
             asked_json=self._asked_json,
         )
-        return CallUpstream(body, self.tally.turns + 1, self.id, self._forcing, view=view)
+        return CallUpstream(body, self.tally.turns + 1, self.id, view=view, forcing=self._forcing)
 
     def receive_turn(self, turn: Turn, has_ended: HasEnded | None = None) -> Action:
         """Take the upstream's answer to the last `CallUpstream`.

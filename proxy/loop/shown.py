@@ -13,8 +13,8 @@ from typing import TypeAlias, final
 from msgspec import Struct
 
 from proxy.loop.actions import AnsweredCall
-from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolResult
+from proxy.wire.chat import ToolCall
 
 
 @final

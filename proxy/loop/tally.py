@@ -1,16 +1,12 @@
 """The calls, tokens and cost of runs."""
 
 from collections.abc import Sequence
-from typing import Any, Final
 
 from msgspec import Struct
 
-from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.results import ToolResult
-
-_NUMBER = (int, float)
-MOST_TOKENS: Final = 2**53
-"""The largest count of tokens that is believed, which is also the largest integer that every JSON parser reads."""
+from proxy.wire.chat import Json, ToolSpec
+from proxy.wire.usage import MOST_TOKENS, add_usage, credible_amount, token_count
 
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
@@ -62,7 +58,7 @@ class Tally(Struct):
     def total_cost(self) -> float | None:
         """The cost of tools and models; None: no cost is known. Some upstreams, such as OpenRouter, send a cost."""
         sent = self.usage.get("cost") if self.usage else None
-        models = None if sent is None else _amount(sent)
+        models = None if sent is None else credible_amount(sent)
         if self.tool_cost is None and models is None:
             return None
         return round((self.tool_cost or 0) + (models or 0), 9)
@@ -87,86 +83,6 @@ class Tally(Struct):
         if (cost := self.total_cost) is not None:
             usage["cost"] = cost
         return usage
-
-
-def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
-    """A count of tokens in an upstream's `usage`; None: there is none that a model can have written.
-
-    Args:
-        usage: the upstream's counts.
-        name: the name of the count, or of an object of details, such as `prompt_tokens_details`.
-        detail: the name of a count in that object, such as `cached_tokens`.
-    """
-    count = usage.get(name) if isinstance(usage, dict) else None
-    if detail is not None:
-        count = count.get(detail) if isinstance(count, dict) else None
-    if count is None or (type(count) is int and 0 <= count <= MOST_TOKENS):
-        return count
-    amount = _amount(count)
-    return int(amount) if amount is not None and amount == int(amount) else None
-
-
-def credible(usage: Json | None) -> Json | None:
-    """An upstream's usage without the numbers that cannot be true; None: nothing is left of it.
-
-    A count of tokens is a whole number from 0 to 2^53, any other number from 0 to 2^53: sums of these stay numbers that
-    every store and every client can read.
-    """
-    if not usage:
-        return None
-    if _holds_counts_only(usage):  # as most usages do, which need not be copied then
-        return usage
-    kept = _credible_fields(usage)
-    details = {name: _credible_fields(value) for name, value in kept.items() if isinstance(value, dict)}
-    return {**kept, **details} or None
-
-
-def _holds_counts_only(usage: Json) -> bool:
-    """Whether all numbers of a usage, and of its details, are whole ones that may be counts."""
-    values = [*usage.values()]
-    for value in values:
-        if type(value) is int:
-            if not 0 <= value <= MOST_TOKENS:
-                return False
-        elif type(value) is dict:
-            values += value.values()
-        else:
-            return False
-    return True
-
-
-def _credible_fields(fields: Json) -> Json:
-    """The fields of a usage, or of one of its details, without the numbers that cannot be true."""
-    kept: Json = {}
-    for name, value in fields.items():
-        if name.endswith("tokens"):
-            if (count := token_count(fields, name)) is not None:
-                kept[name] = count
-        elif not isinstance(value, _NUMBER) or isinstance(value, bool) or _amount(value) is not None:
-            kept[name] = value
-    return kept
-
-
-def _amount(value: Any) -> float | None:
-    """A number from 0 to 2^53, neither NaN nor true nor false."""
-    is_number = isinstance(value, _NUMBER) and not isinstance(value, bool)
-    return value if is_number and 0 <= value <= MOST_TOKENS else None
-
-
-def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:
-    """The sum of two counts, field by field, details included; None: the upstream sent no count."""
-    if total is None or usage is None:
-        return total or usage
-    added = {**total}
-    for name, count in usage.items():
-        known = total.get(name)
-        if known is None:
-            added[name] = count
-        elif type(known) in _NUMBER and type(count) in _NUMBER:  # true and false are of neither type
-            added[name] = known + count
-        elif with_details and isinstance(known, dict) and isinstance(count, dict):
-            added[name] = add_usage(known, count, with_details=False)  # details have no details
-    return added
 
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:

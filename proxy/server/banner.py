@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator
 
-from proxy.config import Config
-from proxy.terminal import Style, shortened
+from proxy.config.model import Config
+from proxy.kit.terminal import Style, shortened
 from proxy.tools.catalog import answered_by_fallback
 
 _WIDTH = 105  # columns beside the labels

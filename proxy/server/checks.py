@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from proxy.app import create_app
-from proxy.config import Config, TelemetryConfig, place_of
+from proxy.config.model import Config, TelemetryConfig, place_of
 from proxy.config_rules import SHORTEST_CLIENT_KEY
-from proxy.loop.errors import ConfigurationError
 from proxy.server.listener import listen
 from proxy.telemetry import workers
+from proxy.wire.errors import ConfigurationError
 
 _AT_CLIENT: Final = re.compile(r"clients\[\d+\]")
 

@@ -17,9 +17,9 @@ import orjson
 from msgspec import Struct
 
 from proxy.app.routes import error_shape
-from proxy.config import ServerConfig
+from proxy.config.model import ServerConfig
 from proxy.http.parser import HARMLESS, TOKEN
-from proxy.loop.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
+from proxy.wire.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
 
 Fields: TypeAlias = Iterable[tuple[bytes, bytes]]
 

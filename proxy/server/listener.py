@@ -3,8 +3,8 @@
 import errno
 import socket
 
-from proxy.loop.errors import ConfigurationError
 from proxy.server.occupant import occupant_of
+from proxy.wire.errors import ConfigurationError
 
 # Bytes that the kernel buffers for a client and has not sent yet. Unbounded, they would be megabytes for each slow
 # reader, and the socket would become writable, which shows that the client reads at all, only after a third of them.

@@ -22,10 +22,10 @@ from starlette.types import ASGIApp
 from proxy import __version__
 from proxy.api.middleware.admission import Lifecycle
 from proxy.app import Application, SystemClock, create_app
-from proxy.config import Config, ServerConfig
-from proxy.loop.errors import ConfigurationError
+from proxy.config.model import Config, ServerConfig
+from proxy.config.redaction import secrets_of
+from proxy.kit.terminal import style_of
 from proxy.ports import Observer
-from proxy.redact import secrets_of
 from proxy.server import systemd
 from proxy.server.banner import banner
 from proxy.server.checks import check_startable, check_usable
@@ -36,7 +36,7 @@ from proxy.server.protocol import BoundedProtocol
 from proxy.server.reload import Reloads, Trigger, report
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry import build_observer, log, workers
-from proxy.terminal import style_of
+from proxy.wire.errors import ConfigurationError
 
 _BACKLOG = 2048
 

@@ -24,11 +24,11 @@ from uvicorn._types import ASGIVersions, HTTPScope
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from proxy.loop.errors import HttpRefused, ProxyError, RequestTimeout
+from proxy.kit.request_context import request_id_of
 from proxy.ports import Observer
-from proxy.request_context import request_id_of
 from proxy.server.cycle import Cycle, Flow
 from proxy.server.head import MOST_CACHED_URL, Bounds, check_head, error_response, split_url, without_upgrade
+from proxy.wire.errors import HttpRefused, ProxyError, RequestTimeout
 
 # Requests of one connection that are parsed and wait until those before are answered. Clients that pipeline at all send
 # a few at once; each takes some two kilobytes, and 7,000 of them fit into a single read.

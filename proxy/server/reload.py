@@ -18,11 +18,11 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from proxy.config import Config, StateConfig, place_of
-from proxy.loop.errors import ConfigurationError
+from proxy.config.model import Config, StateConfig, place_of
 from proxy.ports import Clock, Observer
 from proxy.server import systemd
 from proxy.tools.catalog import answered_by_fallback
+from proxy.wire.errors import ConfigurationError
 
 _TICK_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 1.0

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess
 
-from proxy.loop.errors import ConfigurationError
 from proxy.ports import Observer
 from proxy.server import systemd
+from proxy.wire.errors import ConfigurationError
 
 # Of a worker: it serves, by the configuration that it was given last.
 READY = b"ready"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Readiness, Results
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore

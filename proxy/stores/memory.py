@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.ports import Clock, NoObserver, Observer, Rate
 
 # The memory of an entry besides its value: its names and its places in the tables. Measured with 100,000 entries.

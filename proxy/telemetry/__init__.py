@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
-from proxy.config import Config
+from proxy.config.model import Config
+from proxy.config.redaction import Redactor, secrets_of
 from proxy.ports import Clock, ExtraHeaders, Observer, RecentRequests, Scrape
-from proxy.redact import Redactor, secrets_of
 from proxy.telemetry import log, workers
 from proxy.telemetry.events import FanOut, Subscriber
 from proxy.telemetry.log import LogObserver

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from proxy.loop.errors import CLIENT_CLOSED_REQUEST
-from proxy.redact import Redact
-from proxy.terminal import Style, printable, shortened, wrapped
+from proxy.config.redaction import Redact
+from proxy.kit.terminal import Style, printable, shortened, wrapped
+from proxy.wire.errors import CLIENT_CLOSED_REQUEST
 
 Line: TypeAlias = Mapping[str, Any]
 

@@ -12,11 +12,11 @@ from typing import Any, Final, TypeAlias
 import orjson
 from msgspec import Struct
 
-from proxy.loop.chat import Json
-from proxy.loop.tally import token_count
 from proxy.paths import route_of
 from proxy.telemetry.events import Content
 from proxy.telemetry.records import Fields, RequestRecord, Step, short
+from proxy.wire.chat import Json
+from proxy.wire.usage import token_count
 
 Attributes: TypeAlias = dict[str, Any]
 Shape: TypeAlias = tuple[object, ...]

@@ -27,12 +27,12 @@ from typing import Any, Final, TextIO, TypeAlias
 import orjson
 import structlog
 
-from proxy import request_context
-from proxy.config import TelemetryConfig
-from proxy.redact import redactor
+from proxy.config.model import TelemetryConfig
+from proxy.config.redaction import redactor
+from proxy.kit import request_context
+from proxy.kit.terminal import style_of
 from proxy.telemetry.console import Console
 from proxy.telemetry.events import Content, Handler, level_of
-from proxy.terminal import style_of
 
 Line: TypeAlias = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any, Final
 
-from proxy import request_context
-from proxy.config import Config
+from proxy.config.model import Config
+from proxy.kit import request_context
 from proxy.loop.actions import Stop
 from proxy.paths import route_of
 from proxy.telemetry import workers

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
-from proxy.redact import Redact
+from proxy.config.redaction import Redact
 from proxy.telemetry import conventions
 from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES, Attributes, Shape
 from proxy.telemetry.records import Note, RequestRecord

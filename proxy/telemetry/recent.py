@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.loop.chat import Json
-from proxy.redact import Redact
+from proxy.config.redaction import Redact
 from proxy.telemetry.events import Content, level_of
 from proxy.telemetry.records import Note, RequestRecord, Step, short
+from proxy.wire.chat import Json
 
 MOST_REQUESTS: Final = 500
 MOST_BYTES: Final = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from proxy import request_context
+from proxy.kit import request_context
 from proxy.ports import Clock
 from proxy.telemetry import trace_context
 from proxy.telemetry.events import Handler

@@ -22,9 +22,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.util.re import parse_env_headers
 
-from proxy import request_context
+from proxy.config.redaction import Redact
 from proxy.http.connect import client_context
-from proxy.redact import Redact
+from proxy.kit import request_context
 from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES
 from proxy.telemetry.otlp import RESOURCE_ATTRIBUTE, SpanEncoder, delimited, text
 from proxy.telemetry.records import RequestRecord

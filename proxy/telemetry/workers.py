@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
 
-from proxy.config import Config
-from proxy.loop.errors import ConfigurationError
+from proxy.config.model import Config
+from proxy.wire.errors import ConfigurationError
 
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 import json_repair
 import orjson
 
-from proxy.loop.chat import Json, is_json, is_object
 from proxy.loop.results import InvalidArguments
 from proxy.tools.schema import ArgumentsSchema
 from proxy.tools.types import repaired
+from proxy.wire.chat import Json, is_json, is_object
 
 MOST_BYTES: Final = 1024 * 1024
 """The longest arguments of a call. A turn with longer ones has failed before."""

@@ -18,8 +18,8 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.results import InvalidArguments, ToolResult
+from proxy.wire.chat import Json, ToolCall, ToolSpec
 
 SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
 

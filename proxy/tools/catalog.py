@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import httpx
 from msgspec.structs import replace
 
-from proxy.config import (
+from proxy.config.model import (
     ClockConfig,
     Config,
     HttpToolConfig,
@@ -28,14 +28,14 @@ from proxy.config import (
     ZaiSearchConfig,
     place_of,
 )
-from proxy.loop.chat import Json
-from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import NotConfigured, ToolError, ToolOutput
 from proxy.ports import Caches, Clock, Observer
 from proxy.tools import browser
 from proxy.tools.result_cache import local_caches
 from proxy.tools.servers import ToolServer
 from proxy.tools.tool import RunTool, Tool
+from proxy.wire.chat import Json
+from proxy.wire.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from proxy.tools.web.pages import PageCache

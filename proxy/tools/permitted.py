@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments, ToolOutput
-from proxy.loop.search import MOST_DOMAINS, SearchFilters, common, domain_rule
+from proxy.wire.chat import Json
+from proxy.wire.search import MOST_DOMAINS, SearchFilters, common, domain_rule
 
 _WITHHELD = (
     "The text of this result is withheld: it may come from pages that the user of this conversation does not permit."

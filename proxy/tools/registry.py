@@ -14,8 +14,8 @@ import orjson
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from proxy.kit.timeouts import within
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import Json, ToolCall, ToolSpec, is_object
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import NO_SUCH_TOOL
 from proxy.loop.results import (
@@ -28,9 +28,7 @@ from proxy.loop.results import (
     ToolTimeout,
     ToolUnavailable,
 )
-from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Caches, Clock, NoObserver, Observer, Results
-from proxy.timeouts import within
 from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.permitted import filters_of_call, permitted
@@ -38,6 +36,8 @@ from proxy.tools.result_cache import local_caches
 from proxy.tools.schema import schema_fault, schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import CONTEXT, Tool
+from proxy.wire.chat import Json, ToolCall, ToolSpec, is_object
+from proxy.wire.search import NO_FILTERS, SearchFilters
 
 _LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one

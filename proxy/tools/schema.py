@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 import orjson
 
-from proxy.loop.chat import Json
+from proxy.wire.chat import Json
 
 MOST_SCHEMA_BYTES: Final = 64 * 1024
 """The longest schema of a tool, as JSON."""

@@ -5,7 +5,7 @@ import math
 from contextlib import nullcontext
 from copy import copy
 
-from proxy.breaker import Breaker, BreakerState
+from proxy.kit.breaker import Breaker, BreakerState
 from proxy.loop.results import Cause, ToolUnavailable
 from proxy.ports import Caches
 from proxy.tools.tool import Tool

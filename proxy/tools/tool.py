@@ -15,10 +15,10 @@ from contextvars import ContextVar
 from typing import Any, Final, Self, TypeAlias
 
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.results import ToolOutput
-from proxy.loop.search import SearchFilters
 from proxy.tools.python.function import Function
+from proxy.wire.chat import Json, ToolSpec
+from proxy.wire.search import SearchFilters
 
 RunTool: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]

@@ -18,8 +18,8 @@ from typing import Any
 
 import orjson
 
-from proxy.loop.chat import Json
 from proxy.tools.schema import References
+from proxy.wire.chat import Json
 
 # Values that are looked at; the rest stay as they are. So many take 20 ms.
 _MOST_VALUES = 10_000

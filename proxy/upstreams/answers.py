@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
-from proxy.loop import rawjson, sse
-from proxy.loop.call_fragments import as_text
-from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json, inferred_reason
-from proxy.loop.errors import UpstreamError
+from proxy.turn.call_fragments import as_text
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
+from proxy.wire import rawjson, sse
+from proxy.wire.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json, inferred_reason
+from proxy.wire.errors import UpstreamError
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})

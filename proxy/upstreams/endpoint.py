@@ -6,15 +6,15 @@ from typing import NoReturn
 
 import httpx
 
-from proxy.config import FROM_CLIENT, UpstreamConfig
+from proxy.config.model import FROM_CLIENT, UpstreamConfig
 from proxy.http.client import HttpClient, PreparedRequest
 from proxy.http.connect import reason
 from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
 from proxy.http.response import Response
-from proxy.loop.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.ports import Headers
 from proxy.upstreams import failures
+from proxy.wire.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 
 # Enough of an error's body to hold its message.
 MAX_ERROR_BYTES = 64 * 1024

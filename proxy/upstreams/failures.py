@@ -22,10 +22,10 @@ from typing import Any
 
 import orjson
 
-from proxy.loop.chat import Json
-from proxy.loop.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 from proxy.upstreams.full_context import full_context
 from proxy.upstreams.profile import Profile
+from proxy.wire.chat import Json
+from proxy.wire.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _OTHER_TYPE = "invalid_request_error"

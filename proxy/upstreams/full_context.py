@@ -22,8 +22,8 @@ Only a few servers have a code of their own for it, and the others say it with 4
 
 import re
 
-from proxy.loop.chat import Json
-from proxy.loop.errors import ContextFull
+from proxy.wire.chat import Json
+from proxy.wire.errors import ContextFull
 
 _CODES = frozenset({
     "context_length_exceeded", "context_window_exceeded", "model_context_window_exceeded",

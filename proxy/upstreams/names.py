@@ -8,10 +8,10 @@ call, which are taken off.
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from proxy.loop.call_fragments import as_text
-from proxy.loop.chat import Json, name_of
-from proxy.loop.leaks import clean_name
-from proxy.loop.leaks.glm import split_glued_name
+from proxy.turn.call_fragments import as_text
+from proxy.turn.leaks import clean_name
+from proxy.turn.leaks.glm import split_glued_name
+from proxy.wire.chat import Json, name_of
 
 _GOOD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BAD_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")

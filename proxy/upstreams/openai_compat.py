@@ -9,19 +9,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from proxy.beside import beside
-from proxy.config import PriceConfig
+from proxy.config.model import PriceConfig
+from proxy.config.redaction import redactor
 from proxy.http.response import MOST_AT_ONCE, Response
-from proxy.loop import rawjson, sse
+from proxy.kit.beside import beside
 from proxy.loop.actions import CallUpstream
-from proxy.loop.assembler import Assembler
-from proxy.loop.chat import Json, Turn
-from proxy.loop.errors import ProxyError, UpstreamRefused
 from proxy.loop.shown import EnoughShown
-from proxy.loop.tally import credible
-from proxy.loop.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
 from proxy.ports import CountUsage, EarlyCalls, RawRequest, RawResponse, RelayClient, Show
-from proxy.redact import redactor
+from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import as_stream, parse_completion
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
@@ -31,6 +26,11 @@ from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import CompletionReader, RelayReader
 from proxy.upstreams.request_body import LatestRequests, prepare, serialize
 from proxy.upstreams.turn_reader import TurnReader
+from proxy.wire import rawjson, sse
+from proxy.wire.chat import Json, Turn
+from proxy.wire.errors import ProxyError, UpstreamRefused
+from proxy.wire.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
+from proxy.wire.usage import credible
 
 # After [DONE], the rest of the response is read for so long, so that its connection can be used again.
 _DRAIN_SECONDS = 0.25

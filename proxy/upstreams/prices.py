@@ -1,8 +1,8 @@
 """The cost of an answer, by the prices of its model."""
 
-from proxy.config import PriceConfig
-from proxy.loop.chat import Json
-from proxy.loop.tally import token_count
+from proxy.config.model import PriceConfig
+from proxy.wire.chat import Json
+from proxy.wire.usage import token_count
 
 _MILLION = 1_000_000
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.loop.chat import Json
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerStep, AnswerSteps
+from proxy.wire.chat import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

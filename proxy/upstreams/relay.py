@@ -9,21 +9,21 @@ from typing import Any
 
 import orjson
 
-from proxy.config import PriceConfig
-from proxy.loop import rawjson, sse
+from proxy.config.model import PriceConfig
 from proxy.loop.actions import CallUpstream
-from proxy.loop.assembler import NO_REASON, Assembler
-from proxy.loop.call_arguments import ScanBudget
-from proxy.loop.chat import Json, inferred_reason
-from proxy.loop.errors import UpstreamError
-from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
-from proxy.loop.sse import DONE_DATA
 from proxy.ports import Write
+from proxy.turn.assembler import NO_REASON, Assembler
+from proxy.turn.call_arguments import ScanBudget
 from proxy.upstreams.answers import COMPLETION, parse_chunk
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relayed_calls import RelayedCalls
+from proxy.wire import rawjson, sse
+from proxy.wire.chat import Json, inferred_reason
+from proxy.wire.errors import UpstreamError
+from proxy.wire.patterns import ChunkPattern, only_text_field, pattern_of
+from proxy.wire.sse import DONE_DATA
 
 _CALLS = b'"tool_calls"'
 _HEAD = ("id", "object", "created", "model")  # the fields that are the same in every chunk of a stream

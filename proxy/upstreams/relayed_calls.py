@@ -7,10 +7,10 @@ fragment would become `searchsearchsearch`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proxy.loop.call_arguments import ScanBudget
-from proxy.loop.call_fragments import Fragment, StreamedCalls
-from proxy.loop.chat import Json
+from proxy.turn.call_arguments import ScanBudget
+from proxy.turn.call_fragments import Fragment, StreamedCalls
 from proxy.upstreams.names import clean_call, functions_of
+from proxy.wire.chat import Json
 
 
 @dataclass(slots=True)

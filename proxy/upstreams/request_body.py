@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.loop import rawjson
 from proxy.loop.actions import CallUpstream
-from proxy.loop.chat import Json, drop_tools
-from proxy.loop.errors import RequestError
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.offer import is_native_search, narrowed
 from proxy.loop.pictures import with_pictures_after_results
 from proxy.loop.prompts import ANSWER_AS_JSON, CALL_A_TOOL, CALL_THE_TOOL, NOTHING_RETURNED, with_system_text
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import OPENAI, Profile
+from proxy.wire import rawjson
+from proxy.wire.chat import Json, drop_tools
+from proxy.wire.errors import RequestError
 
 # Larger requests are serialized again in each turn: one is kept for each choice of a request, which may have 128.
 MOST_KEPT = 256 * 1024
@@ -47,7 +47,7 @@ class SerializedRequest(Struct, eq=False):
 
     profile: Profile
     model: str
-    step: AnswerStep | None
+    step: str | None
     body: Json
     start: bytes
     end: bytes

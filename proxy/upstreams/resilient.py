@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.breaker import Backoff, Breaker, BreakerState
+from proxy.kit.breaker import Backoff, Breaker, BreakerState
+from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
-from proxy.loop.chat import Json, Turn
-from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, fault_of
 from proxy.ports import (
     Clock,
     CountUsage,
@@ -31,10 +30,11 @@ from proxy.ports import (
     Show,
     UpstreamTraits,
 )
-from proxy.timeouts import elapsed
 from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
+from proxy.wire.chat import Json, Turn
+from proxy.wire.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, fault_of
 
 T = TypeVar("T")
 

@@ -7,11 +7,9 @@ from fnmatch import translate
 
 from msgspec import Struct
 
-from proxy import request_context
-from proxy.breaker import Backoff, Breaker
-from proxy.config import Config, ModelConfig, PriceConfig
-from proxy.loop.chat import Json
-from proxy.loop.errors import ModelNotFound
+from proxy.config.model import Config, ModelConfig, PriceConfig
+from proxy.kit import request_context
+from proxy.kit.breaker import Backoff, Breaker
 from proxy.loop.pictures import has_picture
 from proxy.ports import Clock, Headers, Model, Observer
 from proxy.upstreams.endpoint import Endpoint
@@ -19,6 +17,8 @@ from proxy.upstreams.failures import key_advice
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import PROFILES
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
+from proxy.wire.chat import Json
+from proxy.wire.errors import ModelNotFound
 
 _WILDCARD = "*"
 # With a pattern, strangers choose the names, which are cached here and by callers. The longest real names (ARNs) have

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from proxy.loop import rawjson
+from proxy.wire import rawjson
 
 # At the end and at the beginning of a string; an even number of backslashes before it escape each other.
 _FIRST_HALF = re.compile(rb'(?<!\\)(?:\\\\)*+(\\u[dD][89abAB][0-9a-fA-F]{2})"')

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 
-from proxy.loop import sse
-from proxy.loop.assembler import Assembler
-from proxy.loop.chat import Json
-from proxy.loop.errors import UpstreamError
-from proxy.loop.patterns import ChunkPattern, pattern_of
-from proxy.loop.sse import DONE_DATA
 from proxy.ports import EarlyCalls, Show
+from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import parse_chunk
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.split_characters import SplitCharacters
+from proxy.wire import sse
+from proxy.wire.chat import Json
+from proxy.wire.errors import UpstreamError
+from proxy.wire.patterns import ChunkPattern, pattern_of
+from proxy.wire.sse import DONE_DATA
 
 
 class TurnReader(Struct, eq=False):

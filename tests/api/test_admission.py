@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from proxy.api.middleware.admission import Admission, Capacity, ConcurrencyLimit, Lifecycle, StartThrottle
-from proxy.config import ServerConfig
-from proxy.loop.errors import Overloaded
+from proxy.config.model import ServerConfig
+from proxy.wire.errors import Overloaded
 
 
 async def waiting(limit, count, patience=60):

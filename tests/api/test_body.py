@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from proxy.api.body import parse_chat_request, read_body
 from proxy.api.request import take_prefix
-from proxy.config import ServerConfig
-from proxy.loop.chat import name_of
+from proxy.config.model import ServerConfig
 from proxy.loop.continuation import put_back, runs_in
-from proxy.loop.errors import RequestError, RequestTooLarge
 from proxy.loop.offer import ToolSelection, make_offer
 from proxy.loop.pictures import has_picture, without_pictures
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
 from proxy.upstreams.request_body import prepare
+from proxy.wire.chat import name_of
+from proxy.wire.errors import RequestError, RequestTooLarge
 from tests import hostile
 from tests.documents import chat_requests
 from tests.fakes import FakeClock

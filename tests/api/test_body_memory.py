@@ -11,8 +11,8 @@ import pytest
 
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE, BodyMemory, Share, available_memory, cost_of
-from proxy.config import ServerConfig
-from proxy.loop.errors import Overloaded, RequestTimeout, RequestTooLarge
+from proxy.config.model import ServerConfig
+from proxy.wire.errors import Overloaded, RequestTimeout, RequestTooLarge
 from tests.fakes import FakeClock, Reply, whole
 from tests.serving import proxy_of
 

@@ -8,7 +8,7 @@ import openai
 import orjson
 import pytest
 
-from proxy.loop.tokens import count_tokens
+from proxy.wire.tokens import count_tokens
 from tests.fakes import FakeClock, Reply, chunk, completion, event, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.api.middleware.admission import Lifecycle
 from proxy.config_file import parse
-from proxy.loop.errors import ConfigurationError
+from proxy.wire.errors import ConfigurationError
 from tests.browser import CHROMIUM, browsing
 from tests.fakes import FakeUpstream, chunk, stream, whole
 from tests.serving import CONFIG, proxy_of, serving

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.api.exchange import CONNECTION, ClientLeft, while_wanted
-from proxy.loop.errors import MaxDurationExceeded
+from proxy.wire.errors import MaxDurationExceeded
 
 
 class Connection:

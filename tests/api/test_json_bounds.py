@@ -13,7 +13,7 @@ from hypothesis import given
 from proxy.api.json_bounds import holds_too_many_blocks, holds_too_many_values
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.responses.stored import ResponseStore, StoredResponse
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.stores.memory import MemoryStore
 from tests import hostile
 from tests.fakes import FakeClock, whole

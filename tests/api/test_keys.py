@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from proxy.api.access import CALLER
 from proxy.api.middleware.clients import Auth
-from proxy.config import ClientConfig
-from proxy.loop.errors import InvalidApiKey
+from proxy.config.model import ClientConfig
+from proxy.wire.errors import InvalidApiKey
 from tests.fakes import whole
 from tests.serving import proxy_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.loop.texts import without_blank_lines_before
+from proxy.turn.texts import without_blank_lines_before
 from tests.api.messages import asking
 from tests.api.responses.folding import fold
 from tests.fakes import SEARCH_ANSWER, Reply, chunk, completion, event, stream

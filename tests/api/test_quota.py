@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from proxy.api.middleware.clients import duration, is_limited
-from proxy.config import ClientConfig
+from proxy.config.model import ClientConfig
 from tests.fakes import FakeClock, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.api.chat_completions import Completion, CompletionStream
-from proxy.loop.chat import ToolCall
-from proxy.loop.citations import CITATIONS
 from proxy.loop.shown import CallBegan, TurnBegan
+from proxy.turn.citations import CITATIONS
+from proxy.wire.chat import ToolCall
 
 DELTAS = st.one_of(
     st.builds(lambda text: {"content": text}, st.text()),

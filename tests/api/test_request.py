@@ -8,13 +8,13 @@ import pytest
 from proxy.api.access import CALLER, Caller
 from proxy.api.request import RequestResolver, take_prefix
 from proxy.api.surface import tool_headers
-from proxy.config import Config, OfferConfig, ServerConfig
+from proxy.config.model import Config, OfferConfig, ServerConfig
 from proxy.loop.actions import Respond, Stop
-from proxy.loop.chat import ToolSpec, Turn
 from proxy.loop.prompts import PICTURES
 from proxy.loop.tally import Tally
 from proxy.ports import Model, NoObserver
 from proxy.upstreams.profile import OPENAI
+from proxy.wire.chat import ToolSpec, Turn
 
 
 def tool(name, **more):

@@ -5,7 +5,7 @@ import pytest
 from pydantic import BaseModel
 
 from proxy.api.schema import SchemaCheck, unfolded
-from proxy.loop.errors import RequestError
+from proxy.wire.errors import RequestError
 
 CITY = {
     "type": "object",

@@ -1,8 +1,8 @@
 import pytest
 
 from proxy.api.search_filters import filters_of
-from proxy.loop.errors import RequestError
-from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.wire.errors import RequestError
+from proxy.wire.search import NO_FILTERS, SearchFilters
 
 
 def tool(**settings):

@@ -6,7 +6,7 @@ import httpx
 import orjson
 import pytest
 
-from proxy.loop.turn_bounds import MOST_ARGUMENT_BYTES, MOST_CALLS
+from proxy.turn.turn_bounds import MOST_ARGUMENT_BYTES, MOST_CALLS
 from tests.fakes import Reply, chunk, completion, stream, whole
 from tests.serving import proxy_of
 

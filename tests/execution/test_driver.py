@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from proxy.execution.driver import Driver
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import ToolSpec
-from proxy.loop.errors import UpstreamError
 from proxy.loop.fence import unfenced
 from proxy.loop.prompts import OUT_OF_TIME
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.loop.shown import CallBegan, CallEnded
 from proxy.upstreams.profile import OPENAI
+from proxy.wire.chat import ToolSpec
+from proxy.wire.errors import UpstreamError
 from tests.fakes import FakeClock
 from tests.playbook import call, calls, run_of, says
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 import httpx
 import pytest
 
-from proxy.config import Timeouts
+from proxy.config.model import Timeouts
 from proxy.http.client import HttpClient
 from proxy.http.credentials import BearerKey
 from proxy.http.decode import DecodedResponse

@@ -8,7 +8,7 @@ import pytest
 import trustme
 
 from proxy import app
-from proxy.config import UpstreamConfig, WebFetchConfig
+from proxy.config.model import UpstreamConfig, WebFetchConfig
 from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
 from proxy.loop.results import ToolError

@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.chat import Turn
-from proxy.loop.continuation import Continuation, client_call_id, put_back, runs_in, server_call_id, visible_message
+from proxy.loop.continuation import Continuation, put_back, runs_in, visible_message
 from proxy.loop.prompts import NO_RESULT
+from proxy.turn.call_ids import client_call_id, server_call_id
+from proxy.wire.chat import Turn
 
 RUN, OTHER = "a" * 32, "b" * 32
 USER = {"role": "user", "content": "Hi"}

@@ -1,8 +1,8 @@
 import pytest
 from msgspec.structs import replace
 
-from proxy.loop.chat import name_of
 from proxy.loop.offer import ToolSelection, choice_after_first_turn, make_offer, upstream_request
+from proxy.wire.chat import name_of
 from tests.playbook import SEARCH, TIME
 
 

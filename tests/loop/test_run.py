@@ -4,11 +4,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.loop.actions import Buffering
-from proxy.loop.asked_json import AskedJson
-from proxy.loop.chat import NATIVE_REASON, WINDOW_EXCEEDED
 from proxy.loop.continuation import put_back
-from proxy.loop.errors import ContextFull, NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.limits import Limits
 from proxy.loop.offer import make_offer
@@ -16,6 +12,10 @@ from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
 from proxy.loop.results import ToolOutput, ToolResult, failure, success
 from proxy.loop.run import Run
 from proxy.loop.tally import sum_of
+from proxy.turn.asked_json import AskedJson
+from proxy.turn.request import Buffering
+from proxy.wire.chat import NATIVE_REASON, WINDOW_EXCEEDED
+from proxy.wire.errors import ContextFull, NoFinalAnswer
 from tests.playbook import (
     SEARCH,
     TIME,

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.stores.memory import MemoryStore
 from proxy.stores.redis.continuations import RedisContinuations
 from proxy.stores.sqlite.tables import SqliteContinuations

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.stores.memory import MemoryStore
 from tests.fakes import FakeClock
 
@@ -13,7 +13,7 @@ from tests.fakes import FakeClock
 MEASURED = """
 import asyncio, os, sys
 import orjson
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.stores.memory import MemoryStore
 from tests.fakes import FakeClock
 

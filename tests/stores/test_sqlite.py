@@ -10,8 +10,7 @@ from contextlib import closing
 import pytest
 
 from proxy.app import SystemClock
-from proxy.config import StateConfig
-from proxy.loop.errors import ConfigurationError
+from proxy.config.model import StateConfig
 from proxy.loop.results import ToolOutput
 from proxy.loop.tally import Use
 from proxy.stores.budgets import LocalBudgets
@@ -22,6 +21,7 @@ from proxy.stores.sqlite.expiry import remove_expired
 from proxy.stores.sqlite.schema import MIGRATIONS, migrate
 from proxy.stores.sqlite.tables import SqliteBudgets, SqliteContinuations, SqliteLeases, SqliteResults
 from proxy.tools.result_cache import ResultCache
+from proxy.wire.errors import ConfigurationError
 from tests.fakes import FakeClock
 
 ME = "client:me"

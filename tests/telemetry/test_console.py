@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from proxy.kit.terminal import Style, style_of
 from proxy.telemetry.console import WIDTH, Console
-from proxy.terminal import Style, style_of
 
 ROOT = Path(__file__).parent.parent.parent
 LINE = {"timestamp": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "level": "info", "request_id": "r"}

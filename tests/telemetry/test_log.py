@@ -7,8 +7,8 @@ import orjson
 import pytest
 import structlog
 
-from proxy import request_context
-from proxy.config import TelemetryConfig
+from proxy.config.model import TelemetryConfig
+from proxy.kit import request_context
 from proxy.telemetry import log
 from proxy.telemetry.events import Content
 

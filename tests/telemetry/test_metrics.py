@@ -3,13 +3,13 @@ import os
 
 import pytest
 
-from proxy import request_context
 from proxy.config_file import parse
-from proxy.loop.errors import ConfigurationError
+from proxy.kit import request_context
 from proxy.paths import route_of
 from proxy.telemetry import workers
 from proxy.telemetry.events import FanOut
 from proxy.telemetry.metrics import FirstSeenLabels, Metrics, upstream_error
+from proxy.wire.errors import ConfigurationError
 
 CONFIG = parse(
     "upstreams: {up: {base_url: 'http://u', api_key: k}, other: {base_url: 'http://o', api_key: k}}\n"

@@ -1,6 +1,6 @@
 import asyncio
 
-from proxy import request_context
+from proxy.kit import request_context
 from proxy.telemetry.events import Content, FanOut
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.records import MOST_NOTES, MOST_STEPS, RequestRecorder, trace_headers

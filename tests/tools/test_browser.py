@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.loop.chat import ToolSpec
 from proxy.loop.results import InvalidArguments, ToolResult
 from proxy.tools.browser import NAMES, PARAMETERS, Browser
+from proxy.wire.chat import ToolSpec
 from tests import hostile
 from tests.playbook import SEARCH, Playbook, asks, call, calls, responds, run_of, says
 

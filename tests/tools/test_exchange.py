@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from proxy.config import SerperConfig, SerperScrapeConfig, ZaiSearchConfig
+from proxy.config.model import SerperConfig, SerperScrapeConfig, ZaiSearchConfig
 from proxy.loop.results import ToolUnavailable
 from proxy.tools.exchange import Request, send
 from proxy.tools.result_cache import local_caches

@@ -4,10 +4,10 @@ import pytest
 
 import proxy
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import ToolCall
 from proxy.loop.results import InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.registry import Registry
 from proxy.tools.tool import CONTEXT, Tool
+from proxy.wire.chat import ToolCall
 from tests.fakes import FakeClock
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -6,11 +6,11 @@ import httpx
 import pytest
 import respx
 
-from proxy.config import Timeouts, UpstreamConfig
+from proxy.config.model import Timeouts, UpstreamConfig
 from proxy.http.client import HttpClient
 from proxy.http.transport import HttpxTransport
-from proxy.loop.errors import Overloaded, UpstreamError, UpstreamTimeout
 from proxy.upstreams.endpoint import Endpoint
+from proxy.wire.errors import Overloaded, UpstreamError, UpstreamTimeout
 
 URL = "https://up.example/v4"
 

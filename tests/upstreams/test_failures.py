@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.errors import ProxyError
-from proxy.loop.sse import Event
 from proxy.upstreams.answers import parse_chunk, parse_completion
 from proxy.upstreams.failures import clipped, from_response, raise_if_failed
 from proxy.upstreams.profile import OPENAI
+from proxy.wire.errors import ProxyError
+from proxy.wire.sse import Event
 from tests import hostile
 from tests.conformance import recordings
 from tests.documents import WHOLE

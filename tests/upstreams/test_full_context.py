@@ -6,8 +6,8 @@ import orjson
 import pytest
 import yaml
 
-from proxy.loop.errors import ContextFull
 from proxy.upstreams.failures import from_response, raise_if_failed
+from proxy.wire.errors import ContextFull
 
 SAID = yaml.safe_load(Path(__file__).with_name("full_contexts.yaml").read_text())
 

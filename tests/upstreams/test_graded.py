@@ -10,8 +10,8 @@ import openai
 import pytest
 from llmock.scenarios import Fail, Match, StreamFault, ToolFault
 
-from proxy.breaker import Backoff
 from proxy.config_file import parse
+from proxy.kit.breaker import Backoff
 from tests.serving import serving_as_shipped
 
 CONFIG = """

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.errors import InvalidJson, RequestError, UpstreamError
 from proxy.upstreams.answers import fill_in, mend
 from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
 from proxy.upstreams.request_body import prepare
+from proxy.wire.errors import InvalidJson, RequestError, UpstreamError
 from tests import hostile
 from tests.documents import CHUNKS, WHOLE
 

@@ -4,9 +4,9 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.loop.errors import UpstreamError
 from proxy.upstreams.profile import OPENAI
 from proxy.upstreams.relay import RelayReader
+from proxy.wire.errors import UpstreamError
 
 DELTAS = st.sampled_from(
     [

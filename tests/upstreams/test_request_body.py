@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.actions import CallUpstream
-from proxy.loop.errors import InvalidJson
 from proxy.loop.forcing import AnswerStep
 from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
 from proxy.upstreams.request_body import MOST_KEPT, serialize
+from proxy.wire.errors import InvalidJson
 from tests.playbook import SEARCH, Playbook, call, calls, results, run_of
 
 USER = {"role": "user", "content": "Hi"}

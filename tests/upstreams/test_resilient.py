@@ -5,9 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.breaker import Backoff, Breaker
+from proxy.kit.breaker import Backoff, Breaker
 from proxy.loop.actions import CallUpstream
-from proxy.loop.errors import (
+from proxy.ports import RelayClient
+from proxy.upstreams.failures import retry_after
+from proxy.upstreams.profile import GLM, GPT_OSS
+from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
+from proxy.wire.errors import (
     Overloaded,
     RequestError,
     UpstreamDown,
@@ -15,10 +19,6 @@ from proxy.loop.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from proxy.ports import RelayClient
-from proxy.upstreams.failures import retry_after
-from proxy.upstreams.profile import GLM, GPT_OSS
-from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 
 CALL = CallUpstream({"stream": True}, number=1)
 NOON = datetime(2026, 10, 21, 12, tzinfo=UTC).timestamp()  # what the wall clock says

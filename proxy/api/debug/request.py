@@ -5,7 +5,7 @@ from typing import Final
 
 from proxy.api.debug.html import Child, Html, join, page, tag
 from proxy.api.debug.words import day_of, field, messages_of, name_of, note_words, outcome_of, seconds, tokens
-from proxy.loop.chat import Json
+from proxy.wire.chat import Json
 
 # The bars are drawn in these units and stretched to the width of the page.
 _WIDTH, _HEIGHT = 1000, 14

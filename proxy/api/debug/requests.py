@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from proxy.api.debug.html import Child, Html, page, tag
 from proxy.api.debug.words import clock_of, outcome_of, seconds, short_id, tokens, tools_of
-from proxy.loop.chat import Json
+from proxy.wire.chat import Json
 
 FILTERS: Final = ("client", "model", "outcome", "tool")
 _OUTCOMES: Final = ("ok", "error", "left", "open")

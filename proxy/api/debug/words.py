@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from proxy.loop.chat import Json
-from proxy.loop.errors import CLIENT_CLOSED_REQUEST
+from proxy.wire.chat import Json
+from proxy.wire.errors import CLIENT_CLOSED_REQUEST
 
 _SHORT_ID = 8  # characters
 _DURATIONS = frozenset({"seconds", "first", "first_byte", "wait"})

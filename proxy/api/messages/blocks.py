@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from proxy.api.fold import Events
 from proxy.api.messages.commas import CommaFilter
-from proxy.loop import rawjson
-from proxy.loop.call_arguments import ObjectScanner
-from proxy.loop.carried import Carried
-from proxy.loop.chat import JSON_BLANKS, Json
+from proxy.turn.call_arguments import ObjectScanner
+from proxy.turn.carried import Carried
+from proxy.wire import rawjson
+from proxy.wire.chat import JSON_BLANKS, Json
 
 
 class Sign(Protocol):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from proxy.api.messages.pages import FoundPage
-from proxy.loop.chat import Json
-from proxy.loop.citations import Citation, annotations
+from proxy.turn.citations import Citation, annotations
+from proxy.wire.chat import Json
 
 
 class CitedPages:

@@ -19,11 +19,11 @@ from proxy.api.messages.history import NO_CHANGES, TOOL_CHANGES, HistoryChanges
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, named, parts_of, refuse, result_parts, string_in
 from proxy.api.messages.signatures import Signed
-from proxy.loop.carried import Carried
-from proxy.loop.chat import Json
-from proxy.loop.continuation import server_call_id
-from proxy.loop.errors import RequestError
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
+from proxy.turn.call_ids import server_call_id
+from proxy.turn.carried import Carried
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 Unseal: TypeAlias = Callable[[Any], str | None]
 """Opens a text that was sealed for this client; None: it was sealed elsewhere, for another client, or changed."""

@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from proxy import request_context
 from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import expect_few_blocks, parse_object, read_body
 from proxy.api.body_memory import SHARE
@@ -30,15 +29,16 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, sealing_keys, size_opened
 from proxy.api.surface import tool_headers
-from proxy.beside import beside
-from proxy.loop import rawjson
+from proxy.kit import request_context
+from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
-from proxy.loop.asked_json import demands_json
-from proxy.loop.carried import carries
-from proxy.loop.chat import Json, name_of
 from proxy.loop.continuation import CarriedTurns, as_json
-from proxy.loop.tokens import count_tokens
 from proxy.ports import Audience, Headers, Ports
+from proxy.turn.asked_json import demands_json
+from proxy.turn.carried import carries
+from proxy.wire import rawjson
+from proxy.wire.chat import Json, name_of
+from proxy.wire.tokens import count_tokens
 
 
 class _MessagesSurface(CheckingSurface):

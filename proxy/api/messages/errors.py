@@ -1,8 +1,8 @@
 """Errors in the envelope of the Messages API."""
 
 from proxy.api.exchange import ErrorShape
-from proxy.loop.chat import Json
-from proxy.loop.errors import ContextFull, Overloaded, ProxyError, RequestError
+from proxy.wire.chat import Json
+from proxy.wire.errors import ContextFull, Overloaded, ProxyError, RequestError
 
 REQUEST_ID = b"request-id"  # sent beside x-request-id
 _OVERLOADED = 529  # Anthropic's own status

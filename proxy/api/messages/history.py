@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.loop.chat import Json
+from proxy.wire.chat import Json
 
 TOOL_CHANGES = ("tool_addition", "tool_removal")
 

@@ -23,13 +23,13 @@ from proxy.api.messages.pages import (
 )
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, MessageTools
-from proxy.loop import rawjson
 from proxy.loop.actions import AnsweredCall, Respond
-from proxy.loop.carried import Carried, carried_by
-from proxy.loop.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
-from proxy.loop.citations import Citation
-from proxy.loop.continuation import server_call_id
 from proxy.loop.offer import SEARCH
+from proxy.turn.call_ids import server_call_id
+from proxy.turn.carried import Carried, carried_by
+from proxy.turn.citations import Citation
+from proxy.wire import rawjson
+from proxy.wire.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 

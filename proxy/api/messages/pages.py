@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from proxy.loop import results
 from proxy.loop.actions import AnsweredCall
-from proxy.loop.chat import Json, text_of
-from proxy.loop.citations import is_longer_url
 from proxy.loop.fence import unfenced
 from proxy.loop.prompts import EMPTY_RESULT
 from proxy.loop.results import BEYOND_LIMIT
+from proxy.turn.citations import is_longer_url
+from proxy.wire.chat import Json, text_of
 
 SERVER_NAME = "toolproxy"
 """The `server_name` in the blocks of tools for which this API has no type."""

@@ -6,9 +6,9 @@ note, because a refusal would block the conversation for good. So is a block of 
 
 from typing import Any, NoReturn
 
-from proxy.loop import rawjson
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestError
+from proxy.wire import rawjson
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 BETWEEN = "\n\n"  # the texts of several blocks
 _NOT_SHOWN = "[{what} that cannot be shown here]"

@@ -10,9 +10,9 @@ from proxy.api.body import make_whole
 from proxy.api.messages.parts import refuse
 from proxy.api.messages.tools import MessageTools
 from proxy.api.schema import SchemaCheck
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestError
 from proxy.ports import Upstream
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 _MOST = 2**31
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}

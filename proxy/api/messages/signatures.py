@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.sealed import Sealer
-from proxy.loop.carried import Carried
+from proxy.turn.carried import Carried
 
 _NOTHING = Carried()
 # The beginning of a signature with fields. Others are not opened where the thoughts are shown, to save the time.

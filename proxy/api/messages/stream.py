@@ -11,11 +11,11 @@ from proxy.api.fold import Events
 from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.api.messages.message import MessageBuilder
 from proxy.api.messages.usage import usage_of
-from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json
-from proxy.loop.errors import ProxyError
 from proxy.loop.shown import EnoughShown, RunEvent
+from proxy.wire import rawjson, sse
+from proxy.wire.chat import Json
+from proxy.wire.errors import ProxyError
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _TEXT = (

@@ -19,15 +19,15 @@ from proxy.api.body import MOST_TOOLS, is_integer, whole
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.parts import named, refuse
 from proxy.api.search_filters import filters_of_tool, merged
-from proxy.config import ToolConfig, WebFetchConfig
+from proxy.config.model import ToolConfig, WebFetchConfig
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import Json, ToolCall, ToolSpec, choice_of
-from proxy.loop.errors import RequestError
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
-from proxy.loop.search import SearchFilters
 from proxy.ports import ExecuteTool
+from proxy.wire.chat import Json, ToolCall, ToolSpec, choice_of
+from proxy.wire.errors import RequestError
+from proxy.wire.search import SearchFilters
 
 FETCH = "web_fetch"
 

@@ -1,8 +1,8 @@
 """The tokens of an answer, as the Messages API counts them."""
 
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json
-from proxy.loop.tally import token_count
+from proxy.wire.chat import Json
+from proxy.wire.usage import token_count
 
 
 def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:

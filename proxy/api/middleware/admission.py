@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.body import is_forwarded
 from proxy.api.body_memory import SHARE, BodyMemory, Share
-from proxy.config import ServerConfig
-from proxy.loop.errors import Overloaded, Stopping
+from proxy.config.model import ServerConfig
 from proxy.paths import OPEN_PATHS
+from proxy.wire.errors import Overloaded, Stopping
 
 # With 256 connections, 16 did as much good.
 _STARTS_PER_ITERATION = 32

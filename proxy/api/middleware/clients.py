@@ -16,14 +16,14 @@ from hmac import compare_digest
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy import request_context
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
 from proxy.api.responses.websocket import refuse_websocket
-from proxy.config import ClientConfig
-from proxy.loop.errors import InvalidApiKey, ProxyError, RateLimitExceeded
+from proxy.config.model import ClientConfig
+from proxy.kit import request_context
 from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Headers, Leases, Rates
+from proxy.wire.errors import InvalidApiKey, ProxyError, RateLimitExceeded
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import header
-from proxy.config import CorsConfig
-from proxy.loop.errors import PageNotAllowed, RequestError
+from proxy.config.model import CorsConfig
+from proxy.wire.errors import PageNotAllowed, RequestError
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")

@@ -8,14 +8,14 @@ from contextlib import suppress
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy import request_context
 from proxy.api.body import header
 from proxy.api.event_stream import STREAM_ERROR_ENCODER
 from proxy.api.exchange import ClientLeft, ErrorShape, send_json
-from proxy.loop.errors import CLIENT_CLOSED_REQUEST, InternalError, ModelNotFound, ProxyError, Stopping
+from proxy.kit import request_context
+from proxy.kit.timeouts import elapsed
 from proxy.paths import OPEN_PATHS
 from proxy.ports import Clock, Headers, Observer
-from proxy.timeouts import elapsed
+from proxy.wire.errors import CLIENT_CLOSED_REQUEST, InternalError, ModelNotFound, ProxyError, Stopping
 
 _ERROR_SECONDS = 2.0
 _LONGEST_LOGGED = 100  # characters of the name of an unknown model

@@ -9,14 +9,14 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy import request_context
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.api.calendar import Period, day_of, period_of
-from proxy.config import BudgetConfig
-from proxy.loop.errors import BudgetExceeded
+from proxy.config.model import BudgetConfig
+from proxy.kit import request_context
 from proxy.loop.tally import Use
 from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Ports
+from proxy.wire.errors import BudgetExceeded
 
 ANYONE = "anyone"
 """The client whose use is counted where none are configured."""

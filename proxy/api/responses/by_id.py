@@ -12,9 +12,9 @@ from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE
 from proxy.api.exchange import send_json
 from proxy.api.responses.stored import ResponseStore
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestError
 from proxy.ports import Ports
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 _DEFAULT_LIMIT, _MAX_LIMIT = 20, 100  # OpenAI's
 _WITHOUT_STATUS = frozenset({"reasoning", "additional_tools"})

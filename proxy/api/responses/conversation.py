@@ -22,11 +22,11 @@ from proxy.api.history import PastCall, PastResult, assistant_message, content_o
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, flat_names_of
-from proxy.loop import rawjson
-from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
-from proxy.loop.errors import RequestError
 from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, PICTURES
+from proxy.wire import rawjson
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 _BETWEEN = ""  # the texts of several parts, because a client may split a text anywhere
 OUR_SERVER = "toolproxy"

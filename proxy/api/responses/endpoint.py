@@ -25,15 +25,15 @@ from proxy.api.responses.tools import ResponseTools, declared_in, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys, size_opened
 from proxy.api.surface import tool_headers
-from proxy.beside import beside
-from proxy.loop import rawjson
+from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
-from proxy.loop.carried import carries
-from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
-from proxy.loop.errors import PreviousResponseNotFound, ProxyError
 from proxy.loop.offer import SEARCH
 from proxy.ports import Audience, Headers, Ports, Toolset
+from proxy.turn.carried import carries
+from proxy.wire import rawjson
+from proxy.wire.chat import Json
+from proxy.wire.errors import PreviousResponseNotFound, ProxyError
 
 
 class CreateResponse(CheckingSurface):

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from proxy.api.fold import Events
 from proxy.api.responses.conversation import OUR_SERVER
 from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
-from proxy.loop.chat import Json
-from proxy.loop.citations import Citation, annotations
+from proxy.turn.citations import Citation, annotations
+from proxy.wire.chat import Json
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 _DELTA_HEAD = (

@@ -14,11 +14,11 @@ from proxy.api.fold import Events, Fold
 from proxy.api.responses.items import ClientCall, Item, McpCall, Message, Reasoning, SearchCall, Status
 from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
-from proxy.loop.chat import BROKEN_OFF, Json, ToolCall
-from proxy.loop.citations import Citation
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, RunEvent
+from proxy.turn.citations import Citation
+from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
 
 ItemT = TypeVar("ItemT", bound=Item)
 _PREFIXES: Mapping[Kind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}  # of the ids of calls

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from proxy.loop.chat import Json
-from proxy.loop.errors import RequestError
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "summary_text": "text", "refusal": "refusal"}
 _FILE = "input_file"

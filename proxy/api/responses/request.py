@@ -10,9 +10,9 @@ from proxy.api.body import MOST_TOOLS, expect, expect_few_blocks, is_integer, ma
 from proxy.api.responses.conversation import ItemConversation, read_items
 from proxy.api.responses.tools import ResponseTools
 from proxy.api.schema import SchemaCheck
-from proxy.loop import rawjson
-from proxy.loop.chat import Json
-from proxy.loop.errors import ProxyError, RequestError
+from proxy.wire import rawjson
+from proxy.wire.chat import Json
+from proxy.wire.errors import ProxyError, RequestError
 
 # Fields with the same meaning in both APIs, including those of GLM and vLLM; null is treated as absent.
 _SAME = frozenset(

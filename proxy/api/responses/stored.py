@@ -21,11 +21,11 @@ from msgspec.structs import asdict
 
 from proxy.api.body_memory import Share
 from proxy.api.responses.conversation import TURNS
-from proxy.beside import beside, pause_in
-from proxy.loop import rawjson
-from proxy.loop.chat import Json
-from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound
+from proxy.kit.beside import beside, pause_in
 from proxy.ports import ClientStore
+from proxy.wire import rawjson
+from proxy.wire.chat import Json
+from proxy.wire.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 
 _PREFIX = "resp_"
 # Only ids of this form are looked up: under other keys, the store has data that clients are not shown.

@@ -10,12 +10,13 @@ from proxy.api.event_stream import EventStream, Outbox
 from proxy.api.fold import Events
 from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
-from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json
-from proxy.loop.errors import ProxyError
 from proxy.loop.shown import RunEvent
-from proxy.loop.tally import Tally, token_count
+from proxy.loop.tally import Tally
+from proxy.wire import rawjson, sse
+from proxy.wire.chat import Json
+from proxy.wire.errors import ProxyError
+from proxy.wire.usage import token_count
 
 # Fields that a response echoes -> their values if the request does not have them.
 _ECHOED: Json = {

@@ -18,10 +18,10 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, choice_of, name_of
-from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
+from proxy.wire.chat import Json, choice_of, name_of
+from proxy.wire.errors import RequestError
 
 _OWN = ("function", "custom", "namespace")
 _MODES = ("auto", "none", "required")

@@ -6,7 +6,7 @@ At any other status it tries five times more, or gives up. So the answer depends
 from starlette.types import Scope
 
 from proxy.api.body import header
-from proxy.loop.errors import UpgradeRequired
+from proxy.wire.errors import UpgradeRequired
 
 PATHS = ("/v1/responses", "/responses")
 

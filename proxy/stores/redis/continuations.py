@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.ports import ClientStore
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import StateUnavailable

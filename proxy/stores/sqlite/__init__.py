@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.loop.errors import ConfigurationError
 from proxy.ports import Clock, Observer
 from proxy.stores.shared import SECONDS, SharedState, StateUnavailable
 from proxy.stores.sqlite.schema import VERSION, migrate
+from proxy.wire.errors import ConfigurationError
 
 Result = TypeVar("Result")
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.loop.tally import Use
 from proxy.ports import Budgets, ClientStore, Clock, Rate, Rates, Results
 from proxy.stores.budgets import first_day_kept, periods_of, total

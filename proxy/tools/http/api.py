@@ -13,17 +13,17 @@ import httpx
 import orjson
 
 from proxy import __version__
-from proxy.config import HttpToolConfig
-from proxy.header_names import SECRET_NAME
+from proxy.config.model import HttpToolConfig
+from proxy.config.redaction import redactor
 from proxy.http.connect import reason
-from proxy.loop.chat import Json
+from proxy.kit.header_names import SECRET_NAME
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
-from proxy.redact import redactor
 from proxy.tools import json_pointer
 from proxy.tools.exchange import Answer, Request, blame_of, send
 from proxy.tools.http.faults import pointer_in
 from proxy.tools.http.template import host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
+from proxy.wire.chat import Json
 
 _MOST_ERROR_BYTES = 64 * 1024  # how much of an error's body is looked at
 _MOST_ERROR_CHARACTERS = 500  # how much of it the model sees: a message, not a page

@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from proxy.config import HttpToolConfig, address_fault
-from proxy.header_names import WRITTEN_BY_US
+from proxy.config.model import HttpToolConfig, address_fault
+from proxy.kit.header_names import WRITTEN_BY_US
 from proxy.tools import json_pointer
 from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
 from proxy.tools.schema import schema_fault

@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import orjson
 
-from proxy.config import HttpToolConfig
-from proxy.loop.chat import Json
+from proxy.config.model import HttpToolConfig
 from proxy.loop.results import InvalidArguments
 from proxy.tools.exchange import Request
+from proxy.wire.chat import Json
 
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w-]*)\}\}|\{([A-Za-z_][\w-]*)\}")
 URL = re.compile(

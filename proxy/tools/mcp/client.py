@@ -33,9 +33,8 @@ from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
-from proxy.breaker import Backoff
-from proxy.config import McpConfig
-from proxy.loop.chat import Json
+from proxy.config.model import McpConfig
+from proxy.kit.breaker import Backoff
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
 from proxy.tools.mcp.content import is_malformed, is_repeatable, output_of, tool_of
@@ -46,6 +45,7 @@ from proxy.tools.mcp.transport import DELIVERY, Delivery, SessionTransport
 from proxy.tools.schema import schema_fault
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
+from proxy.wire.chat import Json
 
 # Seconds. A process may have to be downloaded before it starts (npx, uvx).
 _CONNECT_TIMEOUT = 60.0

@@ -22,10 +22,10 @@ from mcp_types import (
 )
 from mcp_types import Tool as ListedTool
 
-from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
 from proxy.tools.mcp.mending import MALFORMED
 from proxy.tools.tool import RunTool, Tool
+from proxy.wire.chat import Json
 
 # The limit for joining texts; `limits.max_result_bytes` later cuts the result for the model.
 MOST_CHARACTERS = 4 * 1024 * 1024

@@ -16,7 +16,7 @@ from mcp_types import JSONRPCResponse
 from mcp_types.methods import parse_server_result
 from pydantic import ValidationError
 
-from proxy.loop.chat import Json
+from proxy.wire.chat import Json
 
 MALFORMED: Final = "toolproxy/malformed"
 """The key of `_meta`, in the stand-in for a malformed tool, with the fault of that tool."""

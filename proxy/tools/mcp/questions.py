@@ -9,7 +9,7 @@ from typing import Any
 
 from mcp_types import URL_ELICITATION_REQUIRED, ErrorData
 
-from proxy.loop.chat import Json
+from proxy.wire.chat import Json
 
 _NO_RESULT = "The tool has given no result: its server asks something first, which cannot be answered within a call."
 _ADVICE = "Ask the user for it in your answer; if the tool has an argument for it, call it again with what they say."

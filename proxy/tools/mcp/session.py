@@ -12,7 +12,7 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
 from mcp_types import Tool as ListedTool
 
 from proxy import __version__
-from proxy.config import McpConfig
+from proxy.config.model import McpConfig
 from proxy.tools.mcp.mending import MOST_TOOLS, MendedMessages
 from proxy.tools.mcp.transport import MOST_BYTES, SessionTransport, Streams, over_http, over_stdio
 from proxy.tools.mcp.values import MOST_VALUES

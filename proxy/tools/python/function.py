@@ -20,10 +20,10 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 import orjson
 
-from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments, ToolOutput, ToolUnavailable
 from proxy.tools.schema import schema_fault
 from proxy.tools.threads import DaemonThreads, ThreadsBusy
+from proxy.wire.chat import Json
 
 # The running threads of one tool, including those that were left behind, so that they cannot pile up.
 MOST_THREADS = 64

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import yaml
 
-from proxy.config import Characters, HeaderName, HeaderValue, Text, Value
+from proxy.config.model import Characters, HeaderName, HeaderValue, Text, Value
 from proxy.loop.limits import Count
 
 Meaning: TypeAlias = Literal["key", "quota", "busy", "input", "empty", "down"]

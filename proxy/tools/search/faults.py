@@ -6,13 +6,13 @@ from typing import Final
 
 import orjson
 
-from proxy.config import SERVER, SearchConfig, address_fault
-from proxy.header_names import WRITTEN_BY_US
-from proxy.loop.search import domain_rule
+from proxy.config.model import SERVER, SearchConfig, address_fault
+from proxy.kit.header_names import WRITTEN_BY_US
 from proxy.tools import json_pointer
 from proxy.tools.search.description import Description, description_of, shipped
 from proxy.tools.search.provider import KEYLESS, PLACEHOLDERS
 from proxy.tools.search.template import faults_in, names_in
+from proxy.wire.search import domain_rule
 
 _BEGINNING: Final = re.compile(rf"https?://{SERVER}([/?]|\Z)")
 _NO_JSON = "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from proxy.loop.results import ToolOutput
-from proxy.loop.search import SearchHit
 from proxy.tools.json_pointer import MISSING, parse, resolve
 from proxy.tools.search.dates import day_of
 from proxy.tools.search.description import Fields, PageText
 from proxy.tools.web.urls import canonical, host_of, is_address_of, page_key
+from proxy.wire.search import SearchHit
 
 # Elements that providers put into titles and snippets. Other text in angle brackets may be the page's own, such as
 # `List<String>`.

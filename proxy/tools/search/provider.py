@@ -14,7 +14,6 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 import orjson
 from msgspec import Struct
 
-from proxy.loop.search import NO_FILTERS, SearchFilters, SearchHit
 from proxy.tools.exchange import Request
 from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
@@ -25,6 +24,7 @@ from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in, parsed
 from proxy.tools.web.urls import canonical
+from proxy.wire.search import NO_FILTERS, SearchFilters, SearchHit
 
 KEYLESS = "none"
 """The `api_key` of a provider that is called without a key."""

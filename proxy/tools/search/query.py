@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.loop.chat import Json
-from proxy.loop.search import COUNTRY, MOST_RESULTS, NO_FILTERS, RECENCIES, SearchFilters
 from proxy.tools.permitted import DOMAIN_LISTS
+from proxy.wire.chat import Json
+from proxy.wire.search import COUNTRY, MOST_RESULTS, NO_FILTERS, RECENCIES, SearchFilters
 
 # The number of results if neither the model nor the request names one.
 RESULTS_BY_SIZE = {None: 5, "low": 3, "medium": 5, "high": 10}

@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from proxy.config import SerperConfig
-from proxy.loop.chat import Json
+from proxy.config.model import SerperConfig
 from proxy.ports import Clock
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.hits import plain_text
@@ -19,6 +18,7 @@ from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
 from proxy.tools.web.pages import PageCache
+from proxy.wire.chat import Json
 
 DESCRIPTIONS = {
     "search": "Search the web with Google. Returns titles, URLs, snippets and dates of the best results. "

@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import orjson
 
-from proxy.config import SerperScrapeConfig
+from proxy.config.model import SerperScrapeConfig
 from proxy.loop.results import ToolError
-from proxy.loop.search import SearchFilters
 from proxy.tools.exchange import Request
 from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.refusals import Refused, answer_of
@@ -19,6 +18,7 @@ from proxy.tools.search.serper import SERPER
 from proxy.tools.tool import Tool
 from proxy.tools.web.page import Page, clean, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache
+from proxy.wire.search import SearchFilters
 
 MOST_CHARACTERS = 20_000  # of one result
 _NOT_THERE = (404, 410)

@@ -9,10 +9,8 @@ from functools import partial
 import httpx
 from msgspec.structs import replace
 
-from proxy.config import SearchConfig
-from proxy.loop.chat import Json
+from proxy.config.model import SearchConfig
 from proxy.loop.results import ToolOutput
-from proxy.loop.search import NO_FILTERS, SearchFilters, domain_rule
 from proxy.ports import Clock
 from proxy.tools import browser
 from proxy.tools.search.description import description_of
@@ -24,6 +22,8 @@ from proxy.tools.search.refusals import Refused
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.web.pages import PageCache
+from proxy.wire.chat import Json
+from proxy.wire.search import NO_FILTERS, SearchFilters, domain_rule
 
 DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from proxy.config import ZaiSearchConfig
+from proxy.config.model import ZaiSearchConfig
 from proxy.ports import Clock
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.provider import Provider

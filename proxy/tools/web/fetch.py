@@ -16,10 +16,9 @@ import httpx
 from cachetools import TTLCache
 
 from proxy import __version__
-from proxy.config import WebFetchConfig
+from proxy.config.model import WebFetchConfig
 from proxy.http.connect import client_context
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
-from proxy.loop.search import SearchFilters
 from proxy.ports import Clock
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
@@ -30,6 +29,7 @@ from proxy.tools.web.page import Page, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache
 from proxy.tools.web.text import check_content_type, installed_pdf_reader, read_page
 from proxy.tools.web.urls import canonical
+from proxy.wire.search import SearchFilters
 
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from proxy.loop.results import ToolError, UrlNotAllowed
-from proxy.loop.urls import ascii_host, without_dots
+from proxy.wire.urls import ascii_host, without_dots
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network

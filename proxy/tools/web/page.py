@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from proxy.loop.chat import Json
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolError, ToolOutput, UrlNotAllowed
-from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools import browser
 from proxy.tools.tool import Tool
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.urls import canonical
+from proxy.wire.chat import Json
+from proxy.wire.search import NO_FILTERS, SearchFilters
 
 DESCRIPTION = (
     "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."

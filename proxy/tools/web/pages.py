@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from proxy.loop.results import ToolOutput
-from proxy.loop.search import SearchHit
 from proxy.ports import Caches
 from proxy.tools.tool import CONTEXT
 from proxy.tools.web.page import Page
 from proxy.tools.web.urls import page_key
+from proxy.wire.search import SearchHit
 
 KEPT_SECONDS = 300.0
 _NAME = "web pages"  # not the name of any tool, because it has a blank

@@ -11,8 +11,8 @@ from functools import lru_cache
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from proxy.loop.results import ToolError
-from proxy.loop.urls import without_dots
 from proxy.tools.web.guard import canonical_host
+from proxy.wire.urls import without_dots
 
 # Parameters that advertisers and mailing lists add, and that no page needs. `ref`, `source` and `id` are not included,
 # because some pages need these.

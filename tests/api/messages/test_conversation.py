@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.messages.conversation import read_conversation
-from proxy.loop.errors import RequestError
+from proxy.wire.errors import RequestError
 from tests.api.messages.blocks_of import conversation
 
 OWN = {"web_search": "web_search", "web_fetch": "fetch_page"}

@@ -5,7 +5,7 @@ import orjson
 import pytest
 
 from proxy.api.messages.errors import envelope, status_of
-from proxy.loop.errors import InternalError, Overloaded, ProxyError, Stopping, UpstreamError
+from proxy.wire.errors import InternalError, Overloaded, ProxyError, Stopping, UpstreamError
 from tests.api.messages.asking import ASK, DOOR, FETCH, SEARCH, ask, client, events_in, raw
 from tests.fakes import Reply, chunk, stream, whole
 from tests.serving import proxy_of

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.messages.history import HistoryChanges, changes_in, offered_tools
-from proxy.loop.chat import name_of
+from proxy.wire.chat import name_of
 from tests import hostile
 from tests.api.messages.asking import ASK, DOOR, SEARCH, ask, client, raw
 from tests.fakes import streamed, whole

@@ -6,7 +6,7 @@ from proxy.api.responses.conversation import TURNS, read_conversation, read_item
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.tools import read_tools
 from proxy.loop.continuation import Continuation
-from proxy.loop.errors import RequestError
+from proxy.wire.errors import RequestError
 
 PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
 CHAT_PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}

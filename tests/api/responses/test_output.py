@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.loop.actions import Respond, Stop
-from proxy.loop.chat import ToolCall, Turn
-from proxy.loop.citations import CITATIONS
 from proxy.loop.results import ToolResult, failure
 from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
 from proxy.loop.tally import Tally
+from proxy.turn.citations import CITATIONS
+from proxy.wire.chat import ToolCall, Turn
 from tests.api.responses.folding import fold
 
 RUN = "a" * 32

@@ -16,7 +16,7 @@ from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import with_ids
 from proxy.api.responses.tools import declared_in, read_tools
 from proxy.api.sealed import Sealer
-from proxy.loop.errors import RequestError
+from proxy.wire.errors import RequestError
 from tests import hostile
 from tests.documents import RESPONSES_INPUT, SCHEMA, responses_requests
 

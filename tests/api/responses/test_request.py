@@ -3,7 +3,7 @@ import pytest
 from proxy.api.responses.conversation import ItemConversation
 from proxy.api.responses.request import read_request
 from proxy.api.responses.tools import read_tools
-from proxy.loop.errors import RequestError
+from proxy.wire.errors import RequestError
 
 ASK = {"model": "m", "input": "Hi"}
 MESSAGES = ({"role": "user", "content": "Hi"},)

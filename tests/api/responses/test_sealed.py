@@ -7,7 +7,7 @@ from proxy.api.body_memory import BodyMemory, Share
 from proxy.api.responses.encrypted_content import Hidden, Seal, Thoughts
 from proxy.api.sealed import Sealer, key_from, sealer_for
 from proxy.loop.continuation import Continuation
-from proxy.loop.errors import Overloaded, RequestTooLarge
+from proxy.wire.errors import Overloaded, RequestTooLarge
 from tests.fakes import Reply, completion
 from tests.serving import proxy_of
 

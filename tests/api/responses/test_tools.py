@@ -3,7 +3,7 @@ import pytest
 from proxy.api.responses.conversation import read_items
 from proxy.api.responses.request import tools_without_secrets
 from proxy.api.responses.tools import ClientToolName, declared_in, read_tools
-from proxy.loop.errors import RequestError
+from proxy.wire.errors import RequestError
 
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "text"}}

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from proxy.config import StateConfig
+from proxy.config.model import StateConfig
 from proxy.stores.memory import MemoryStore
 from proxy.stores.redis.continuations import RedisContinuations
 from tests.fakes import FakeClock

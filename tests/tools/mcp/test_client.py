@@ -14,13 +14,13 @@ from mcp import MCPError
 from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 
-from proxy.config import McpConfig
+from proxy.config.model import McpConfig
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.mcp.client import McpServer, list_tool_names
 from proxy.tools.registry import Registry
 from proxy.tools.servers import SharedToolServer, start_tool_servers
+from proxy.wire.chat import ToolCall
 from tests.fakes import FakeClock, streamed, whole
 from tests.free_port import free_port
 from tests.mcp_server import OBJECT, TOOLS, Wiki

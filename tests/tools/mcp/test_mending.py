@@ -5,7 +5,7 @@ import tracemalloc
 import orjson
 import pytest
 
-from proxy.config import McpConfig
+from proxy.config.model import McpConfig
 from proxy.loop.results import ToolError
 from proxy.tools.mcp.mending import well_formed
 from proxy.tools.mcp.values import MOST_VALUES, Values

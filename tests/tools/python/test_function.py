@@ -16,16 +16,16 @@ import pytest
 
 from proxy import Tool, ToolError, ToolOutput, ToolUnavailable
 from proxy.app import create_app, origins_of, tool_client
-from proxy.config import Config
+from proxy.config.model import Config
 from proxy.config_file import parse
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import ToolCall
-from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import InvalidArguments, ToolTimeout
 from proxy.tools import catalog
 from proxy.tools.python.function import MOST_THREADS
 from proxy.tools.registry import Registry
 from proxy.tools.schema import schema_of
+from proxy.wire.chat import ToolCall
+from proxy.wire.errors import ConfigurationError
 from tests.fakes import FakeClock, FakeUpstream, streamed
 from tests.serving import proxy_of
 

@@ -9,12 +9,12 @@ import yaml
 from msgspec.structs import replace
 
 from proxy.config_file import parse
-from proxy.loop.errors import ConfigurationError
-from proxy.loop.search import SearchFilters, SearchHit
 from proxy.tools.search.description import description, read_description, shipped
 from proxy.tools.search.faults import faults
 from proxy.tools.search.provider import Found, Provider, Refused
 from proxy.tools.search.query import SearchQuery, query_of
+from proxy.wire.errors import ConfigurationError
+from proxy.wire.search import SearchFilters, SearchHit
 
 TODAY = date(2026, 11, 23)
 ANSWERS = {file.stem: yaml.safe_load(file.read_text()) for file in (Path(__file__).parent / "answers").glob("*.yaml")}

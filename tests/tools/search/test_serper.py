@@ -5,11 +5,11 @@ import respx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config import SerperConfig
+from proxy.config.model import SerperConfig
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
-from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools.search import serper
 from proxy.tools.search.query import query_of, repair
+from proxy.wire.search import NO_FILTERS, SearchFilters
 from tests import hostile
 from tests.conformance import recordings
 from tests.fakes import FakeClock

@@ -3,7 +3,7 @@ import orjson
 import pytest
 import respx
 
-from proxy.config import SerperScrapeConfig
+from proxy.config.model import SerperScrapeConfig
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.result_cache import local_caches
 from proxy.tools.search.serper_scrape import serper_scrape_tool

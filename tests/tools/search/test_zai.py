@@ -5,10 +5,10 @@ import respx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config import ZaiSearchConfig
+from proxy.config.model import ZaiSearchConfig
 from proxy.loop.results import ToolError
-from proxy.loop.search import SearchFilters
 from proxy.tools.search import zai as zai_search
+from proxy.wire.search import SearchFilters
 from tests import hostile
 from tests.fakes import FakeClock
 

@@ -15,11 +15,9 @@ import pytest
 import trustme
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from proxy.config import Config, WebFetchConfig
+from proxy.config.model import Config, WebFetchConfig
 from proxy.loop.call_context import CallContext
-from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
-from proxy.loop.search import SearchFilters
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.result_cache import local_caches
@@ -30,6 +28,8 @@ from proxy.tools.web.guard import parse_url
 from proxy.tools.web.html import installed_extractor, read_html
 from proxy.tools.web.page import Page, clean, part, passages
 from proxy.tools.web.pages import KEPT_SECONDS, PageCache
+from proxy.wire.chat import ToolCall
+from proxy.wire.search import SearchFilters
 from tests import fakes
 from tests.fakes import FakeClock
 from tests.serving import proxy_of

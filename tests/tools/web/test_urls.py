@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.search import covers
 from proxy.tools.web.urls import canonical, page_key
+from proxy.wire.search import covers
 
 hosts = st.sampled_from(
     ["example.com", "WWW.Example.com", "a.b.example.co.uk", "xn--kln-sna.de", "köln.de", "127.0.0.1", "[::1]"]

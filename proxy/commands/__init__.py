@@ -1,0 +1,1 @@
+"""The commands of `toolproxy`: their arguments, and what they print."""

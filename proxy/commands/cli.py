@@ -1,0 +1,239 @@
+"""The command `toolproxy`. Exit codes: 0 success, 1 a fault of configuration or start-up, 2 wrong usage."""
+
+import argparse
+import asyncio
+import functools
+import gc
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from getpass import getpass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from proxy import __version__, config_file, config_warnings
+from proxy.config import env_file
+from proxy.config.messages import PATTERNS
+from proxy.config.model import Config, Key, place_of
+from proxy.config.redaction import Redact, redactor, secrets_of
+from proxy.kit.terminal import style_of
+from proxy.wire.errors import ConfigurationError
+
+_DEFAULT_CONFIG = "config.yaml"
+_FAULT = 1
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command and exit."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except ConfigurationError as exc:
+        for fault in exc.faults:
+            print(f"toolproxy: {fault}", file=sys.stderr)
+        sys.exit(_FAULT)
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="toolproxy",
+        description="An OpenAI-compatible reverse proxy that runs tools transparently.",
+        epilog="TOOLPROXY_CONFIG, TOOLPROXY_HOST, TOOLPROXY_PORT and TOOLPROXY_WORKERS do the same as the options.",
+    )
+    parser.add_argument("--version", action="version", version=f"toolproxy {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the proxy")
+    _add_config(serve)
+    serve.add_argument("--watch", action="store_true", help="read the configuration anew when it or .env changes")
+    serve.set_defaults(run=_serve)
+
+    init = commands.add_parser("init", help="write a starter configuration where there is none")
+    _add_config_path(init)
+    init.set_defaults(run=_init)
+
+    check = commands.add_parser("check", help="say what is wrong with the configuration, and what of it is usable")
+    _add_config(check)
+    probes = "also ask each upstream, search provider and MCP server, with the configured keys, and Redis"
+    check.add_argument("--probe", action="store_true", help=probes)
+    check.set_defaults(run=_check)
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
+    schema.set_defaults(run=_schema)
+
+    demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
+    demo.add_argument("--serve", action="store_true", help="keep it running, with a chat page to try")
+    demo.add_argument("--port", type=_port, default=8080, help="of the chat page; default: 8080; 0: any free one")
+    demo.set_defaults(run=_demo)
+
+    mock = commands.add_parser("mock-upstream", help="the scripted upstream by itself, for tests and load runs")
+    mock.add_argument("--port", type=_port, default=0, help="0: any free one")
+    mock.add_argument("--script", type=Path, help="a YAML file with conversations of your own")
+    mock.set_defaults(run=_mock_upstream)
+
+    hash_key = commands.add_parser("hash-key", help="read a client key, print its key_sha256")
+    hash_key.set_defaults(run=_hash_key)
+    return parser
+
+
+def _add_config_path(command: argparse.ArgumentParser) -> None:
+    default = _environment("CONFIG") or _DEFAULT_CONFIG
+    command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
+
+
+def _add_no_env_file(command: argparse.ArgumentParser) -> None:
+    what = "leave the file .env beside the configuration alone, which has values for its variables"
+    command.add_argument("--no-env-file", dest="env_file", action="store_false", help=what)
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    _add_config_path(command)
+    _add_no_env_file(command)
+    where = "where Python tools are imported from, beside what is installed; default: the working directory"
+    command.add_argument("--app-dir", type=Path, default=Path(), help=where)
+    command.add_argument("--host", default=_environment("HOST"), help="address to listen on")
+    command.add_argument("--port", type=_port, default=_environment("PORT"), help="0: any free one")
+    command.add_argument("--workers", type=_count, default=_environment("WORKERS"), help="processes")
+
+
+def _environment(name: str) -> str | None:
+    """The value of a `TOOLPROXY_` variable; None if it is unset, empty, or an address that Kubernetes has set.
+
+    For a Service called `toolproxy`, Kubernetes sets `TOOLPROXY_PORT=tcp://10.0.0.1:8080` in every container.
+    """
+    value = os.environ.get(f"TOOLPROXY_{name}", "").strip()
+    return None if not value or value.startswith("tcp://") else value
+
+
+def _port(text: str) -> int:
+    return _number(text, "a port", 0, 65535)
+
+
+def _count(text: str) -> int:
+    return _number(text, "a number of processes", 1, 1024)
+
+
+def _number(text: str, what: str, least: int, most: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} ({least} to {most})")
+    return int(text)
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    gc.disable()  # there is no garbage until the server runs; the server enables the collector again
+    from proxy.server import process as server  # noqa: PLC0415 - `check` and `--help` need no web server
+
+    _make_importable(arguments.app_dir)
+    files = [arguments.config, *filter(None, [_env_file(arguments)])]
+    server.serve(functools.partial(_configuration, arguments), watched=files if arguments.watch else ())
+
+
+def _configuration(arguments: argparse.Namespace) -> Config:
+    """The configuration file, overridden by the command line and its environment variables."""
+    config = config_file.load(arguments.config, os.environ, env_file=_env_file(arguments))
+    said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
+    overrides = {name: value for name, value in said.items() if value is not None}
+    return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
+
+
+def _env_file(arguments: argparse.Namespace) -> Path | None:
+    """The file `.env` beside the configuration, whether or not it exists; None with `--no-env-file`."""
+    return arguments.config.with_name(env_file.NAME) if arguments.env_file else None
+
+
+def _init(arguments: argparse.Namespace) -> None:
+    from proxy.commands import starter  # noqa: PLC0415 - no other command needs it
+
+    if not starter.write(arguments.config):
+        schema = arguments.config.with_name(starter.SCHEMA)
+        print(f"toolproxy: warning: {schema} is there already, and stays as it is", file=sys.stderr)
+    print(
+        f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search, "
+        f"in the environment or in {arguments.config.with_name(env_file.NAME)}; then:"
+    )
+    option = "" if str(arguments.config) == _DEFAULT_CONFIG else f" --config {shlex.quote(str(arguments.config))}"
+    print(f"  toolproxy check --probe{option}    # are the keys right?")
+    print(f"  toolproxy serve{option}")
+
+
+def _schema(_: argparse.Namespace) -> None:
+    from proxy.commands import starter  # noqa: PLC0415 - as above
+
+    print(starter.shipped(starter.SCHEMA), end="")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy.commands import overview  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy.server.checks import check_startable  # noqa: PLC0415 - as above
+
+    _make_importable(arguments.app_dir)
+    config = _configuration(arguments)
+    style = style_of(sys.stdout)
+    redact = redactor(secrets_of(config))  # a URL may contain a key, and an error message may quote a key
+    for line in overview.describe(config, app.origins_of(config)):
+        print(overview.tinted(redact(line), style))
+    for warning in config.warnings:
+        print(f"toolproxy: warning: {redact(warning)}", file=sys.stderr)
+    check_startable(config)
+    if arguments.probe:
+        _probe(config, redact)
+
+
+def _probe(config: Config, redact: Redact) -> None:
+    """Print the finding on every server. Raises `ConfigurationError` with the faulty ones."""
+    from proxy import app  # noqa: PLC0415 - as above
+    from proxy.commands import probe  # noqa: PLC0415 - as above
+
+    means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
+    findings = asyncio.run(probe.probe(config, means))
+    print("probes:")
+    for finding in findings:
+        if not finding.is_fault:
+            print(f"  {finding.path}: {redact(finding.message)}")
+    print(f"  {sum(not finding.is_fault for finding in findings)} of {len(findings)} servers can be used", flush=True)
+    if faults := [f"{place_of(one.path, config)}: {redact(one.message)}" for one in findings if one.is_fault]:
+        raise ConfigurationError(faults)
+
+
+def _make_importable(directory: Path) -> None:
+    """Make modules in the directory importable, as uvicorn does. Python itself looks in the command's directory."""
+    sys.path.insert(0, str(directory.resolve()))
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    if arguments.serve:
+        from proxy.demo import serve  # noqa: PLC0415 - needs no SDK
+
+        serve.main(port=arguments.port)
+        return
+    from proxy.demo import show  # noqa: PLC0415 - needs SDKs, which are an extra
+
+    show.main()
+
+
+def _mock_upstream(arguments: argparse.Namespace) -> None:
+    from proxy.demo import upstream  # noqa: PLC0415 - as above
+
+    upstream.main(port=arguments.port, script=arguments.script)
+
+
+def _hash_key(_: argparse.Namespace) -> None:
+    try:
+        key = getpass("client key: ") if sys.stdin.isatty() else sys.stdin.readline()
+        key = msgspec.convert(key.strip(), Key)
+    except (msgspec.ValidationError, UnicodeError) as exc:
+        raise ConfigurationError([f"the key {PATTERNS[Key]}"]) from exc
+    if not key:
+        raise ConfigurationError(["no key was given"])
+    if len(key) < config_warnings.SHORT_CLIENT_KEY:
+        print(
+            f"toolproxy: warning: a key of fewer than {config_warnings.SHORT_CLIENT_KEY} characters can be guessed",
+            file=sys.stderr,
+        )
+    print(sha256(key.encode()).hexdigest())

@@ -1,0 +1,283 @@
+"""`toolproxy check --probe`: sends one request to every server of the configuration, with the configured key.
+
+An upstream is sent a request for a completion of one token, the cheapest one that really tests a key: some providers
+list their models without a key, and Z.AI reports a missing balance (code 1113) only here. A search provider is sent one
+query; an MCP server lists its tools; a shared state makes one write.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+import msgspec
+import orjson
+
+from proxy.config.model import (
+    Config,
+    McpConfig,
+    SearchConfig,
+    SerperConfig,
+    StateConfig,
+    Timeouts,
+    ToolConfig,
+    UpstreamConfig,
+    ZaiSearchConfig,
+)
+from proxy.http.client import HttpClient
+from proxy.http.connect import causes
+from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
+from proxy.ports import Clock, NoObserver
+from proxy.stores import sqlite
+from proxy.stores.shared import SharedState
+from proxy.tools.catalog import Resources, make_tool
+from proxy.upstreams import failures
+from proxy.upstreams.endpoint import Endpoint
+from proxy.upstreams.profile import PROFILES
+from proxy.upstreams.request_body import prepare
+from proxy.wire.chat import Json
+from proxy.wire.errors import ProxyError, UpstreamRefused
+
+_SECONDS: Final = 30.0  # timeout of a response: a model that thinks needs some seconds for its first token
+_TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
+_LONGEST_MESSAGE: Final = 300
+_SEARCHED, _RESULTS = "news", 5
+_QUESTION: Final = "Answer with one word: ready?"
+_UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 402, 403, 404, 429
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The finding about one server; `path` is its part of the configuration."""
+
+    path: str
+    message: str
+    is_fault: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The HTTP clients and resources of a probe, which are those that `serve` uses."""
+
+    http_client_for: Callable[[UpstreamConfig], HttpClient]
+    tool_client: Callable[[], httpx.AsyncClient]
+    clock: Clock
+
+
+async def probe(config: Config, means: Means) -> list[Finding]:
+    """Probe all servers of a configuration at the same time; the findings are in the order of the file."""
+    async with means.tool_client() as client:
+        return list(await asyncio.gather(*_questions(config, means, client)))
+
+
+def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Iterator[Awaitable[Finding]]:
+    for name, upstream in config.upstreams.items():
+        yield _ask_upstream(name, upstream, _model_of(name, config), means)
+    for name, tool in config.tools.items():
+        if isinstance(tool, McpConfig):
+            yield _ask_mcp_server(name, tool)
+        elif isinstance(tool, (SearchConfig, SerperConfig, ZaiSearchConfig)):
+            yield _ask_search(name, tool, Resources(client, means.clock))
+    if not config.state.url.startswith("memory:"):
+        yield _ask_state(config.state, means.clock)
+
+
+def _model_of(upstream: str, config: Config) -> str | None:
+    """The upstream's name of a model to request; None if only patterns are configured for the upstream."""
+    for name, model in config.models.items():
+        if model.upstream == upstream and (model.model or "*" not in name):
+            return model.model or name
+    return None
+
+
+async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
+    finding = await _ask(name, upstream, model, means)
+    other = failures.other_endpoint(PROFILES[upstream.profile], upstream.base_url)
+    if not finding.path.endswith(".api_key") or not finding.is_fault or other is None:
+        return finding
+    there = await _ask(name, msgspec.structs.replace(upstream, base_url=other), model, means)
+    if there.is_fault:
+        return finding
+    advice = f"this key fits the other Z.AI endpoint: {other} (ZAI_BASE_URL={other})"
+    return Finding(f"upstreams.{name}.base_url", advice, is_fault=True)
+
+
+async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
+    """The finding about one endpoint."""
+    upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
+    endpoint = Endpoint.of(name, means.http_client_for(upstream), upstream)
+    path = f"upstreams.{name}"
+    try:
+        if endpoint.credential.of_client:
+            return await _reach(endpoint, path)
+        if model is None:
+            return await _list_models(endpoint, path)
+        return await _complete(endpoint, path, upstream, model)
+    except UpstreamRefused as exc:
+        return _refusal(path, exc, model)
+    except ProxyError as exc:
+        return Finding(f"{path}.base_url", _network_fault(exc) or _plain(exc.message), is_fault=True)
+    finally:
+        await endpoint.aclose()
+
+
+async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:
+    body = await endpoint.complete_whole(orjson.dumps(_request(model, upstream)))
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    failures.raise_if_failed(answer)
+    if isinstance(answer, dict) and answer.get("choices"):
+        return Finding(path, f"{model} answers")
+    return Finding(f"{path}.base_url", "the server at this address does not answer with a completion", is_fault=True)
+
+
+def _request(model: str, upstream: UpstreamConfig) -> Json:
+    profile, question = PROFILES[upstream.profile], {"role": "user", "content": _QUESTION}
+    thinking = {"thinking": {"type": "disabled"}} if profile.thinking_switch else {}
+    return prepare({"model": model, "messages": [question], "max_tokens": 1, "stream": False, **thinking}, profile)
+
+
+async def _reach(endpoint: Endpoint, path: str) -> Finding:
+    """Whether an upstream that gets the clients' own keys responds at all; without a key, it may refuse."""
+    try:
+        await _get_models(endpoint)
+    except UpstreamRefused as exc:
+        if exc.status == _NOT_FOUND:
+            return _nothing_there(path)
+    return Finding(path, "can be reached; clients bring their own keys")
+
+
+async def _list_models(endpoint: Endpoint, path: str) -> Finding:
+    await _get_models(endpoint)
+    return Finding(path, "lists its models; no model was asked, because `models` names none of them")
+
+
+async def _get_models(endpoint: Endpoint) -> None:
+    headers = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"), (b"user-agent", b"toolproxy"))
+    reply = await endpoint.send("GET", "/models", headers, b"")
+    await reply.aclose()
+
+
+def _refusal(path: str, exc: UpstreamRefused, model: str | None) -> Finding:
+    """The finding about a 4xx response. One that is about the request itself means that the key was accepted."""
+    said = f"(HTTP {exc.status}: {_plain(exc.message)})"
+    if exc.status == _PAYMENT_REQUIRED or exc.code == "insufficient_quota":
+        return Finding(f"{path}.api_key", f"no credit is left for this key {said}", is_fault=True)
+    if exc.status in (_UNAUTHORIZED, _FORBIDDEN) or exc.code == "invalid_api_key":
+        return Finding(f"{path}.api_key", f"the key is refused {said}", is_fault=True)
+    if exc.status == _NOT_FOUND:
+        if model is not None and (exc.code == "model_not_found" or "model" in exc.message.lower()):
+            return Finding(path, f"has no model {model!r} for this key {said}", is_fault=True)
+        return _nothing_there(path)
+    if exc.status == _TOO_MANY:
+        return Finding(path, f"takes the key, and is busy {said}")
+    return Finding(path, f"takes the key, and refuses the test question {said}")
+
+
+def _nothing_there(path: str) -> Finding:
+    return Finding(f"{path}.base_url", "there is no API at this address (HTTP 404)", is_fault=True)
+
+
+async def _ask_search(name: str, entry: ToolConfig, resources: Resources) -> Finding:
+    path, began = f"tools.{name}", resources.clock.monotonic()
+    try:
+        async with asyncio.timeout(_SECONDS):
+            output = await make_tool(name, entry, resources).run({"query": _SEARCHED, "num_results": _RESULTS})
+    except ToolError as exc:
+        network = _network_fault(exc)
+        return Finding(path, f"{network}{_where(exc)}" if network else _plain(exc.why or str(exc)), is_fault=True)
+    except TimeoutError:
+        return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
+    milliseconds = (resources.clock.monotonic() - began) * 1000
+    hits = output.hits if isinstance(output, ToolOutput) else ()
+    note = output.note if isinstance(output, ToolOutput) else None
+    if not hits:
+        why = f": {note}" if note else f" for {_SEARCHED!r}"
+        return Finding(path, f"no results in {milliseconds:.0f} ms{why}", is_fault=note is not None)
+    dated = sum(hit.published is not None for hit in hits)
+    return Finding(path, f"{_counted(len(hits), 'result')} in {milliseconds:.0f} ms, {dated} of them dated")
+
+
+async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
+    """The tools that an MCP server lists; as with `serve`, its key is sent, and its command is started."""
+    from proxy.tools.mcp import client as mcp  # noqa: PLC0415 - an extra, and more than a second to import
+
+    try:
+        names = await mcp.list_tool_names(server)
+    except ToolUnavailable as exc:
+        return Finding(f"tools.{name}", f"not usable: {_plain(str(exc))}", is_fault=True)
+    return Finding(f"tools.{name}", f"{len(names)} tools: {', '.join(names)}")
+
+
+async def _ask_state(config: StateConfig, clock: Clock) -> Finding:
+    name, shared = _shared_state(config, clock)
+    try:
+        await shared.probe()
+        why_not = shared.readiness().why_not
+    finally:
+        await shared.aclose()
+    return Finding(
+        "state.url", f"{name}: {why_not}" if why_not else f"{name} can be written to", is_fault=bool(why_not)
+    )
+
+
+def _shared_state(config: StateConfig, clock: Clock) -> tuple[str, SharedState]:
+    if config.url.startswith(sqlite.SCHEME):
+        path = sqlite.path_of(config.url)
+        return str(path), sqlite.SharedSqlite(path, clock=clock, observe=NoObserver())
+    from proxy.stores.redis import SharedRedis  # noqa: PLC0415 - an extra
+
+    return "Redis", SharedRedis(config.url, clock=clock, observe=NoObserver())
+
+
+def _network_fault(exc: BaseException) -> str | None:
+    """Why a server cannot be reached, in plain words; None if it was reached."""
+    faults = (_tls_fault(link) or _connection_fault(link) for link in causes(exc))
+    return next(filter(None, faults), None)
+
+
+def _where(exc: BaseException) -> str:
+    """The host that could not be reached; empty if it is not known."""
+    cause = exc.__cause__
+    return f" ({cause.request.url.host})" if isinstance(cause, httpx.RequestError) else ""
+
+
+def _tls_fault(exc: BaseException) -> str | None:
+    match exc:
+        case ssl.SSLCertVerificationError():
+            return f"TLS: its certificate is not trusted: {exc.verify_message}"
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+            return "TLS: the server does not use TLS at this port: should the URL begin with http://?"
+        case ssl.SSLError():
+            return f"TLS: {exc.reason or exc.strerror}"
+    return None
+
+
+def _connection_fault(exc: BaseException) -> str | None:
+    match exc:
+        case socket.gaierror(errno=socket.EAI_NONAME):
+            return "no such host"
+        case ConnectionRefusedError():
+            return "nothing listens at this address: the connection was refused"
+        case httpx.ConnectTimeout():
+            return f"took no connection within {_TIMEOUTS.connect:g} s"
+        case httpx.TimeoutException():
+            return f"gave no answer within {_SECONDS:g} s"
+        case OSError(strerror=str(why)):
+            return f"cannot be reached: {why}"
+    return None
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _plain(text: str) -> str:
+    """A server's text on one line, without control characters, which a terminal would interpret."""
+    words = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return words if len(words) <= _LONGEST_MESSAGE else f"{words[:_LONGEST_MESSAGE]}..."

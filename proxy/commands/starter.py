@@ -1,0 +1,50 @@
+"""The shipped configuration and its schema, which `toolproxy init` writes and `toolproxy schema` prints."""
+
+from pathlib import Path
+from typing import Final
+
+from proxy.wire.errors import ConfigurationError
+
+CONFIGURATION: Final = "config.yaml"
+SCHEMA: Final = "config.schema.json"
+"""The name in the first line of the shipped configuration: editors look for the schema beside the file."""
+_PACKAGE: Final = Path(__file__).parent.parent
+
+
+def shipped(name: str) -> str:
+    """The text of a shipped file. The configuration works with the key of just one upstream.
+
+    A wheel has copies of the files in the package; a checkout has the files themselves next to the package.
+    """
+    places = (_PACKAGE / name, _PACKAGE.parent / name)
+    return next(place for place in places if place.exists()).read_text(encoding="utf-8")
+
+
+def write(path: Path) -> bool:
+    """Write the shipped configuration to a file that does not exist yet, and its schema beside it.
+
+    Returns whether the schema beside it is the shipped one: another file of its name stays as it is.
+
+    Raises:
+        ConfigurationError: the file exists, or a file cannot be written.
+    """
+    try:
+        _write_new(path, shipped(CONFIGURATION))
+    except FileExistsError as exc:
+        raise ConfigurationError([f"{path} is there already, and stays as it is"]) from exc
+    schema = path.with_name(SCHEMA)
+    try:
+        _write_new(schema, shipped(SCHEMA))
+    except FileExistsError:
+        return schema.is_file() and schema.read_bytes() == shipped(SCHEMA).encode()
+    return True
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise
+    except OSError as exc:
+        raise ConfigurationError([f"{path} cannot be written: {exc.strerror}"]) from exc

@@ -1,0 +1,72 @@
+"""The file `.env` beside the configuration: values for its variables that the environment does not have.
+
+It is read by the rules of python-dotenv, without its expansion: a `${NAME}` within a value stays as it is written.
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from proxy.wire.errors import ConfigurationError
+
+NAME: Final = ".env"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFile:
+    """What such a file says.
+
+    Attributes:
+        values: name -> value; of several lines with the same name, the last one holds.
+        warnings: the lines that are no assignments. They are not quoted, because they may be half of a secret.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def under(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """The environment, with the values of the file for names that are not set, or empty, there."""
+        return {**self.values, **{name: value for name, value in environ.items() if value}}
+
+
+def read_env_file(path: Path) -> EnvFile:
+    """Read a file; one that does not exist says nothing, and neither does a folder, such as a virtual environment.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is no UTF-8 text.
+    """
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        return EnvFile()
+    except OSError as exc:
+        raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}; --no-env-file does without it"]) from exc
+    from dotenv.parser import parse_stream  # noqa: PLC0415 - most configurations have no such file
+
+    values: dict[str, str] = {}
+    warnings = []
+    for binding in parse_stream(io.StringIO(_text_of(data, path), newline=None)):
+        written = binding.original.string
+        if binding.key is not None and binding.value is not None:
+            values[binding.key] = binding.value
+        elif binding.key is not None or binding.error:
+            blank = written[: len(written) - len(written.lstrip())]  # the empty lines before it belong to a binding
+            line = binding.original.line + blank.count("\n")
+            warnings.append(f"{path.name}:{line}: is no assignment NAME=value, and left out")
+    return EnvFile(values, tuple(warnings))
+
+
+def _text_of(data: bytes, path: Path) -> str:
+    """The text of the file, which Windows may have begun with a byte order mark."""
+    try:
+        text = data.decode("utf-8-sig")
+        fault = data.find(b"\0")  # no text has one; UTF-16 does
+    except UnicodeDecodeError as exc:
+        fault = exc.start
+    if fault < 0:
+        return text
+    line = data.count(b"\n", 0, fault) + 1
+    # Without `from`: the exception of the codec holds the bytes of the file.
+    raise ConfigurationError([f"{path.name}:{line}: is not UTF-8 text"])

@@ -1,0 +1,88 @@
+"""The secrets of a configuration, and their masking in all output: logs, traces, pages, results."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, get_args
+from urllib.parse import quote, quote_plus, urlsplit
+
+import msgspec
+import orjson
+
+from proxy.config.model import FROM_CLIENT, Config, HttpToolConfig, Key
+from proxy.kit.header_names import SECRET_NAME
+
+Redact: TypeAlias = Callable[[str], str]
+
+# A shorter secret is a placeholder, and masking it would only garble the text.
+_SHORTEST_SECRET = 8
+_ESCAPES: tuple[Callable[[str], str], ...] = (
+    lambda text: repr(text)[1:-1],
+    lambda text: orjson.dumps(text).decode()[1:-1],
+    quote,
+    lambda text: quote(text, safe=""),
+    quote_plus,
+)
+
+
+class Redactor:
+    """A callable that masks secrets in a text, and whose secrets can be replaced.
+
+    Args:
+        secrets: the secrets, as for `redactor`.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._redact = redactor(secrets)
+
+    def __call__(self, text: str) -> str:
+        """The text with every secret masked."""
+        return self._redact(text)
+
+    def replace(self, secrets: Iterable[str]) -> None:
+        """Mask only these secrets from now on."""
+        self._redact = redactor(secrets)
+
+
+def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHORTEST_SECRET) -> Redact:
+    """A function that masks every secret of at least `shortest` characters in a text, in any escaped form."""
+    written = {secret for secret in secrets if len(secret) >= shortest}
+    for _ in range(2):  # twice, because a log line may quote a text that is itself escaped
+        written |= {escaped(form) for form in written for escaped in _ESCAPES}
+    longest_first = sorted(written, key=len, reverse=True)
+
+    def redact(text: str) -> str:
+        for form in longest_first:
+            if form in text:
+                text = text.replace(form, mask)
+        return text
+
+    return redact
+
+
+def secrets_of(config: Config) -> frozenset[str]:
+    """All secret values of a configuration: keys, passwords in URLs, and headers that contain either."""
+    password = urlsplit(config.state.url).password
+    return (
+        config.secrets | {*_keys_in(msgspec.structs.replace(config, places={})), *([password] if password else [])}
+    ) - {FROM_CLIENT, ""}
+
+
+def _keys_in(value: Any) -> Iterator[str]:
+    match value:
+        case msgspec.Struct():
+            if isinstance(value, HttpToolConfig):
+                yield from value.secrets
+            for info in msgspec.structs.fields(value):
+                held = getattr(value, info.name)
+                if Key in (info.type, *get_args(info.type)):  # the field holds a key, a list of keys, or None
+                    yield from (held,) if isinstance(held, str) else held or ()
+                else:
+                    yield from _keys_in(held)
+        case dict():
+            for name, held in value.items():
+                if isinstance(held, str) and SECRET_NAME.search(str(name)):
+                    yield from (held, held.rpartition(" ")[2])  # "Bearer KEY"
+                else:
+                    yield from _keys_in(held)
+        case tuple() | list():
+            for held in value:
+                yield from _keys_in(held)

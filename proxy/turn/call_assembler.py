@@ -1,0 +1,240 @@
+"""The tool calls of one turn: assembled from the fragments of a stream, or read from a whole message.
+
+Calls of server tools are hidden from the client. The client's own calls get indices without gaps and ids of this run,
+so that the client cannot see that there were others. Every call has an id of its own for the upstream, too: some
+servers give all calls the same id, or number those of each turn anew, or give none.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from proxy.turn.call_arguments import Arguments, without_repetition
+from proxy.turn.call_fragments import ARGUMENTS, Fragment, StreamedCalls, as_text
+from proxy.turn.call_ids import client_call_id
+from proxy.turn.carried import merge_fields
+from proxy.turn.leaks import Leak
+from proxy.turn.leaks.glm import split_glued_name
+from proxy.turn.request import TurnRequest
+from proxy.turn.turn_bounds import require_few_calls, require_short_arguments
+from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, is_json, name_of
+
+# The keys of a fragment, and of its function, that `PartialCall` holds by themselves.
+_OF_FRAGMENTS, _OF_FUNCTIONS = frozenset({"id", "type", *ARGUMENTS}), frozenset({"name", *ARGUMENTS.values()})
+
+
+class PartialCall(Struct):
+    """A tool call that may not be complete yet.
+
+    Attributes:
+        id: the id for the upstream, its own if that is unique; empty: it is not known yet.
+        arguments: the arguments so far.
+        type: the type of the call.
+        name: the name; empty: it has not arrived.
+        fields: the other fields as received, such as `extra_content`, which the upstream wants back.
+        received: the entry of a whole message; None: the call was streamed.
+        client_index: the index in the client's stream; None: the call is not the client's.
+        client_id: the id that the client gets; None: the call is not the client's.
+        is_value: whether the arguments were any JSON value when the next call began.
+    """
+
+    id: Any = ""
+    arguments: Arguments = field(default_factory=Arguments)
+    type: str = "function"
+    name: str = ""
+    fields: Json = {}
+    received: Json | None = None
+    client_index: int | None = None
+    client_id: str | None = None
+    is_value: bool = False
+    _unnamed: list[str] = []  # the arguments that arrived before the name
+
+    def add_fields(self, fragment: Json) -> None:
+        """Add the other fields of a fragment, and of the function that it describes; most have none."""
+        detail = fragment.get(self.type)
+        has_others = isinstance(detail, dict) and not detail.keys() <= _OF_FUNCTIONS
+        if has_others or not fragment.keys() <= _OF_FRAGMENTS:
+            merge_fields(self.fields, fragment)
+
+    def entry(self) -> Json:
+        """The call as an entry of a message's `tool_calls`."""
+        if self.received is not None:
+            return self.received
+        entry = {**self.fields, "id": self.id, "type": self.type}
+        if self.type in ARGUMENTS:
+            entry[self.type] = self._detail(self.arguments.text)
+        return entry
+
+    def opening(self, arguments: str) -> Json:
+        """The first fragment that the client gets of a call of its own; `arguments`: the latest piece of them."""
+        opening: Json = {}
+        merge_fields(opening, self.fields)  # a copy, because the fields grow, and what is shown may have to wait
+        opening |= {"index": self.client_index, "id": self.client_id, "type": self.type}
+        if self.type in ARGUMENTS:
+            opening[self.type] = self._detail("".join([*self._unnamed, arguments]))
+        return opening
+
+    def hold(self, arguments: str) -> None:
+        """Keep a piece of the arguments for `opening`, because the name has not arrived."""
+        self._unnamed.append(arguments)
+
+    def more(self, fragment: Json, arguments: str) -> Json:
+        """A later fragment for the client, without id, type and name: readers of a stream join repeated strings."""
+        rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
+        if self.type in ARGUMENTS:
+            rest[self.type] = {ARGUMENTS[self.type]: arguments}
+        return {**rest, "index": self.client_index}
+
+    def _detail(self, arguments: str) -> Json:
+        known = self.fields.get(self.type)
+        return {**(known if isinstance(known, dict) else {}), "name": self.name, ARGUMENTS[self.type]: arguments}
+
+
+class CallAssembler(Struct):
+    """Collects the calls of one turn.
+
+    Attributes:
+        request: the request that the turn answers; has the names of all tools, and of the client's.
+        so_far: the calls, in the order in which they begin.
+        client_count: how many of the calls are the client's.
+    """
+
+    request: TurnRequest
+    so_far: list[PartialCall] = []
+    client_count: int = 0
+    _streamed: StreamedCalls | None = None  # most turns have no calls
+    _ids: set[Any] | None = None  # of all calls in the conversation; None: no id has been needed yet
+    _settled: int = 0  # how many calls from the first on can start no more, or not here
+
+    def add(self, fragments: Sequence[Json]) -> list[Json]:
+        """Take in fragments of calls.
+
+        Returns:
+            The fragments of the client's own calls, as the client gets them.
+
+        Raises:
+            UpstreamError: the arguments are nested too deep, or a bound is passed.
+        """
+        shown: list[Json] = []
+        if self._streamed is None:
+            self._streamed = StreamedCalls()
+        for entry in fragments:
+            fragment = Fragment.read(entry, self.request.view.tools)
+            entry.pop("index", None)
+            at = self._streamed.place(fragment)
+            streamed = self._streamed.so_far[at]
+            if at == len(self.so_far):
+                shown += self._ended(self.so_far[-1:])
+                self._begin(PartialCall(arguments=streamed.arguments))
+            call = self.so_far[at]
+            if fragment.id and not call.id:
+                call.id = self._unique(fragment.id)
+            call.type = entry.get("type") or call.type
+            call.name = streamed.name
+            call.add_fields(entry)
+            arguments = call.arguments.feed(fragment.arguments)
+            require_short_arguments(call.arguments.size)
+            if call.client_id is not None:
+                shown.append(call.more(entry, arguments))
+            elif call.name in self.request.view.client_tools:
+                self._show(call)
+                shown.append(call.opening(arguments))
+            elif not call.name:
+                call.hold(arguments)
+        return shown
+
+    def add_whole(self, entries: Sequence[Json]) -> None:
+        """Take in the entries of a whole message; they stay as received, but for missing and wrong parts.
+
+        Raises:
+            UpstreamError: the arguments are nested too deep, or a bound is passed.
+        """
+        require_few_calls(len(self.so_far) + len(entries))
+        for entry in entries:
+            entry["id"] = self._unique(entry.get("id"))
+            if isinstance(function := entry.get("function"), dict):
+                name, arguments = function.get("name") or "", as_text(function.get("arguments"))
+                require_short_arguments(len(arguments.encode("utf-8", "replace")))
+                function["name"], arguments = split_glued_name(name, arguments, self.request.view.tools)
+                function["arguments"] = without_repetition(arguments)
+            call = PartialCall(entry["id"], received=entry)
+            self.so_far.append(call)
+            if self.request.view.client_tools and name_of(entry) in self.request.view.client_tools:
+                self._show(call)
+
+    def add_leaked(self, leak: Leak) -> list[Json]:
+        """Take in a call that was found in a text, and return the entries that the client gets: one, or none."""
+        call = self._begin(PartialCall(self._unique(None), name=leak.name))
+        arguments = call.arguments.feed(leak.arguments) + call.arguments.end()
+        if leak.name not in self.request.view.client_tools:
+            return []
+        self._show(call)
+        return [call.opening(arguments)]
+
+    def end(self) -> list[Json]:
+        """End the calls of a stream; the fragments of the client's calls that have waited for it."""
+        return self._ended(self.so_far)
+
+    def take_ready(self) -> list[ToolCall]:
+        """The server's calls that are complete and not yet returned, in order, up to the first incomplete one.
+
+        An object is complete at its last bracket. Once the next call has begun, an empty object is, too, and any other
+        JSON value. Empty arguments are not: some servers name every call before they send the arguments of the first.
+        """
+        ready: list[ToolCall] = []
+        while self._settled < len(self.so_far):
+            call = self.so_far[self._settled]
+            if call.client_id is None and call.type == "function":
+                if not call.name or not (call.arguments.is_settled or call.is_value):
+                    break
+                call.id = call.id or self._unique(None)
+                ready.append(ToolCall(call.id, call.name, call.arguments.text.strip(JSON_BLANKS)))
+            self._settled += 1
+        return ready
+
+    def entries(self) -> list[Json]:
+        """The calls as the `tool_calls` of a message, each with an id of its own."""
+        entries: list[Json] = []
+        for call in self.so_far:
+            if not call.id:
+                call.id = self._unique(None)
+            entries.append(call.entry())
+        return entries
+
+    def _begin(self, call: PartialCall) -> PartialCall:
+        self.so_far.append(call)
+        require_few_calls(len(self.so_far))
+        return call
+
+    def _ended(self, calls: Sequence[PartialCall]) -> list[Json]:
+        """End calls as far as they have arrived; the fragments that the client gets of what has waited in them."""
+        shown: list[Json] = []
+        for call in calls:
+            rest = call.arguments.end()
+            if rest and call.client_id is not None:
+                shown.append(call.more({}, rest))
+            elif call.client_id is None and not call.arguments.is_whole:
+                call.is_value = is_json(call.arguments.text)
+        return shown
+
+    def _unique(self, identity: Any) -> Any:
+        """The upstream's id for a call, or another one if that is missing or taken, by an earlier turn too.
+
+        A result is told from others by it, and a strict server refuses an id that stands twice.
+        """
+        if self._ids is None:
+            self._ids = set()
+            for message in self.request.body.get("messages", ()):
+                if "tool_calls" in message:
+                    self._ids.update([str(entry.get("id")) for entry in message["tool_calls"] or ()])
+        if not identity or identity in self._ids:
+            identity = f"call_{self.request.run_id}t{self.request.number}_{len(self._ids)}"
+        self._ids.add(identity)
+        return identity
+
+    def _show(self, call: PartialCall) -> None:
+        """Give one of the client's calls its index and its id in the client's stream."""
+        call.client_index = self.client_count
+        call.client_id = client_call_id(self.request.run_id, self.client_count)
+        self.client_count += 1

@@ -1,0 +1,60 @@
+"""`reasoning_details` of a stream, put together as the upstream wants them back: as a whole answer would have them.
+
+The thoughts of a model come in pieces, one entry per piece. Pieces of one entry have its `index`, its `type` and, if
+there is one, its `id`; each piece adds to the text, and the `signature` comes with one of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct, field
+
+from proxy.wire.chat import Json
+
+_TEXTS = ("text", "summary", "data")  # the fields that arrive in pieces
+_Key: TypeAlias = tuple[object, object]
+
+
+class _Entry(Struct):
+    fields: Json
+    texts: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, piece: Json) -> None:
+        for key, value in piece.items():
+            if key in _TEXTS and isinstance(value, str):
+                if [value] != self.texts.get(key) or key != "data":  # encrypted data that comes twice is no piece
+                    self.texts.setdefault(key, []).append(value)
+                self.fields.setdefault(key, "")  # keeps its place among the fields
+            elif value is not None or key not in self.fields:
+                self.fields[key] = value
+
+    def whole(self) -> Json:
+        return {**self.fields, **{key: "".join(pieces) for key, pieces in self.texts.items()}}
+
+
+class FoldedDetails(Struct):
+    """The entries of one turn, as far as they have arrived."""
+
+    _entries: list[Any] = []
+    _latest: dict[_Key, _Entry] = {}
+
+    def add(self, pieces: Sequence[Any]) -> None:
+        """Add the entries of a delta."""
+        for piece in pieces:
+            if not isinstance(piece, dict) or not isinstance(piece.get("index"), int):
+                self._entries.append(piece)
+                continue
+            key = (piece["index"], piece.get("type") if isinstance(piece.get("type"), str) else None)
+            entry = self._latest.get(key)
+            if entry is None or _differ(entry.fields.get("id"), piece.get("id")):
+                entry = self._latest[key] = _Entry({})
+                self._entries.append(entry)
+            entry.add(piece)
+
+    def whole(self) -> list[Any]:
+        """The entries, each in one piece."""
+        return [entry.whole() if isinstance(entry, _Entry) else entry for entry in self._entries]
+
+
+def _differ(known: object, given: object) -> bool:
+    return known is not None and given is not None and known != given

@@ -1,0 +1,165 @@
+"""Tool calls that leaked into text, in the raw formats of the models.
+
+    GLM       <tool_call>web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>
+              web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>  (its beginning lost)
+    Hermes    <tool_call>{"name": "web_search", "arguments": {"query": "x"}}</tool_call>
+    harmony   <|start|>assistant<|channel|>commentary to=functions.web_search<|message|>{"query":"x"}<|call|>
+              web_search<|channel|>commentary json<|message|>{"query":"x"}          (its beginning lost)
+              commentary to=functions.web_search json<|message|>{"query":"x"}       (its first marks lost)
+              web_search<|channel|>commentary {"query":"x"}                         (<|message|> or arguments lost)
+    bare      {"name": "web_search", "arguments": {"query": "x"}}
+              {"query": "x"}                                                        (nothing but the arguments)
+
+Each of `glm`, `harmony` and `bare` has a `Syntax`; `filter` finds their calls in a text that arrives in pieces.
+`openings` knows how a call begins whose first marks were lost. `written` recognises further formats, which are not
+parsed: a text in such a format is not an answer.
+"""
+
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
+from enum import Enum, auto
+from typing import Protocol
+
+import orjson
+from msgspec import Struct
+
+from proxy.wire.chat import Json
+
+LONGEST_NAME = 128
+"""The longest name of a tool that is recognised in a text."""
+
+WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
+"""The last word of a text. ASCII only, as names of tools are: Chinese text has no blank before a name."""
+
+# Harmony's marks and GLM's tags, of which the last may be cut off.
+_MARK = re.compile(r"<\|\w+\|>|</?\w+>|<[|/]?\w*\Z")
+_ARGUMENT_BEGUN = re.compile("<arg_key>|<arg_value>")
+
+
+class Leak(Struct, frozen=True):
+    """A call that was found in a text: the name that the model wrote, and the arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class Found(Struct, frozen=True):
+    """The content of a text in a raw format.
+
+    Attributes:
+        text: the part for the user.
+        leaks: the calls.
+        garbled: whether something that is not a call of any tool was taken out.
+    """
+
+    text: str = ""
+    leaks: tuple[Leak, ...] = ()
+    garbled: bool = False
+
+
+class NotACall(Exception):
+    """What has arrived of a text in a raw format shows that it is no call."""
+
+
+class End(Enum):
+    """The end of a text in a raw format."""
+
+    MARK = auto()  # the mark that closes a call
+    TEXT = auto()  # the end of the model's text
+    CUT = auto()  # a limit: more would have followed
+
+
+class Scanner(Protocol):
+    """Reads one call while it arrives, each character a bounded number of times."""
+
+    def feed(self, piece: str) -> int | None:
+        """The index in the piece at which the call has ended; None: more of it may follow.
+
+        Raises:
+            NotACall: it is no call. How the text is cut into pieces does not matter.
+        """
+
+
+class Syntax(Struct, frozen=True):
+    """A raw format of calls.
+
+    Attributes:
+        marks: the marks with which a call can begin.
+        header_length: how many characters before a mark belong to its call; None: no call begins at the mark. Takes the
+            text before the mark, the mark, and the names that may be called.
+        scanner: makes a scanner for a call; takes the names that may be called -> their JSON Schemas.
+        read: parses a call; takes its text, these names, and what ended it. Raises `UpstreamError` if the arguments are
+            nested too deep.
+    """
+
+    marks: tuple[str, ...]
+    header_length: Callable[[str, str, Mapping[str, Json]], int | None]
+    scanner: Callable[[Mapping[str, Json]], Scanner]
+    read: Callable[[str, Mapping[str, Json], End], Found]
+
+
+def clean_name(name: str, tools: Container[str]) -> str:
+    """A function's name without the parts of a raw format that servers leave attached to it.
+
+    Such as `web_search<|channel|>commentary`, `functions.web_search`, `assistant<|channel|>bash<|channel|>commentary`,
+    `<tool_call>read`, `read</arg_value></tool_call>` and `read<arg_key>...`. A name that is unknown even without these
+    parts is returned without them. A name that only contains that of a tool is another name.
+    """
+    if name in tools:
+        return name
+    pieces = [bare_name(piece.strip()) for piece in _MARK.split(_ARGUMENT_BEGUN.split(name, 1)[0])]
+    return next((piece for piece in pieces if piece in tools), next((piece for piece in pieces if piece), name))
+
+
+def bare_name(word: str) -> str:
+    """The name in `to=functions.name`."""
+    return word.removeprefix("to=").removeprefix("functions.")
+
+
+def last_word(text: str) -> str:
+    """The last word of a text, with the blanks after it; empty: the text ends with no word, or with a long one."""
+    text = text[-LONGEST_NAME:]
+    words = text.rsplit(None, 1)
+    match = WORD_AT_END.search(words[-1]) if words else None
+    return text[text.rindex(words[-1]) + match.start() :] if match else ""
+
+
+def suffixes(word: str) -> Iterator[str]:
+    """A word, and each part of it that follows a full stop: a name may be glued to the sentence before it."""
+    yield word
+    at = 0
+    while (at := word.find(".", at) + 1) and at < len(word):
+        yield word[at:]
+
+
+def name_length(text: str, names: Container[str]) -> int:
+    """How many characters at the end of a text are one of the names, with the blanks after it."""
+    word = last_word(text)
+    name = word.rstrip()
+    blanks = len(word) - len(name)
+    return next((len(one) + blanks for one in suffixes(name) if one and clean_name(one, names) in names), 0)
+
+
+def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:
+    """The tool whose arguments the value could be; None: there is no such tool, or more than one."""
+    fitting = [name for name, schema in tools.items() if fits(value, schema)]
+    # The aliases of one tool share one schema object.
+    return fitting[0] if len({id(tools[name]) for name in fitting}) == 1 else None
+
+
+def fits(value: object, schema: Json) -> bool:
+    """Whether a value could be the arguments of a tool with this schema: it has only known and all required keys."""
+    properties = schema.get("properties")
+    if not isinstance(value, dict) or not value or not isinstance(properties, dict):
+        return False
+    required = schema.get("required") or ()
+    return value.keys() <= properties.keys() and all(key in value for key in required)
+
+
+def parsed(text: str) -> object:
+    """The value of a JSON text; None: the text is not JSON."""
+    try:
+        value: object = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value

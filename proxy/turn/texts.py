@@ -1,0 +1,295 @@
+"""The texts of one turn: collected without the calls that leaked into them, and prepared for the client's stream.
+
+One blank line separates the texts of two turns, and a stream cannot take back what it has shown. So only two of the
+newlines at the end of a text are shown at once; the others wait for more text of that turn, or are dropped before
+another turn.
+
+`reasoning_details` hold a model's thoughts at OpenRouter and Vercel, some encrypted. SDKs join entries of a stream that
+have the same index, and every turn counts from 0. So each turn gets its own indices: joined entries are unreadable.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
+from proxy.turn.leaks import Leak
+from proxy.turn.leaks.filter import LeakFilter, may_leak
+from proxy.turn.request import TurnView
+from proxy.wire.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
+from proxy.wire.errors import UpstreamError
+
+DETAILS = "reasoning_details"
+
+# Calls leak into the model's text and its thoughts, which have one of two names.
+_LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
+_NEWLINES = 2
+_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
+
+
+MOST_TEXT = 8 * 1024 * 1024
+"""The most characters of one field of a message. A million tokens have half as many; pictures may be part of a text, in
+base64. What has to be done with a text at the end of its turn would take too long for more."""
+
+
+class TextTooLong(UpstreamError):
+    """The upstream has written more than `MOST_TEXT`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"The upstream wrote more than {MOST_TEXT} characters in one turn.")
+
+
+class FieldText(Struct):
+    """The text of one field of the message: the pieces so far, and the filter that they have passed.
+
+    Attributes:
+        pieces: the text without leaked calls.
+        leak_filter: finds the leaked calls; None: none can leak into this field.
+        length: how many characters the upstream has written, at most `MOST_TEXT`.
+    """
+
+    pieces: list[str] = []
+    leak_filter: LeakFilter | None = None
+    length: int = 0
+
+
+class TurnTexts(Struct):
+    """The texts of a turn, by field.
+
+    Attributes:
+        view: has the names of the tools whose calls may leak.
+        renamed: replaced tool names in the upstream's request -> the names that the run knows.
+        fields: the text fields that have arrived, by name.
+        garbled: whether raw model format that is not a call of any tool was taken out of a text; set by `close`.
+    """
+
+    view: TurnView
+    renamed: Mapping[str, str] = {}
+    fields: dict[str, FieldText] = {}
+    garbled: bool = False
+    _parts: list[Any] = []  # parts of the content that are not text, mostly thoughts
+    _detail: Json = {}  # the latest entry of `reasoning_details` that repeats a thought
+
+    def fold(self, delta: Json) -> list[str]:
+        """Take in the texts of a delta, remove leaked calls from them, and return the names of their fields."""
+        if isinstance(content := delta.get("content"), list):  # as Mistral streams it
+            self._parts += parts_beside_text(content)
+            delta.update(in_plain_text(delta))
+        names: list[str] = []
+        for name in TEXT_FIELDS:
+            if not isinstance(text := delta.get(name), str) or not text:
+                continue
+            names.append(name)
+            known = self.fields.get(name)
+            if known is None:
+                known = self.fields[name] = FieldText()
+                if (tools := self.view.tools) and name in _LEAKY_FIELDS:
+                    if renamed := self.renamed:  # a leak may also use a name of the upstream's request
+                        tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
+                    known.leak_filter = LeakFilter(tools, asked_json=self.view.asked_json)
+            known.length += len(text)
+            if known.length > MOST_TEXT:
+                raise TextTooLong
+            delta[name] = shown = text if known.leak_filter is None else known.leak_filter.feed(text)
+            known.pieces.append(shown)
+            if isinstance(details := delta.get(DETAILS), list):
+                delta[DETAILS] = self._without_leaks(details, text, shown)
+        return names
+
+    def begin_whole(self, message: Json) -> None:
+        """Prepare for the whole texts of a message: those that can hold no call need no filter."""
+        for name in filter(message.get, _LEAKY_FIELDS):
+            if isinstance(text := message[name], str) and not may_leak(text):
+                self.fields[name] = FieldText()
+
+    def fold_whole(self, message: Json, *, is_cut: bool = False) -> None:
+        """Take in the texts of a whole message, if a call may have leaked into one of them.
+
+        Args:
+            message: the message.
+            is_cut: whether a limit has cut off its text.
+        """
+        for name in filter(message.get, TEXT_FIELDS):
+            text = text_of(message) if isinstance(message[name], list) else message[name]
+            if not isinstance(text, str):
+                continue
+            if len(text) > MOST_TEXT:
+                raise TextTooLong
+            if self.view.tools and name in _LEAKY_FIELDS and (is_cut or may_leak(text)):
+                shown = {**message}
+                self.fold(shown)
+                self.close({}, is_cut=is_cut)
+                if DETAILS in shown:
+                    message[DETAILS] = shown[DETAILS]
+                return
+
+    def close(self, delta: Json, *, keep_open: Collection[str] = (), is_cut: bool = False) -> None:
+        """End the texts of all fields but those to `keep_open`, and add the text that was held back to the delta.
+
+        Args:
+            delta: takes the text.
+            keep_open: the fields whose text goes on.
+            is_cut: whether a limit has cut off the turn, so that its text may end with the beginning of a call.
+        """
+        for name, known in self.fields.items():
+            if known.leak_filter is None or name in keep_open:
+                continue
+            if rest := known.leak_filter.close(is_cut=is_cut):
+                known.pieces.append(rest)
+                delta[name] = (delta.get(name) or "") + rest
+                if name != "content" and self._detail:
+                    delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
+            self.garbled = self.garbled or known.leak_filter.garbled
+
+    def leaks(self, *, has_calls: bool) -> list[Leak]:
+        """The leaked calls that count; those in thoughts do so only if the turn has no text and no other call."""
+        if not self.fields:
+            return []
+        content = self.fields.get("content")
+        found = content.leak_filter.leaks if content and content.leak_filter else []
+        if not (found or has_calls or (content and "".join(content.pieces).strip())):
+            found = [leak for known in self.fields.values() if known.leak_filter for leak in known.leak_filter.leaks]
+        return [Leak(self.renamed.get(leak.name, leak.name), leak.arguments) for leak in found]
+
+    def complete(self, message: Json) -> None:
+        """Put the texts into the message; content in parts stays as received if nothing leaked into it."""
+        for name, known in self.fields.items():
+            text = "".join(known.pieces)
+            if name == "content" and isinstance(message.get(name), list):
+                if text != text_of(message):
+                    message[name] = self._in_parts(text)
+            elif (text or name in message) and not (self._parts and name == "reasoning_content"):  # the parts have it
+                message[name] = text
+        if self._parts and not isinstance(message.get("content"), list):
+            message["content"] = self._in_parts(message.get("content") or "")
+
+    def _in_parts(self, text: str) -> list[Json]:
+        parts = parts_beside_text(self._parts)
+        return [*parts, {"type": "text", "text": text}] if text else parts
+
+    def _without_leaks(self, details: list[Any], thought: str, shown: str) -> list[Any]:
+        """The entries of `reasoning_details` with `shown` in place of the `thought` that they repeat."""
+        entries: list[Any] = []
+        for detail in details:
+            if not isinstance(detail, dict) or detail.get("text") != thought:
+                entries.append(detail)
+                continue
+            self._detail = {**detail, "text": shown}
+            entries += [self._detail] if shown else []
+        return entries
+
+
+class TrailingNewlines(Struct):
+    """The newlines at the end of a turn's text so far. The text shown does not depend on how the text is cut.
+
+    Attributes:
+        newlines: how many were shown since the last word; if 0, nothing is held back either.
+    """
+
+    newlines: int = 0
+    _buffer: list[str] = []
+
+    def feed(self, text: str) -> str:
+        """The part of the buffer and of the text that may be shown now."""
+        if not self.newlines and not text[-1:].isspace():  # most pieces end within a word
+            return text
+        shown, blanks = "", text
+        if words := text.rstrip():
+            shown, blanks = (self.close() if self._buffer else "") + words, text[len(words) :]
+            self.newlines = 0
+        room = _NEWLINES - self.newlines
+        lines = blanks.split("\n", room)
+        rest = lines[-1] if len(lines) > room else ""
+        self.newlines += len(lines) - 1
+        if rest:
+            self._buffer.append(rest)
+        return shown + blanks[: len(blanks) - len(rest)]
+
+    def close(self) -> str:
+        """The newlines that were held back; the buffer is empty afterwards."""
+        rest = "".join(self._buffer)
+        self._buffer.clear()
+        return rest
+
+
+class ShownText(Struct):
+    """The text of a turn as its stream shows it: set apart from the turn before, and without gpt-oss's marks.
+
+    Attributes:
+        separator: the newlines between text that the client has already and this text; None: it has no text.
+        marks: takes gpt-oss's citation marks out of the text.
+        length: how many characters `show` was given, without the blanks around each piece.
+        needs_look: whether even a plain piece must go through `show`: before any word, after a line end, in a mark.
+    """
+
+    separator: str | None
+    marks: MarkFilter
+    length: int = 0
+    needs_look: bool = True
+    _ending: TrailingNewlines = field(default_factory=TrailingNewlines)
+    _begun: bool = False
+    _blanks: list[str] = []  # the pieces before the first word
+
+    def show(self, delta: Json) -> None:
+        """Leave in the delta the part of its text that may be shown; blank text is held back until a word follows."""
+        if not isinstance(text := delta.get("content"), str) or not text:
+            return
+        self.length += len(text.strip())
+        if not self._begun:
+            self._blanks.append(text)
+            if text.isspace():
+                del delta["content"]
+                return
+            self._begun, text = True, "".join(self._blanks)
+            if self.separator is not None:
+                text = self.separator + without_blank_lines_before(text)
+        delta["content"] = text = self._ending.feed(text)
+        if OPENING in text or self.marks.buffer:
+            delta["content"], citations = self.marks.feed(text)
+            if citations:
+                delta[CITATIONS] = citations
+        self.needs_look = bool(self._ending.newlines or self.marks.buffer)
+
+    def close(self, delta: Json, *, is_followed: bool) -> None:
+        """Put the rest of the text into the delta; before another turn, it ends with at most one blank line."""
+        rest, self.marks.buffer = self.marks.buffer, ""
+        if self._ending.newlines and not is_followed:
+            rest += self._ending.close()
+        if rest:
+            delta["content"] = (delta.get("content") or "") + rest
+
+
+def separator_after(text: str) -> str | None:
+    """The newlines that make one blank line between a turn's text and the next turn's; None: the text is blank."""
+    words = text.rstrip()
+    return "\n" * max(0, _NEWLINES - text.count("\n", len(words))) if words else None
+
+
+def without_blank_lines_before(text: str) -> str:
+    """The text without blank lines at its beginning; the first line keeps its indentation."""
+    return text[match.end() :] if (match := _BLANK_LINES.match(text)) else text
+
+
+def without_blank_lines_after(text: str) -> str:
+    """The text with at most one blank line at its end, as a stream shows it before another turn."""
+    return TrailingNewlines().feed(text)
+
+
+def shifted(details: Any, by: int) -> Any:
+    """The `reasoning_details` of one turn with `by` added to each index."""
+    if not by or not isinstance(details, list):
+        return details
+    return [detail if _index(detail) is None else {**detail, "index": detail["index"] + by} for detail in details]
+
+
+def count_indices(message: Json) -> int:
+    """How many indices the `reasoning_details` of a message use."""
+    entries = details if isinstance(details := message.get(DETAILS), list) else ()
+    return max([index for detail in entries if (index := _index(detail)) is not None], default=-1) + 1
+
+
+def _index(detail: Any) -> int | None:
+    index = detail.get("index") if isinstance(detail, dict) else None
+    return index if isinstance(index, int) else None

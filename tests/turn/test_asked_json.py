@@ -1,0 +1,78 @@
+"""Which requests ask for JSON."""
+
+from time import process_time
+
+import pytest
+
+from proxy.turn.asked_json import AskedJson, asked_json
+
+ASKING = [
+    "Answer in JSON.",
+    "I want JSON: {...}",
+    "Where is Paris? (json)",
+    "Do not output anything but JSON.",
+    "Do not wrap the JSON in a code fence.",
+    "You must not reply with anything that isn't JSON.",
+    "Translate the following JSON into French: {}",
+    "How do I parse json in Python?",
+    "Antworte als JSON",
+    "Donne-moi un objet JSON",
+    "JSON olarak cevap ver",
+    "用JSON回答",
+    "Never show raw JSON to the user, but answer me in JSON.",
+]
+
+FORBIDDING = [
+    "Never show raw JSON to the user.",
+    "Never output raw JSON.",
+    "Do not answer in JSON.",
+    "You mustn't return JSON",
+    "Don’t ever respond with raw JSON to users.",
+]
+
+
+def asked(text, role="user", **request):
+    return asked_json(request, [{"role": role, "content": text}])
+
+
+@pytest.mark.parametrize("text", ASKING)
+def test_words_that_name_json_ask_for_it(text):
+    assert asked(text) is AskedJson.IN_WORDS
+
+
+@pytest.mark.parametrize("text", [*FORBIDDING, "Hello."])
+def test_words_that_forbid_json_or_do_not_name_it_do_not_ask_for_it(text):
+    assert asked(text) is AskedJson.NO
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        ("system", AskedJson.IN_WORDS),
+        ("developer", AskedJson.IN_WORDS),
+        ("assistant", AskedJson.NO),
+        ("tool", AskedJson.NO),
+    ],
+)
+def test_only_those_who_give_orders_can_ask(role, expected):
+    assert asked("Answer in JSON.", role) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("json_object", AskedJson.BY_FORMAT), ("json_schema", AskedJson.BY_FORMAT), ("text", AskedJson.NO)],
+)
+def test_a_response_format_demands_json(kind, expected):
+    assert asked("Hello.", response_format={"type": kind}) is expected
+
+
+@pytest.mark.parametrize("piece", ["in the ", "return ", "json ", "never output ", "a " * 9, "\n", "do not "])
+def test_a_long_message_is_searched_in_a_time_that_grows_with_its_length(piece):
+    def seconds(length):
+        text = piece * (length // len(piece)) + "What is json"
+        begun = process_time()
+        asked(text)
+        return process_time() - begun
+
+    # Of work in a regular expression there is no count: twice the length takes twice as long, or four times.
+    assert min(seconds(256_000) for _ in range(3)) < 40 * min(seconds(16_000) for _ in range(3))
