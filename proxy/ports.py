@@ -1,25 +1,19 @@
-"""The interfaces between the API, the loop's driver and the adapters, with one method each where possible.
+"""The interfaces between the API, the loop's driver and the adapters, with one method each where possible."""
 
-Beside the protocols there are only the records that their methods take and return.
-"""
-
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from msgspec import Struct
-
-from proxy.config.model import Config
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_context import CallContext
 from proxy.loop.decisions import ToolDialect
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
-from proxy.loop.results import Cause, ToolOutput
+from proxy.loop.results import ToolOutput
 from proxy.loop.shown import RunEvent
-from proxy.loop.tally import Use
+from proxy.loop.tally import Rate, Use
 from proxy.wire.chat import Json, ToolCall, ToolSpec, Turn
+from proxy.wire.relayed import CountUsage, Headers, RawRequest, RawResponse, RelayClient
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as soon as it is received. Awaiting the call is the back-pressure.
@@ -47,11 +41,6 @@ class Audience(Protocol):
     async def hear(self, event: RunEvent) -> bool:
         """Take an event between the chunks; whether the client was shown anything of it."""
         ...
-
-
-Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-
-Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
 ExtraHeaders: TypeAlias = Callable[[], bytes]
@@ -93,17 +82,6 @@ class Observer(Protocol):
         ...
 
 
-class NoObserver:
-    """Ignores every event. Implements `Observer`."""
-
-    def __call__(self, event: str, /, **fields: object) -> None:
-        """Ignore an event and its fields."""
-
-    def handles(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
-        """Whether events of that name are used: none are."""
-        return False
-
-
 class Toolset(Protocol):
     """The server tools of one configuration."""
 
@@ -140,30 +118,6 @@ class Toolset(Protocol):
 
 ExecuteTool: TypeAlias = Callable[[ToolCall, CallContext], Coroutine[Any, Any, ToolOutput]]
 """Runs one tool call: `Toolset.execute`, or a function around it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawRequest:
-    """A request to relay: bytes and headers as the client sent them, without hop-by-hop headers."""
-
-    method: str
-    path: str  # below the upstream's base URL, with the query: "/embeddings?x=1"
-    headers: Headers
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RawResponse:
-    """The head of an upstream's response, and its unread body."""
-
-    status: int
-    headers: Headers
-    body: AsyncIterator[bytes]
-
-
-CountUsage: TypeAlias = Callable[[Json | None], None]
-"""Takes the usage of an upstream call, in the form of Chat Completions; None: it is not known. The numbers may be any
-that the upstream has sent: `tally.token_count` knows which can be true."""
 
 
 class EarlyCalls(Protocol):
@@ -220,22 +174,6 @@ class UpstreamTraits(Protocol):
     def top_k(self) -> bool:
         """Whether it accepts the field `top_k`, which OpenAI does not have."""
         ...
-
-
-class RelayClient(Struct, frozen=True):
-    """The client of a relayed stream.
-
-    Attributes:
-        write: takes the events of the response.
-        finish: takes the last bytes of the response, after `count` was called.
-        count: takes the usage, even after a failure.
-        note_ids: called before events with an `id` are written; comments between such events need another form.
-    """
-
-    write: Write
-    finish: Write
-    count: CountUsage
-    note_ids: Callable[[], None]
 
 
 class Upstream(Protocol):
@@ -313,20 +251,6 @@ class ClientStore(Protocol):
         ...
 
 
-class Rate(Struct, frozen=True):
-    """The requests of a client in the last 60 seconds, after one more request.
-
-    Attributes:
-        allowed: whether that request is within the limit, and is counted.
-        count: the number of requests, each counted from the beginning of its second.
-        reset: seconds until the oldest of them no longer counts, so that one more is allowed.
-    """
-
-    allowed: bool
-    count: int
-    reset: float
-
-
 class Rates(Protocol):
     """Counts the requests that clients have sent in the last 60 seconds."""
 
@@ -379,23 +303,38 @@ Caches: TypeAlias = Callable[[str, float], Results]
 """Makes a cache for a tool, given its name and the lifetime of results in seconds."""
 
 
-class Model(Struct, frozen=True):
-    """A model by the name that clients send.
+class Model(Protocol):
+    """A model by the name that clients send, for one request."""
 
-    Attributes:
-        name: the client's name for it.
-        upstream_name: the upstream's name for it.
-        tools: the server tools that it may use; None: all.
-        limits: the model's own `limits:`, which override those of the configuration.
-        hides_pictures: whether it reads notes in the place of pictures, which are for its `vision_model`.
-    """
+    @property
+    def name(self) -> str:
+        """The client's name for it."""
+        ...
 
-    name: str
-    upstream_name: str
-    upstream: Upstream
-    tools: frozenset[str] | None = None
-    limits: LimitOverrides | None = None
-    hides_pictures: bool = False
+    @property
+    def upstream_name(self) -> str:
+        """The upstream's name for it."""
+        ...
+
+    @property
+    def upstream(self) -> Upstream:
+        """Who answers."""
+        ...
+
+    @property
+    def tools(self) -> frozenset[str] | None:
+        """The server tools that it may use; None: all."""
+        ...
+
+    @property
+    def limits(self) -> LimitOverrides | None:
+        """The model's own `limits:`, which override those of the configuration."""
+        ...
+
+    @property
+    def hides_pictures(self) -> bool:
+        """Whether it reads notes in the place of pictures, which are for its `vision_model`."""
+        ...
 
 
 class Router(Protocol):
@@ -426,20 +365,6 @@ class Router(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """The state of one upstream, one tool or the shared state, for `/readyz`.
-
-    `breaker` is the state of its breaker, unless that is closed. `cause` is why a tool's breaker is open.
-    """
-
-    name: str
-    usable: bool
-    why_not: str | None = None
-    breaker: str | None = None
-    cause: Cause | None = None
-
-
 class RecentRequests(Protocol):
     """The records of the last requests, for `/debug`."""
 
@@ -457,23 +382,3 @@ MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
 
 Scrape: TypeAlias = Callable[[Callable[[], Sized]], bytes]
 """Returns all metrics in Prometheus' text format; the argument returns the tasks of the event loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Everything that the API gets from the composition root."""
-
-    config: Config
-    router: Router
-    toolset: Toolset
-    dialect: MakeDialect
-    store: ClientStore
-    budgets: Budgets
-    observe: Observer
-    clock: Clock
-    upstream_states: Callable[[], Sequence[Readiness]]
-    tool_states: Callable[[], Sequence[Readiness]]
-    state: Callable[[], Readiness]
-    is_draining: Callable[[], bool]
-    scrape: Scrape | None = None
-    recent_requests: RecentRequests | None = None

@@ -16,9 +16,9 @@ from proxy.api.endpoints import WrongMethod, state_as_json
 from proxy.app import create_app
 from proxy.config_file import parse
 from proxy.kit.breaker import BreakerState
+from proxy.kit.readiness import Readiness
 from proxy.loop.results import Cause
 from proxy.paths import OTHER_ROUTE, route_of
-from proxy.ports import Readiness
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
 

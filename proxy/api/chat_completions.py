@@ -20,11 +20,11 @@ from proxy.kit.beside import MOST_AT_ONCE, beside
 from proxy.loop.actions import Respond
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import Tally, sum_of
-from proxy.ports import Headers, RelayClient
 from proxy.turn.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, ToolCall, text_of
 from proxy.wire.patterns import ChunkPattern, pattern_of
+from proxy.wire.relayed import Headers, RelayClient
 
 _OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # if the upstream sends them
 

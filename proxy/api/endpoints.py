@@ -9,9 +9,11 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, read_body
 from proxy.api.exchange import send_bytes, send_json
+from proxy.api.ports import Ports
 from proxy.api.responses.websocket import refuse_websocket
 from proxy.kit.breaker import BreakerState
-from proxy.ports import Ports, Readiness, Scrape
+from proxy.kit.readiness import Readiness
+from proxy.ports import Scrape
 from proxy.wire.chat import Json
 from proxy.wire.errors import MethodNotAllowed, ModelNotFound, NotFound
 

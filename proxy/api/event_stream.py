@@ -7,8 +7,8 @@ from typing import Final
 from starlette.types import Scope, Send
 
 from proxy.api.exchange import CONNECTION, ClientConnection
-from proxy.ports import Headers
 from proxy.wire import sse
+from proxy.wire.relayed import Headers
 
 STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"
 """The key in a scope for a `Callable[[ProxyError], bytes]`, which gives the last bytes of a stream that fails.

@@ -19,10 +19,10 @@ import orjson
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.ports import Headers
 from proxy.wire import sse
 from proxy.wire.chat import Json
 from proxy.wire.errors import MaxDurationExceeded, ProxyError
+from proxy.wire.relayed import Headers
 
 CONNECTION: Final = "toolproxy.connection"
 """The key of the request's `ClientConnection` in the extensions of its scope."""

@@ -11,15 +11,17 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
+from proxy.api.ports import Ports
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
 from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.kit.header_names import HOP_BY_HOP
 from proxy.loop.tally import Tally
-from proxy.ports import Model, Ports, RawRequest
+from proxy.ports import Model
 from proxy.wire.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.wire.rawjson import replace_model
+from proxy.wire.relayed import RawRequest
 from proxy.wire.tokens import has_all_counts, tokens_in_text, with_estimates
 from proxy.wire.usage import credible
 

@@ -13,6 +13,7 @@ from starlette.types import Scope
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, AccessPolicy, Caller, names_for_header
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
+from proxy.api.ports import Ports
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config.model import OfferConfig, ToolEvents
 from proxy.kit import request_context
@@ -22,7 +23,7 @@ from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer
 from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
-from proxy.ports import Model, Ports
+from proxy.ports import Model
 from proxy.wire.chat import Json, ToolSpec, text_of
 from proxy.wire.search import NO_FILTERS, SearchFilters
 

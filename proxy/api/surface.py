@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.event_stream import EventStream
 from proxy.api.exchange import Work, send_bytes, while_wanted
+from proxy.api.ports import Ports
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.execution.driver import Driver
 from proxy.kit import request_context
@@ -32,8 +33,9 @@ from proxy.loop.actions import Respond
 from proxy.loop.call_context import CallContext
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of
-from proxy.ports import Audience, ExecuteTool, Headers, Ports
+from proxy.ports import Audience, ExecuteTool
 from proxy.wire import rawjson
+from proxy.wire.relayed import Headers
 from proxy.wire.usage import token_count
 
 Keep: TypeAlias = Callable[[Respond], bool]

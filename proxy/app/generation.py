@@ -16,13 +16,14 @@ from proxy.api.middleware.clients import Auth, Quota, is_limited
 from proxy.api.middleware.cors import Cors, PageGuard
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.middleware.use import UseMeter
+from proxy.api.ports import Ports
 from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
 from proxy.app.routes import error_shape, router_of
 from proxy.config.model import Config, UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
+from proxy.kit.readiness import Readiness
 from proxy.loop.results import Cause
-from proxy.ports import Ports, Readiness
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
 from proxy.tools.servers import SharedToolServer

@@ -15,10 +15,11 @@ from proxy.api.exchange import ErrorShape
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.api.passthrough import Passthrough
+from proxy.api.ports import Ports
 from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
 from proxy.api.responses.endpoint import CreateResponse
-from proxy.ports import Headers, Ports
 from proxy.wire.errors import NotFound
+from proxy.wire.relayed import Headers
 
 _OPENAI_ERRORS = ErrorShape()
 # The roots of the paths whose errors have another shape, and the header that a request needs for it; None: no header.

@@ -29,8 +29,9 @@ from proxy.config.model import (
 )
 from proxy.http.client import HttpClient
 from proxy.http.connect import causes
+from proxy.kit.no_observer import NoObserver
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
-from proxy.ports import Clock, NoObserver
+from proxy.ports import Clock
 from proxy.stores import sqlite
 from proxy.stores.shared import SharedState
 from proxy.tools.catalog import Resources, make_tool

@@ -124,5 +124,19 @@ class Use(Struct):
             setattr(self, name, min(getattr(self, name) + getattr(other, name), MOST_TOKENS))
 
 
+class Rate(Struct, frozen=True):
+    """The requests of a client in the last 60 seconds, after one more request.
+
+    Attributes:
+        allowed: whether that request is within the limit, and is counted.
+        count: the number of requests, each counted from the beginning of its second.
+        reset: seconds until the oldest of them no longer counts, so that one more is allowed.
+    """
+
+    allowed: bool
+    count: int
+    reset: float
+
+
 DAYS_KEPT = 31
 """The number of days for which a client's use is kept by model."""

@@ -13,7 +13,8 @@ from types import FrameType
 import uvicorn
 
 from proxy.api.middleware.admission import Lifecycle
-from proxy.ports import NoObserver, Observer
+from proxy.kit.no_observer import NoObserver
+from proxy.ports import Observer
 from proxy.server import systemd
 from proxy.server.protocol import BoundedProtocol
 from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD

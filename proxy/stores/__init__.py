@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from proxy.config.model import StateConfig
-from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Readiness, Results
+from proxy.kit.readiness import Readiness
+from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Results
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
 from proxy.stores.shared import SharedState

@@ -13,7 +13,9 @@ import msgspec
 from msgspec import Struct, field
 
 from proxy.config.model import StateConfig
-from proxy.ports import Clock, NoObserver, Observer, Rate
+from proxy.kit.no_observer import NoObserver
+from proxy.loop.tally import Rate
+from proxy.ports import Clock, Observer
 
 # The memory of an entry besides its value: its names and its places in the tables. Measured with 100,000 entries.
 ENTRY_BYTES = 550

@@ -13,7 +13,8 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import ClassVar, Final
 
-from proxy.ports import Clock, Observer, Readiness
+from proxy.kit.readiness import Readiness
+from proxy.ports import Clock, Observer
 
 SECONDS: Final = 1.0  # the timeout of a command; a request goes on without the shared state rather than wait longer
 LEASE_SECONDS: Final = 15.0  # how long the leases of a dead process still count

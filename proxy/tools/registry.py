@@ -14,6 +14,7 @@ import orjson
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from proxy.kit.no_observer import NoObserver
 from proxy.kit.timeouts import within
 from proxy.loop.call_context import CallContext
 from proxy.loop.offer import SEARCH
@@ -28,7 +29,7 @@ from proxy.loop.results import (
     ToolTimeout,
     ToolUnavailable,
 )
-from proxy.ports import Caches, Clock, NoObserver, Observer, Results
+from proxy.ports import Caches, Clock, Observer, Results
 from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.permitted import filters_of_call, permitted

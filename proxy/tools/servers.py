@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
-from proxy.ports import Readiness
+from proxy.kit.readiness import Readiness
 from proxy.tools.registry import Registry
 from proxy.tools.tool import Tool
 

@@ -12,9 +12,9 @@ from proxy.http.connect import reason
 from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
 from proxy.http.response import Response
-from proxy.ports import Headers
 from proxy.upstreams import failures
 from proxy.wire.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout
+from proxy.wire.relayed import Headers
 
 # Enough of an error's body to hold its message.
 MAX_ERROR_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ from proxy.http.response import MOST_AT_ONCE, Response
 from proxy.kit.beside import beside
 from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
-from proxy.ports import CountUsage, EarlyCalls, RawRequest, RawResponse, RelayClient, Show
+from proxy.ports import EarlyCalls, Show
 from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import as_stream, parse_completion
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
@@ -29,6 +29,7 @@ from proxy.upstreams.turn_reader import TurnReader
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, Turn
 from proxy.wire.errors import ProxyError, UpstreamRefused
+from proxy.wire.relayed import CountUsage, RawRequest, RawResponse, RelayClient
 from proxy.wire.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
 from proxy.wire.usage import credible
 

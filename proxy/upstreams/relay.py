@@ -11,7 +11,6 @@ import orjson
 
 from proxy.config.model import PriceConfig
 from proxy.loop.actions import CallUpstream
-from proxy.ports import Write
 from proxy.turn.assembler import NO_REASON, Assembler
 from proxy.turn.call_arguments import ScanBudget
 from proxy.upstreams.answers import COMPLETION, parse_chunk
@@ -23,6 +22,7 @@ from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, inferred_reason
 from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import ChunkPattern, only_text_field, pattern_of
+from proxy.wire.relayed import Write
 from proxy.wire.sse import DONE_DATA
 
 _CALLS = b'"tool_calls"'

@@ -19,22 +19,13 @@ from msgspec.structs import replace
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
-from proxy.ports import (
-    Clock,
-    CountUsage,
-    EarlyCalls,
-    Observer,
-    RawRequest,
-    RawResponse,
-    RelayClient,
-    Show,
-    UpstreamTraits,
-)
+from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
 from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
 from proxy.wire.chat import Json, Turn
 from proxy.wire.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, fault_of
+from proxy.wire.relayed import CountUsage, RawRequest, RawResponse, RelayClient
 
 T = TypeVar("T")
 

@@ -10,8 +10,9 @@ from msgspec import Struct
 from proxy.config.model import Config, ModelConfig, PriceConfig
 from proxy.kit import request_context
 from proxy.kit.breaker import Backoff, Breaker
+from proxy.loop.limits import LimitOverrides
 from proxy.loop.pictures import has_picture
-from proxy.ports import Clock, Headers, Model, Observer
+from proxy.ports import Clock, Observer, Upstream
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.failures import key_advice
 from proxy.upstreams.openai_compat import OpenAICompatible
@@ -19,12 +20,32 @@ from proxy.upstreams.profile import PROFILES
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 from proxy.wire.chat import Json
 from proxy.wire.errors import ModelNotFound
+from proxy.wire.relayed import Headers
 
 _WILDCARD = "*"
 # With a pattern, strangers choose the names, which are cached here and by callers. The longest real names (ARNs) have
 # some 200 characters.
 _LONGEST_NAME = 512
 _MOST_BOUND = 1000
+
+
+class RoutedModel(Struct, frozen=True):
+    """A model by the name that clients send, for one request. Implements `ports.Model`.
+
+    Attributes:
+        name: the client's name for it.
+        upstream_name: the upstream's name for it.
+        tools: the server tools that it may use; None: all.
+        limits: the model's own `limits:`, which override those of the configuration.
+        hides_pictures: whether it reads notes in the place of pictures, which are for its `vision_model`.
+    """
+
+    name: str
+    upstream_name: str
+    upstream: Upstream
+    tools: frozenset[str] | None = None
+    limits: LimitOverrides | None = None
+    hides_pictures: bool = False
 
 
 class _Client(Struct, frozen=True):
@@ -79,7 +100,7 @@ class ConfigRouter:
 
     def resolve(
         self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
-    ) -> Model:
+    ) -> RoutedModel:
         """The model of this name, for one request."""
         if len(name) > _LONGEST_NAME:
             raise ModelNotFound(f"{name[:_LONGEST_NAME]}...")
@@ -103,7 +124,7 @@ class ConfigRouter:
         retries = self._upstreams[entry.upstream].retries
         upstream = Resilient((first, *fallbacks), self._shared, retries=retries, client=str(client_name))
         tools = None if entry.tools is None else frozenset(entry.tools)
-        return Model(name, first.model, upstream, tools, entry.limits, hides_pictures=hides_pictures)
+        return RoutedModel(name, first.model, upstream, tools, entry.limits, hides_pictures=hides_pictures)
 
     def names(self) -> Sequence[str]:
         """The names of the listed models; models that match a pattern have no known names."""

@@ -9,11 +9,12 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.request import RequestResolver, take_prefix
 from proxy.api.surface import tool_headers
 from proxy.config.model import Config, OfferConfig, ServerConfig
+from proxy.kit.no_observer import NoObserver
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.prompts import PICTURES
 from proxy.loop.tally import Tally
-from proxy.ports import Model, NoObserver
 from proxy.upstreams.profile import OPENAI
+from proxy.upstreams.router import RoutedModel
 from proxy.wire.chat import ToolSpec, Turn
 
 
@@ -38,7 +39,7 @@ class Ports:
         self.specs = {spec.name: spec for spec in specs}
 
     def resolve(self, name, *, client_key, messages=(), headers=()):
-        return Model(name, name, Upstream(), limits=self.model_limits)
+        return RoutedModel(name, name, Upstream(), limits=self.model_limits)
 
 
 class Requests:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from proxy.kit.breaker import Backoff, Breaker
 from proxy.loop.actions import CallUpstream
-from proxy.ports import RelayClient
 from proxy.upstreams.failures import retry_after
 from proxy.upstreams.profile import GLM, GPT_OSS
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
@@ -19,6 +18,7 @@ from proxy.wire.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from proxy.wire.relayed import RelayClient
 
 CALL = CallUpstream({"stream": True}, number=1)
 NOON = datetime(2026, 10, 21, 12, tzinfo=UTC).timestamp()  # what the wall clock says

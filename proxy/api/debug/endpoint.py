@@ -19,7 +19,8 @@ from proxy.api.debug.request import request_page
 from proxy.api.debug.requests import FILTERS, list_page, matches
 from proxy.api.exchange import send_bytes
 from proxy.api.middleware.cors import LOCAL_HOST
-from proxy.ports import Ports, RecentRequests
+from proxy.api.ports import Ports
+from proxy.ports import RecentRequests
 from proxy.wire.chat import Json
 from proxy.wire.errors import AdminOnly, NotFound
 

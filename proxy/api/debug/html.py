@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from proxy.ports import Headers
+from proxy.wire.relayed import Headers
 
 _HERE: Final = Path(__file__).parent
 STYLE: Final = (_HERE / "page.css").read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ from proxy.api.debug.endpoint import may_read, send_page, wants_json
 from proxy.api.debug.html import Html, page, tag
 from proxy.api.exchange import send_json
 from proxy.api.middleware.use import ANYONE, kinds_of
+from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.loop.tally import DAYS_KEPT, Use
-from proxy.ports import Ports
 from proxy.wire.chat import Json
 from proxy.wire.errors import AdminOnly
 

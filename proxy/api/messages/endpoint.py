@@ -25,6 +25,7 @@ from proxy.api.messages.signatures import Signatures
 from proxy.api.messages.stream import MessageHead, MessageStream
 from proxy.api.messages.tools import MessageTools, hosted_names, read_tools, with_settings
 from proxy.api.messages.usage import usage_of
+from proxy.api.ports import Ports
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, sealing_keys, size_opened
@@ -33,11 +34,12 @@ from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns, as_json
-from proxy.ports import Audience, Headers, Ports
+from proxy.ports import Audience
 from proxy.turn.asked_json import demands_json
 from proxy.turn.carried import carries
 from proxy.wire import rawjson
 from proxy.wire.chat import Json, name_of
+from proxy.wire.relayed import Headers
 from proxy.wire.tokens import count_tokens
 
 

@@ -22,8 +22,9 @@ from proxy.api.responses.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context
 from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
-from proxy.ports import Headers, Leases, Rates
+from proxy.ports import Leases, Rates
 from proxy.wire.errors import InvalidApiKey, ProxyError, RateLimitExceeded
+from proxy.wire.relayed import Headers
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)

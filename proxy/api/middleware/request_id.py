@@ -14,8 +14,9 @@ from proxy.api.exchange import ClientLeft, ErrorShape, send_json
 from proxy.kit import request_context
 from proxy.kit.timeouts import elapsed
 from proxy.paths import OPEN_PATHS
-from proxy.ports import Clock, Headers, Observer
+from proxy.ports import Clock, Observer
 from proxy.wire.errors import CLIENT_CLOSED_REQUEST, InternalError, ModelNotFound, ProxyError, Stopping
+from proxy.wire.relayed import Headers
 
 _ERROR_SECONDS = 2.0
 _LONGEST_LOGGED = 100  # characters of the name of an unknown model

@@ -11,11 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.api.calendar import Period, day_of, period_of
+from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.kit import request_context
 from proxy.loop.tally import Use
 from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
-from proxy.ports import Ports
 from proxy.wire.errors import BudgetExceeded
 
 ANYONE = "anyone"

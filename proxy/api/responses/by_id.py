@@ -11,8 +11,8 @@ from proxy.api.access import CALLER
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE
 from proxy.api.exchange import send_json
+from proxy.api.ports import Ports
 from proxy.api.responses.stored import ResponseStore
-from proxy.ports import Ports
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 

@@ -14,6 +14,7 @@ from proxy.api.body_memory import SHARE, Share
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.fold import Unstreamed
+from proxy.api.ports import Ports
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.encrypted_content import Seal
@@ -29,11 +30,12 @@ from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import storable
 from proxy.loop.offer import SEARCH
-from proxy.ports import Audience, Headers, Ports, Toolset
+from proxy.ports import Audience, Toolset
 from proxy.turn.carried import carries
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 from proxy.wire.errors import PreviousResponseNotFound, ProxyError
+from proxy.wire.relayed import Headers
 
 
 class CreateResponse(CheckingSurface):

@@ -7,7 +7,8 @@ client's sorted set, with the end of its lease as the score.
 from collections.abc import Collection
 from typing import Final
 
-from proxy.ports import Clock, Rate, Rates
+from proxy.loop.tally import Rate
+from proxy.ports import Clock, Rates
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.config.model import StateConfig
-from proxy.loop.tally import Use
-from proxy.ports import Budgets, ClientStore, Clock, Rate, Rates, Results
+from proxy.loop.tally import Rate, Use
+from proxy.ports import Budgets, ClientStore, Clock, Rates, Results
 from proxy.stores.budgets import first_day_kept, periods_of, total
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable

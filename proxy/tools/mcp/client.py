@@ -35,8 +35,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from proxy.config.model import McpConfig
 from proxy.kit.breaker import Backoff
+from proxy.kit.readiness import Readiness
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
-from proxy.ports import Clock, Observer, Readiness
+from proxy.ports import Clock, Observer
 from proxy.tools.mcp.content import is_malformed, is_repeatable, output_of, tool_of
 from proxy.tools.mcp.mending import MOST_TOOLS
 from proxy.tools.mcp.questions import question_in, question_of_error

@@ -1,0 +1,28 @@
+"""What the API gets from the composition root."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from proxy.config.model import Config
+from proxy.kit.readiness import Readiness
+from proxy.ports import Budgets, ClientStore, Clock, MakeDialect, Observer, RecentRequests, Router, Scrape, Toolset
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything that the API gets from the composition root."""
+
+    config: Config
+    router: Router
+    toolset: Toolset
+    dialect: MakeDialect
+    store: ClientStore
+    budgets: Budgets
+    observe: Observer
+    clock: Clock
+    upstream_states: Callable[[], Sequence[Readiness]]
+    tool_states: Callable[[], Sequence[Readiness]]
+    state: Callable[[], Readiness]
+    is_draining: Callable[[], bool]
+    scrape: Scrape | None = None
+    recent_requests: RecentRequests | None = None
