@@ -1,11 +1,12 @@
 """Turns the tools of an MCP server into our tools, and its results into text for a chat model. Pure.
 
-All input comes from the server: names are adapted, schemas are completed or refused, and the length of results is
-limited.
+All input comes from the server: names are adapted, schemas are completed or refused, descriptions are cut and hide
+nothing, and the length of results is limited.
 """
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 from mcp_types import (
@@ -22,6 +23,7 @@ from mcp_types import (
 )
 from mcp_types import Tool as ListedTool
 
+from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
 from proxy.tools.mcp.mending import MALFORMED
 from proxy.tools.tool import RunTool, Tool
@@ -30,9 +32,18 @@ from proxy.wire.chat import Json
 # The limit for joining texts; `limits.max_result_bytes` later cuts the result for the model.
 MOST_CHARACTERS = 4 * 1024 * 1024
 _LONGEST_NAME = 64
-_LONGEST_DESCRIPTION = 4096
+_LONGEST_DESCRIPTION = 2048
 _LONGEST_LABEL = 200
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_DESCRIBING = ("description", "title", "$comment")  # keywords of JSON Schema with words for whoever reads the schema
+_VALUES = ("const", "default", "enum", "examples")  # keywords whose values are a call's, whatever keys they have
+_BY_NAME = (
+    "properties",
+    "patternProperties",
+    "$defs",
+    "definitions",
+    "dependentSchemas",
+)  # hold a schema for each name
 
 
 def is_malformed(listed: ListedTool) -> bool:
@@ -52,16 +63,15 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> To
         raise ValueError(f"it is malformed: {why}")
     hints = listed.annotations or ToolAnnotations()
     description = listed.description or listed.title or hints.title or ""
-    tool = Tool(
+    _check_writable([description, listed.input_schema])
+    return Tool(
         name=_NOT_IN_NAMES.sub("_", prefix + listed.name)[:_LONGEST_NAME],
-        description=description[:_LONGEST_DESCRIPTION],
-        parameters=_schema_of_an_object(listed.input_schema),
+        description=_shown(description),
+        parameters=_shown_schema(_schema_of_an_object(listed.input_schema)),
         run=run,
         eager=hints.read_only_hint is True,
         origin=origin,
     )
-    _check_writable(tool)
-    return tool
 
 
 def is_repeatable(listed: ListedTool) -> bool:
@@ -86,12 +96,36 @@ def _schema_of_an_object(schema: Json) -> Json:
     return {"properties": {}, **schema, "type": "object"}
 
 
-def _check_writable(tool: Tool) -> None:
+def _check_writable(definition: Any) -> None:
     """Raise `ValueError` for a definition that is not valid JSON, because every request that offers it would fail."""
     try:
-        orjson.dumps(tool.definition())
+        orjson.dumps(definition)
     except (orjson.JSONEncodeError, RecursionError) as exc:
         raise ValueError(f"it cannot be written as JSON: {exc}") from exc
+
+
+def _shown(description: str) -> str:
+    """A description as a model may read it: people who look at it see all of it."""
+    return INVISIBLE.sub("", description)[:_LONGEST_DESCRIPTION]
+
+
+def _shown_schema(schema: Any) -> Any:
+    """A schema whose descriptions are fit to be read, with everything else as it is."""
+    match schema:
+        case dict():
+            return {key: _shown_keyword(key, value) for key, value in schema.items()}
+        case list():
+            return [_shown_schema(item) for item in schema]
+        case _:
+            return schema
+
+
+def _shown_keyword(key: str, value: Any) -> Any:
+    if key in _BY_NAME and isinstance(value, dict):
+        return {name: _shown_schema(schema) for name, schema in value.items()}
+    if isinstance(value, str):
+        return _shown(value) if key in _DESCRIBING else value
+    return value if key in _VALUES else _shown_schema(value)
 
 
 def _joined(texts: Iterator[str]) -> str:

@@ -63,8 +63,29 @@ def test_a_tool_that_no_request_could_hold_is_refused(fields):
 def test_a_description_is_found_where_the_server_put_it_and_is_of_bounded_length():
     assert made(title="A title").description == "A title"
     assert made(annotations=ToolAnnotations(title="A hint")).description == "A hint"
-    assert len(made(description="x" * 10_000).description) == 4096
+    assert len(made(description="x" * 10_000).description) == 2048
     assert made().description == ""
+
+
+def test_invisible_characters_are_taken_out_of_descriptions_and_nothing_else_of_a_schema_is_changed():
+    hidden = "seen\u200b \U000e0041\U000e0042\u202ethis"
+    schema = {
+        "title": hidden,
+        "properties": {
+            "default": {"type": "string", "description": hidden, "default": hidden, "enum": [hidden, "b"]},
+            "list": {"items": [{"description": "x" * 3000}], "const": {"description": hidden}},
+            "title": {"anyOf": [{"$comment": hidden}, True]},
+        },
+        "$defs": {"description": {"description": hidden}},
+    }
+    tool = made(description=hidden, input_schema=schema)
+    assert tool.description == "seen this"
+    properties = tool.parameters["properties"]
+    assert tool.parameters["title"] == tool.parameters["$defs"]["description"]["description"] == "seen this"
+    assert properties["default"] == {**schema["properties"]["default"], "description": "seen this"}
+    assert properties["list"]["items"] == [{"description": "x" * 2048}]
+    assert properties["list"]["const"] == {"description": hidden}
+    assert properties["title"] == {"anyOf": [{"$comment": "seen this"}, True]}
 
 
 @pytest.mark.parametrize(
