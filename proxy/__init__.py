@@ -1,7 +1,7 @@
 """An OpenAI-compatible reverse proxy that runs tools transparently.
 
 It exports the names that are needed to write a tool: `Tool`, `ToolOutput`, `SearchFilters`, and the errors that a
-tool may raise.
+tool may raise; and `Refuse`, for a check on the results of tools.
 """
 
 from importlib import import_module
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
+    from proxy.tools.check import Refuse
     from proxy.tools.tool import Tool
     from proxy.wire.search import SearchFilters
 
 __version__ = "0.1.0"
-__all__ = ["SearchFilters", "Tool", "ToolError", "ToolOutput", "ToolUnavailable"]
+__all__ = ["Refuse", "SearchFilters", "Tool", "ToolError", "ToolOutput", "ToolUnavailable"]
 
 _DEFINED_IN = {
+    "Refuse": "proxy.tools.check",
     "SearchFilters": "proxy.wire.search",
     "Tool": "proxy.tools.tool",
     "ToolError": "proxy.loop.results",

@@ -157,6 +157,12 @@ class UnsupportedContent(ToolError):
     outcome = "unsupported_content_type"
 
 
+class ResultRefused(ToolError):
+    """The operator's check does not let the result pass, or could not be made."""
+
+    outcome = "refused"
+
+
 class InvalidArguments(ToolError):
     """The model's arguments are not a JSON object, or do not fit the tool's schema."""
 

@@ -104,6 +104,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "tool.failed": Event(_WARNING, "A tool call failed; the model is given the reason."),
     "tool.crashed": Event(_ERROR, "A bug in a tool, with its traceback; the model is given an error message."),
     "tool.abandoned": Event(_INFO, "A tool call was cancelled because its result is no longer needed."),
+    "tool.checked": Event(
+        _INFO,
+        "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed` (`why` has the "
+        "reason), in which case the result is refused as well.",
+    ),
     "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called."),
     "tool.retried": Event(_WARNING, "A tool call failed for a reason that may be temporary; it is repeated."),
     "tool.breaker_opened": Event(

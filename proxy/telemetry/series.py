@@ -143,6 +143,9 @@ class Series:
         self.tool_calls = self._counter("tool_calls", "Tool calls by outcome", ["tool", "outcome"])
         self.tool_seconds = self._seconds("tool_seconds", "Seconds per tool call, failed calls included", ["tool"])
         self.tool_cache_hits = self._counter("tool_cache_hits", "Tool calls answered from the cache", ["tool"])
+        self.tool_checks = self._counter(
+            "tool_checks", "Results judged by a tool's check, by outcome", ["tool", "outcome"]
+        )
         self.tool_retries = self._counter("tool_retries", "Retries of tool calls", ["tool"])
         self.tool_breaker_openings = self._counter(
             "tool_breaker_openings", "Times that a tool's circuit breaker opened", ["tool"]

@@ -7,6 +7,7 @@ retried; at last the fallback is called.
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
 from types import MappingProxyType
 
@@ -15,7 +16,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from proxy.kit.no_observer import NoObserver
-from proxy.kit.timeouts import within
+from proxy.kit.timeouts import elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import NO_SUCH_TOOL
@@ -24,6 +25,7 @@ from proxy.loop.results import (
     InvalidArguments,
     NotConfigured,
     NotUnderstood,
+    ResultRefused,
     ToolError,
     ToolOutput,
     ToolTimeout,
@@ -32,6 +34,7 @@ from proxy.loop.results import (
 from proxy.ports import Caches, Clock, Observer, Results
 from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
+from proxy.tools.check import Check, replaced
 from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
 from proxy.tools.schema import schema_fault, schema_of
@@ -53,6 +56,7 @@ class Registry:
         observe: gets the events of retries, fallbacks, cache hits and circuit breakers.
         caches: makes the caches of the tools that have one; None: in this process.
         states: tool name -> its state under the configuration before.
+        check: checks the results of all tools that have no check of their own; None: nothing does.
 
     Attributes:
         specs: name -> tool as a model sees it. A new mapping whenever something has changed.
@@ -70,6 +74,7 @@ class Registry:
         observe: Observer = NoObserver(),  # noqa: B008 - it has no state
         caches: Caches | None = None,
         states: Mapping[str, ToolState] = MappingProxyType({}),
+        check: Check | None = None,
     ) -> None:
         self.specs: Mapping[str, ToolSpec] = {}
         self.names: frozenset[str] = frozenset()
@@ -77,6 +82,7 @@ class Registry:
         self._caches = caches or local_caches(clock)
         self._observe = observe
         self._states = {**states}
+        self._check = check
         self._entries: dict[str, _Entry] = {}
         self._groups: dict[str, list[str]] = {}
         self._reading = asyncio.Lock()
@@ -181,18 +187,20 @@ class Registry:
         for tried, following in zip_longest(chain, chain[1:]):
             is_search = tried.tool.searches or entry.tool.searches
             seconds = min(tried.tool.timeout or context.default_timeout, context.max_timeout)
-            attempt = _Attempt(tried, context.scope, filters, has_fallback=following is not None)
+            # A fallback is checked as the tool that it stands in for, unless it has a check of its own.
+            check = tried.tool.check or entry.tool.check or self._check
+            attempt = _Attempt(tried, context.scope, filters, check, seconds, following is not None)
             try:
-                return await self._answer(attempt, call, seconds, is_search=is_search)
+                return await self._answer(attempt, call, is_search=is_search)
             except ToolError as exc:
-                if following is None or isinstance(exc, (InvalidArguments, NotUnderstood)):
+                if following is None or isinstance(exc, (InvalidArguments, NotUnderstood, ResultRefused)):
                     raise
                 if not isinstance(exc, NotConfigured):  # known since the start, so there is no event
                     names = {"tool": tried.tool.name, "to": following.tool.name}
                     self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
         raise AssertionError("the last tool of a chain returns or raises")
 
-    async def _answer(self, attempt: "_Attempt", call: ToolCall, seconds: float, *, is_search: bool) -> ToolOutput:
+    async def _answer(self, attempt: "_Attempt", call: ToolCall, *, is_search: bool) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit."""
         tool = attempt.entry.tool
         if len(call.arguments) > _LONG_ARGUMENTS:
@@ -204,15 +212,17 @@ class Registry:
         if is_search:
             attempt.filters = filters_of_call(attempt.filters, arguments, tool.parameters)
         try:
-            if attempt.entry.state.cache is None:
-                output = await within(seconds, self._run(attempt, arguments))
-            else:
-                async with asyncio.timeout(seconds):
+            if attempt.entry.state.cache is not None:
+                async with asyncio.timeout(attempt.seconds_with_check):
                     output = await self._cached(attempt, attempt.entry.state.cache, arguments)
+            elif attempt.check is None:
+                output = await within(attempt.seconds, self._run(attempt, arguments))
+            else:
+                output = await self._checked(attempt, attempt.check, arguments)
         except TimeoutError as exc:
             if attempt.was_begun:  # not if it has only waited for a slot, or for an equal call
                 self._failed(attempt, None)
-            raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
+            raise ToolTimeout(f"The tool gave no answer within {attempt.seconds:g} seconds.") from exc
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
         if attempt.filters is NO_FILTERS or not attempt.filters.has_rules:
@@ -226,15 +236,40 @@ class Registry:
         async def run() -> ToolOutput:
             nonlocal was_run
             was_run = True
-            return await self._run(attempt, arguments)
+            if attempt.check is None:
+                return await self._run(attempt, arguments)
+            return await self._checked(attempt, attempt.check, arguments)
 
         asked = [arguments, attempt.filters] if tool.run_filtered and attempt.filters != NO_FILTERS else arguments
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
-        output = await cache.get_or_run(f"{attempt.scope}\n{tool.version}\n{key}", run)
+        version = tool.version if attempt.check is None else f"{tool.version} {attempt.check.version}"
+        output = await cache.get_or_run(f"{attempt.scope}\n{version}\n{key}", run)
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=tool.name)
         return output if output.cost is None else replace(output, cost=0)
+
+    async def _checked(self, attempt: "_Attempt", check: Check, arguments: Json) -> ToolOutput:
+        """The output of the tool as its check lets it pass. What a tool says of its failure is checked as well."""
+        try:
+            output = await within(attempt.seconds, self._run(attempt, arguments))
+        except ToolError as exc:
+            if not attempt.was_begun or isinstance(exc, InvalidArguments):  # in our own words
+                raise
+            exc.args = (await self._passed(attempt, check, arguments, str(exc)),)
+            raise
+        text = await self._passed(attempt, check, arguments, output.text)
+        return output if text == output.text else replaced(output, text)
+
+    async def _passed(self, attempt: "_Attempt", check: Check, arguments: Json, text: str) -> str:
+        """The text of a tool, or the text that its check puts in its place. Raises `ResultRefused`."""
+        began, tool = self._clock.monotonic(), attempt.entry.tool.name
+        verdict = await check.verdict(tool, arguments, text)
+        fields = {"outcome": verdict.outcome, "why": verdict.why, "seconds": elapsed(began, self._clock.monotonic())}
+        self._observe("tool.checked", tool=tool, **fields)
+        if verdict.passed is None:
+            raise ResultRefused(verdict.told, why=verdict.why)
+        return verdict.passed
 
     async def _run(self, attempt: "_Attempt", arguments: Json) -> ToolOutput:
         """Call the tool once it has a slot, unless its circuit breaker is open, for which the outcome counts once."""
@@ -298,15 +333,29 @@ class _Entry:
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
 
 
+@dataclass(slots=True)
 class _Attempt:
-    """One tool's turn at a call, within the `filters` of the request and the call; another tool may answer if it fails.
+    """One tool's turn at a call; another tool may answer if it fails.
 
-    `was_begun`: the tool itself was called.
+    Attributes:
+        entry: the tool.
+        scope: the caller.
+        filters: those of the request and the call.
+        check: the check of the result; None: there is none.
+        seconds: how long the tool may take; its check has time of its own.
+        has_fallback: whether another tool is tried next.
+        was_begun: whether the tool itself was called.
     """
 
-    def __init__(self, entry: _Entry, scope: str, filters: SearchFilters, *, has_fallback: bool) -> None:
-        self.entry = entry
-        self.scope = scope
-        self.filters = filters
-        self.has_fallback = has_fallback
-        self.was_begun = False
+    entry: _Entry
+    scope: str
+    filters: SearchFilters
+    check: Check | None
+    seconds: float
+    has_fallback: bool
+    was_begun: bool = False
+
+    @property
+    def seconds_with_check(self) -> float:
+        """How long the call may take, its check included."""
+        return self.seconds if self.check is None else self.seconds + self.check.timeout

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolOutput
+from proxy.tools.check import Check
 from proxy.tools.python.function import Function
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.search import SearchFilters
@@ -48,6 +49,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
             that reads pages of many sites depends on none.
         price: the price of a successful call that is not from the cache, for `usage.cost`; None: not counted.
         origin: where the tool comes from, for `toolproxy check`.
+        check: sees each result before it is cached or shown; None: as the configuration has it for all tools.
         version: differs between configurations of the same tool, which do not share cached results.
 
     Raises:
@@ -66,6 +68,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     one_service: bool = True
     price: float | None = None
     origin: str = "built in"
+    check: Check | None = None
     version: str = ""
 
     def __post_init__(self) -> None:

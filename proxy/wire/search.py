@@ -57,6 +57,12 @@ class SearchHit(Struct, frozen=True):
     is_page: bool = False
     address: str | None = None
 
+    @property
+    def where(self) -> str:
+        """Its site and day, as the model reads them on a line of their own; empty if neither is known."""
+        dated = self.published or (f"updated {self.updated}" if self.updated else "")
+        return " - ".join(filter(None, (self.site, dated)))
+
 
 class SearchFilters(Struct, frozen=True):
     """The demands of a request on its searches.

@@ -37,13 +37,7 @@ _LONGEST_LABEL = 200
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _DESCRIBING = ("description", "title", "$comment")  # keywords of JSON Schema with words for whoever reads the schema
 _VALUES = ("const", "default", "enum", "examples")  # keywords whose values are a call's, whatever keys they have
-_BY_NAME = (
-    "properties",
-    "patternProperties",
-    "$defs",
-    "definitions",
-    "dependentSchemas",
-)  # hold a schema for each name
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # schemas by name
 
 
 def is_malformed(listed: ListedTool) -> bool:

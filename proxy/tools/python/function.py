@@ -58,29 +58,51 @@ class Function:
         self.name = _name_of(function)
         self.description = _description_of(function)
         self.parameters = parameters
-        self._function = function
-        self._threads = None if _is_async(function) else DaemonThreads("toolproxy-tool", most=MOST_THREADS)
+        self._callee = Callee(function, thread_name="toolproxy-tool")
 
     async def run(self, arguments: Json) -> str | ToolOutput:
         """Call the function; the returned text or `ToolOutput`, or another returned value as JSON.
 
         Raises:
             InvalidArguments: the arguments cannot be converted to the types of the hints.
-            RuntimeError: the function raised an exception that would end the process, or would look like a timeout or
-                a cancellation by the proxy.
+            RuntimeError: as `Callee.call`.
             ToolUnavailable: too many earlier calls have not ended yet.
         """
         if self._struct is not None:
             arguments = _typed(arguments, self._struct)
-        work = partial(self._function, **arguments)
         try:
-            result = work() if self._threads is None else await self._threads.run(work, queue=False)
-            if inspect.isawaitable(result):
-                result = await result
+            result = await self._callee.call(**arguments)
         except ThreadsBusy as exc:
             raise ToolUnavailable(
                 "Earlier calls of this tool have not ended yet; it takes no further ones now."
             ) from exc
+        return result if isinstance(result, (str, ToolOutput)) else _as_json(result)
+
+
+class Callee:
+    """A function of the operator's, as it is called: an async one in the event loop, any other in a thread.
+
+    Args:
+        function: the function.
+        thread_name: the name of its threads.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, thread_name: str) -> None:
+        self._function = function
+        self._threads = None if _is_async(function) else DaemonThreads(thread_name, most=MOST_THREADS)
+
+    async def call(self, /, *arguments: Any, **named: Any) -> Any:
+        """The returned value.
+
+        Raises:
+            RuntimeError: the function raised an exception that would end the process, or would look like a timeout or
+                a cancellation by the proxy.
+            ThreadsBusy: too many earlier calls have not ended yet.
+        """
+        work = partial(self._function, *arguments, **named)
+        try:
+            result = work() if self._threads is None else await self._threads.run(work, queue=False)
+            return await result if inspect.isawaitable(result) else result
         except (SystemExit, KeyboardInterrupt, TimeoutError) as exc:
             raise RuntimeError(f"the function raised {type(exc).__name__}") from exc
         except asyncio.CancelledError as exc:
@@ -88,7 +110,6 @@ class Function:
             if task is not None and task.cancelling():
                 raise
             raise RuntimeError("the function was cancelled by itself") from exc
-        return result if isinstance(result, (str, ToolOutput)) else _as_json(result)
 
 
 def _as_json(result: object) -> str:

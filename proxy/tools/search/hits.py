@@ -105,10 +105,8 @@ def output_of(
     for found in hits:
         is_too_long = len(found.text) > most_characters
         hit = replace(found, text=_cut(found.text, most_characters)) if is_too_long else found
-        dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
-        where = " - ".join(filter(None, (hit.site, dated)))
         # Without a number, which gpt-oss would take for a page of a browser that it may not have.
-        blocks.append("\n".join(filter(None, (hit.title, hit.url, where, hit.text))))
+        blocks.append("\n".join(filter(None, (hit.title, hit.url, hit.where, hit.text))))
         shown.append(hit)
         sources[hit.url] = hit.title
     if answer and answer_url:
