@@ -30,7 +30,7 @@ tools:
 limits: {{max_tool_calls: 4, max_turns: 4}}
 {more}
 """
-EXAMPLES = 100
+EXAMPLES = 500
 TEXTS = [
     "",
     "Hello",
