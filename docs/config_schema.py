@@ -2,8 +2,8 @@
 
     python docs/config_schema.py        # what `make docs` runs
 
-Keys, types, ranges and defaults are those of the classes of `proxy/config/model.py`, and descriptions the comments that
-`docs/configuration.md` has too. Rules across keys are left to `toolproxy check`.
+Keys, types, ranges and defaults are those of the classes in `proxy/config/model.py` and `proxy/tools/kinds/`, and
+descriptions the comments that `docs/configuration.md` has too. Rules across keys are left to `toolproxy check`.
 """
 
 import types
@@ -18,6 +18,7 @@ import reference
 from proxy.config import model as c
 from proxy.config.messages import VARIABLE
 from proxy.loop.limits import LimitOverrides, Limits
+from proxy.tools.kinds import KINDS
 from proxy.tools.search.description import Description, shipped
 
 Schema: typing.TypeAlias = dict[str, Any]
@@ -137,12 +138,13 @@ def _defined(name: str, definitions: Schema, make: Callable[[], Schema]) -> Sche
 def _tool(definitions: Schema) -> Schema:
     """An entry of `tools:`: one of the types, or one with a variable as its type, whose keys cannot be told."""
     definitions["ToolConfig"] = _mapping(c.ToolConfig, definitions)
-    for name, kind in c.TOOL_TYPES.items():
+    types_ = {name: kind.config for name, kind in KINDS.items()}
+    for name, kind in types_.items():
         made = _mapping(kind, definitions)
         made["properties"] = {"type": {"description": made["description"], "const": name}, **made["properties"]}
         made["required"] = ["type", *made.get("required", ())]
         definitions[kind.__name__] = made
-    known = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in c.TOOL_TYPES.values()]
+    known = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in types_.values()]
     return {"oneOf": [*known, {"type": "object", "properties": {"type": _VARIABLE}, "required": ["type"]}]}
 
 

@@ -24,6 +24,7 @@ from proxy.config import model as c  # noqa: E402
 from proxy.loop import limits  # noqa: E402
 from proxy.telemetry.events import EVENTS  # noqa: E402
 from proxy.telemetry.series import Series  # noqa: E402
+from proxy.tools.kinds import KINDS  # noqa: E402
 from proxy.tools.search import description  # noqa: E402
 
 NOT_IN_FILE = "not in the file"
@@ -34,7 +35,7 @@ _SECTIONS = (
     ("upstreams.NAME", c.UpstreamConfig),
     ("models.NAME", c.ModelConfig),
     ("tools.NAME", c.ToolConfig),
-    *((f"tools.NAME, type: {name}", kind) for name, kind in c.TOOL_TYPES.items()),
+    *((f"tools.NAME, type: {name}", kind.config) for name, kind in KINDS.items()),
     ("offer", c.OfferConfig),
     ("limits", c.Limits),
     ("state", c.StateConfig),
@@ -80,7 +81,7 @@ def configuration() -> str:
 def descriptions() -> dict[tuple[str, str], str]:
     """The comment after every field of the configuration, or on the line before it, by class and field."""
     found = {}
-    for module in (c, limits, description):
+    for module in (c, limits, description, *(sys.modules[kind.config.__module__] for kind in KINDS.values())):
         source = Path(module.__file__).read_text(encoding="utf-8")
         lines = source.splitlines()
         for made in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):

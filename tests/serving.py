@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from proxy.app import create_app
+from proxy.app.configuration import parse
 from proxy.config.model import Config
-from proxy.config_file import parse
 from proxy.server.listener import address_of, listen
 from proxy.server.process import uvicorn_config
 from tests.fakes import FakeUpstream

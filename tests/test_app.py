@@ -10,9 +10,9 @@ import pytest
 from proxy.api.exchange import ErrorShape
 from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.app.application import create_app
+from proxy.app.configuration import parse
 from proxy.app.routes import error_shape
 from proxy.config.model import TelemetryConfig
-from proxy.config_file import parse
 from proxy.telemetry import log
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
+from proxy.app.configuration import parse
 from proxy.commands import cli
 from proxy.commands.overview import describe
-from proxy.config_file import parse
 from tests.test_cli import toolproxy
 
 ANYONE = (

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy import config_file
-from proxy.config.model import Config, SerperConfig
+from proxy.app import configuration
+from proxy.app.configuration import load
+from proxy.config.model import Config
 from proxy.config.redaction import secrets_of
-from proxy.config_file import load
 from proxy.wire.errors import ConfigurationError
 from tests import hostile, schema
 
@@ -23,7 +23,7 @@ UP = "upstreams: {up: {base_url: 'http://u/v1', api_key: k}}\n"
 def parse(text, environ):
     """What the program makes of a configuration; the schema has to agree with it."""
     try:
-        config = config_file.parse(text, environ)
+        config = configuration.parse(text, environ)
     except ConfigurationError as exc:
         schema.agree(text, exc.faults)
         raise
@@ -53,7 +53,7 @@ def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
     keys = dict.fromkeys(("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY"), "k")
     full = load(SHIPPED, {**keys, "TOOLPROXY_ADMIN_KEY": "a"})
     assert list(full.upstreams) == ["zai", "gmi"]
-    assert isinstance(full.tools["web_search"], SerperConfig)
+    assert full.tools["web_search"].type == "serper"
     assert full.clients[0].key == "k"
     assert full.disabled == {}
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from proxy.config import model as c
+from proxy.tools.kinds import KINDS
 from tests.schema import ROOT, SCHEMA, is_valid
 from tests.test_cli import toolproxy
 
@@ -85,11 +86,11 @@ telemetry: {log_level: "${A}", otlp_endpoint: "${A}"}
     assert not is_valid("server: {port: '${A'}")
 
 
-@pytest.mark.parametrize("name", c.TOOL_TYPES)
+@pytest.mark.parametrize("name", KINDS)
 def test_the_type_of_a_tool_determines_its_keys(name):
     union = SCHEMA["properties"]["tools"]["additionalProperties"]["oneOf"]
     (made,) = [found for one in union if "$ref" in one and _type_of(found := _resolved(one)) == name]
-    assert set(made["properties"]) == {"type", *c.TOOL_TYPES[name].__struct_fields__} - {"secrets"}
+    assert set(made["properties"]) == {"type", *KINDS[name].config.__struct_fields__} - {"secrets"}
     assert made["additionalProperties"] is False
 
 

@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.telemetry.series import Series
 from tests.fronts import found
 

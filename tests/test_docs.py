@@ -13,7 +13,7 @@ import pytest
 
 from proxy import Tool
 from proxy.api.responses import stream
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.loop.fence import unfenced
 from tests.fakes import FakeUpstream, streamed, whole
 from tests.serving import CONFIG, proxy_of

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from proxy.app.configuration import load
 from proxy.commands.cli import main
 from proxy.config.redaction import secrets_of
-from proxy.config_file import load
 from proxy.server.reload import Trigger
 from proxy.wire.errors import ConfigurationError
 from tests.serving import CONFIG

@@ -1,9 +1,9 @@
 import pytest
 
+from proxy.app.configuration import parse
 from proxy.config.redaction import secrets_of
-from proxy.config_file import parse
 from proxy.kit.header_names import HOP_BY_HOP, SECRET_NAME, WRITTEN_BY_US
-from proxy.tools.http.api import secrets_in
+from proxy.tools.kinds.http.api import secrets_in
 
 ENTRY = "tools: {{t: {{type: http, description: d, parameters: {{}}, url: 'http://h/', headers: {{{name}: {value}}}}}}}"
 

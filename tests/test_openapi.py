@@ -14,7 +14,7 @@ from starlette.routing import Router
 
 from proxy.api.endpoints import WrongMethod, state_as_json
 from proxy.app import create_app
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.kit.breaker import BreakerState
 from proxy.kit.readiness import Readiness
 from proxy.loop.results import Cause

@@ -10,10 +10,10 @@ import pytest
 import trustme
 
 from proxy import app
+from proxy.app.configuration import parse
 from proxy.commands import cli
 from proxy.commands.probe import Means, probe
 from proxy.config.model import place_of
-from proxy.config_file import parse
 from tests.free_port import free_port
 from tests.redis_server import RedisServer
 

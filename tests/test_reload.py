@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from proxy.app import create_app
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.server.reload import FileWatch, Reloads, Trigger, keep_fixed
 from tests.fakes import FakeUpstream, chunk, stream, whole
 from tests.serving import CONFIG, serving

@@ -11,10 +11,10 @@ import pytest
 import structlog
 
 from proxy.app import create_app, origins_of
+from proxy.app.configuration import parse
 from proxy.commands import overview
 from proxy.config.model import TelemetryConfig
 from proxy.config.redaction import secrets_of
-from proxy.config_file import parse
 from proxy.telemetry import log
 from proxy.tools.tool import Tool
 from proxy.wire.errors import ConfigurationError

@@ -14,7 +14,8 @@ from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
 from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
-from proxy.tools.catalog import Resources, tools_of
+from proxy.tools.catalog import tools_of
+from proxy.tools.kind import Resources
 from proxy.tools.registry import Registry
 from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool

@@ -36,7 +36,7 @@ def create_app(
     """The proxy as an ASGI application: its own middleware around Starlette's router.
 
     Args:
-        config: the configuration, as `config_file.load` reads it.
+        config: the configuration, as `config.reading.load` reads it.
         tools: further tools, besides those of the configuration.
         transport: carries all requests to upstreams and tools; None: each has its own transport.
         clock: the clock; tests pass one that they control.

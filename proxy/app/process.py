@@ -16,7 +16,7 @@ from proxy.config.redaction import secrets_of
 from proxy.ports import Clock
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
-from proxy.tools.catalog import Resources
+from proxy.tools.kind import Resources
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
 from proxy.wire.errors import ConfigurationError

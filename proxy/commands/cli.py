@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from proxy import __version__, config_file, config_warnings
+from proxy import __version__
 from proxy.config import env_file
 from proxy.config.messages import PATTERNS
 from proxy.config.model import Config, Key, place_of
 from proxy.config.redaction import Redact, redactor, secrets_of
+from proxy.config.warnings import SHORT_CLIENT_KEY
 from proxy.kit.terminal import style_of
 from proxy.wire.errors import ConfigurationError
 
@@ -135,7 +136,9 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 def _configuration(arguments: argparse.Namespace) -> Config:
     """The configuration file, overridden by the command line and its environment variables."""
-    config = config_file.load(arguments.config, os.environ, env_file=_env_file(arguments))
+    from proxy.app import configuration  # noqa: PLC0415 - `--help` needs no tools
+
+    config = configuration.load(arguments.config, os.environ, env_file=_env_file(arguments))
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
     return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
@@ -231,9 +234,9 @@ def _hash_key(_: argparse.Namespace) -> None:
         raise ConfigurationError([f"the key {PATTERNS[Key]}"]) from exc
     if not key:
         raise ConfigurationError(["no key was given"])
-    if len(key) < config_warnings.SHORT_CLIENT_KEY:
+    if len(key) < SHORT_CLIENT_KEY:
         print(
-            f"toolproxy: warning: a key of fewer than {config_warnings.SHORT_CLIENT_KEY} characters can be guessed",
+            f"toolproxy: warning: a key of fewer than {SHORT_CLIENT_KEY} characters can be guessed",
             file=sys.stderr,
         )
     print(sha256(key.encode()).hexdigest())

@@ -16,25 +16,16 @@ import httpx
 import msgspec
 import orjson
 
-from proxy.config.model import (
-    Config,
-    McpConfig,
-    SearchConfig,
-    SerperConfig,
-    StateConfig,
-    Timeouts,
-    ToolConfig,
-    UpstreamConfig,
-    ZaiSearchConfig,
-)
+from proxy.config.model import Config, StateConfig, Timeouts, UpstreamConfig
 from proxy.http.client import HttpClient
 from proxy.http.connect import causes
 from proxy.kit.no_observer import NoObserver
-from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
+from proxy.loop.results import ToolError
 from proxy.ports import Clock
 from proxy.stores import sqlite
 from proxy.stores.shared import SharedState
-from proxy.tools.catalog import Resources, make_tool
+from proxy.tools import kind
+from proxy.tools.kinds import kind_of
 from proxy.upstreams import failures
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.profile import PROFILES
@@ -45,7 +36,6 @@ from proxy.wire.errors import ProxyError, UpstreamRefused
 _SECONDS: Final = 30.0  # timeout of a response: a model that thinks needs some seconds for its first token
 _TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
 _LONGEST_MESSAGE: Final = 300
-_SEARCHED, _RESULTS = "news", 5
 _QUESTION: Final = "Answer with one word: ready?"
 _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 402, 403, 404, 429
 
@@ -77,11 +67,10 @@ async def probe(config: Config, means: Means) -> list[Finding]:
 def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Iterator[Awaitable[Finding]]:
     for name, upstream in config.upstreams.items():
         yield _ask_upstream(name, upstream, _model_of(name, config), means)
+    resources = kind.Resources(client, means.clock)
     for name, tool in config.tools.items():
-        if isinstance(tool, McpConfig):
-            yield _ask_mcp_server(name, tool)
-        elif isinstance(tool, (SearchConfig, SerperConfig, ZaiSearchConfig)):
-            yield _ask_search(name, tool, Resources(client, means.clock))
+        if ask := kind_of(tool).probe:
+            yield _ask_tool(name, ask(name, tool, resources))
     if not config.state.url.startswith("memory:"):
         yield _ask_state(config.state, means.clock)
 
@@ -184,35 +173,16 @@ def _nothing_there(path: str) -> Finding:
     return Finding(f"{path}.base_url", "there is no API at this address (HTTP 404)", is_fault=True)
 
 
-async def _ask_search(name: str, entry: ToolConfig, resources: Resources) -> Finding:
-    path, began = f"tools.{name}", resources.clock.monotonic()
+async def _ask_tool(name: str, asking: Awaitable[kind.Finding]) -> Finding:
+    path = f"tools.{name}"
     try:
-        async with asyncio.timeout(_SECONDS):
-            output = await make_tool(name, entry, resources).run({"query": _SEARCHED, "num_results": _RESULTS})
+        found = await asking
     except ToolError as exc:
         network = _network_fault(exc)
         return Finding(path, f"{network}{_where(exc)}" if network else _plain(exc.why or str(exc)), is_fault=True)
     except TimeoutError:
         return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
-    milliseconds = (resources.clock.monotonic() - began) * 1000
-    hits = output.hits if isinstance(output, ToolOutput) else ()
-    note = output.note if isinstance(output, ToolOutput) else None
-    if not hits:
-        why = f": {note}" if note else f" for {_SEARCHED!r}"
-        return Finding(path, f"no results in {milliseconds:.0f} ms{why}", is_fault=note is not None)
-    dated = sum(hit.published is not None for hit in hits)
-    return Finding(path, f"{_counted(len(hits), 'result')} in {milliseconds:.0f} ms, {dated} of them dated")
-
-
-async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
-    """The tools that an MCP server lists; as with `serve`, its key is sent, and its command is started."""
-    from proxy.tools.mcp import client as mcp  # noqa: PLC0415 - an extra, and more than a second to import
-
-    try:
-        names = await mcp.list_tool_names(server)
-    except ToolUnavailable as exc:
-        return Finding(f"tools.{name}", f"not usable: {_plain(str(exc))}", is_fault=True)
-    return Finding(f"tools.{name}", f"{len(names)} tools: {', '.join(names)}")
+    return Finding(path, _plain(found.message) if found.is_fault else found.message, is_fault=found.is_fault)
 
 
 async def _ask_state(config: StateConfig, clock: Clock) -> Finding:
@@ -272,10 +242,6 @@ def _connection_fault(exc: BaseException) -> str | None:
         case OSError(strerror=str(why)):
             return f"cannot be reached: {why}"
     return None
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,8 @@
 """The contents of config.yaml: frozen values with their defaults.
 
-Each class is a mapping of the file, and each field one of its keys; `config_file` reads the file into them. The comment
-after a field, or before it, is its description in `docs/configuration.md`. The fields of `limits:` are in
-`loop.limits`, because the loop acts on them.
+Each class is a mapping of the file, and each field one of its keys; `config.reading` reads the file into them. The
+comment after a field, or before it, is its description in `docs/configuration.md`. The fields of `limits:` are in
+`loop.limits`, because the loop acts on them, and those of each type of tool in `tools/kinds/`.
 """
 
 from hashlib import sha256
@@ -192,8 +192,8 @@ class ModelConfig(Value, frozen=True, kw_only=True):
     price: PriceConfig | None = None  # Prices of its tokens, for `usage.cost`. None: not counted.
 
 
-class ToolConfig(Value, frozen=True, kw_only=True):
-    """Keys of every entry of `tools:`."""
+class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
+    """Keys of every entry of `tools:`."""  # each type adds its own, in its module in `tools/kinds/`
 
     aliases: tuple[Text, ...] = ()  # Other names under which models and clients may call the tool.
     timeout: Seconds | None = None  # Seconds for one call with all its retries. None: limits.tool_timeout.
@@ -215,128 +215,14 @@ class ToolConfig(Value, frozen=True, kw_only=True):
         """The names in `fallback`."""
         return (self.fallback,) if isinstance(self.fallback, str) else self.fallback or ()
 
+    @property
+    def type(self) -> str:
+        """The `type:` of the entry."""
+        return str(self.__struct_config__.tag)
 
-class SearchConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: search`: web search by a shipped provider, or by one that is described here. See docs/search.md."""
-
-    provider: str | dict[str, Any]  # Name of a shipped provider, or a description of one (docs/search.md).
-    api_key: Key | None = None  # Key of the provider; `none` calls without a key, where the provider allows it.
-    base_url: Url | None = None  # Replaces the provider's own address.
-    content: Literal["snippets", "page"] = "snippets"  # page: the text of each page, from providers that return it.
-    # Characters of one result's text. None: 1500, or 6000 with `content: page`.
-    max_characters_per_result: Characters | None = None
-    block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
-    options: dict[str, Any] = {}  # Settings of the provider's own.
-    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
-
-
-class SerperConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: serper`: Google's results from serper.dev."""
-
-    api_key: Key  # Key of serper.dev.
-    base_url: Url = "https://google.serper.dev"  # URL of the API.
-    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # Kind of search.
-    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
-
-
-class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: serper_scrape`: one web page as text, read by serper.dev."""
-
-    api_key: Key  # Key of serper.dev.
-    base_url: Url = "https://scrape.serper.dev"  # URL of the API.
-    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
-
-
-class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: zai_search`: GLM's own search."""
-
-    api_key: Key  # Key of Z.AI.
-    base_url: Url = "https://api.z.ai/api/paas/v4"  # URL to which /web_search or /chat/completions is appended.
-    # api calls the search endpoint; chat asks a GLM model that searches by itself.
-    mode: Literal["api", "chat"] = "api"
-    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
-    model: Text = "glm-4.7"  # The model that searches, with mode chat.
-    search_engine: Text | None = None  # Z.AI's name of the search engine. None: the one that suits the mode.
-
-
-class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: web_fetch`: one web page as text.
-
-    Every public host is open at ports 80 and 443. `allow_hosts` opens further hosts, private addresses and other ports,
-    and closes nothing; `deny_hosts` closes hosts, and takes precedence. `deny_hosts: ["*"]` closes all hosts that
-    `allow_hosts` does not name. An entry is `host`, `*.host`, an address, or a network such as 10.1.0.0/16; `host:port`
-    is that port only.
-    """
-
-    # Calls at the same time, of all requests together; each may hold several times max_bytes.
-    max_concurrent_calls: Count | None = 32
-    allow_hosts: tuple[Text, ...] = ()  # Hosts that are opened in addition to public ones.
-    deny_hosts: tuple[Text, ...] = ()  # Hosts that are closed, even if allow_hosts has them.
-    max_bytes: Bytes = 5 * 1024 * 1024  # Largest part of a page that is read, in bytes after decompression.
-    # Characters of text in one result; at three bytes each they fit into limits.max_result_bytes.
-    max_characters: Characters = 20_000
-    user_agent: HeaderValue | None = None  # User-Agent header. None: that of toolproxy.
-    respect_robots: bool = True  # Obey the robots.txt of the page's site.
-
-
-class ClockConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: clock`: the current date and time."""
-
-
-class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: http`: any HTTP API. `{name}` stands for an argument; docs/tools.md says where placeholders may stand."""
-
-    description: Text  # What the tool does and when to use it, for the model.
-    url: Text  # URL with placeholders in path and query; scheme, host and port have none.
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"  # HTTP method.
-    headers: dict[HeaderName, HeaderValue] = {}  # Headers, such as those with keys; they have no placeholders.
-    query: dict[str, Any] = {}  # Query parameters: single values or lists, with or without placeholders.
-    body: Any = None  # Body, sent as JSON. None: POST, PUT and PATCH send the arguments that have no placeholder.
-    parameters: dict[str, Any] = {}  # JSON Schema of the arguments, of type object.
-    result: Any = "text"  # `text`, or {json_pointer: /a/b} for that part of a JSON answer (RFC 6901).
-    idempotent: bool = False  # A repeated POST or PATCH does no harm, so `retries` may be set.
-    # Bytes that are read of an answer; longer text is cut, longer JSON refused.
-    max_response_bytes: Bytes = 4 * 1024 * 1024
-    secrets: tuple[str, ...] = ()  # not in the file: the values of variables in the entry, masked in results
-
-
-class McpConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
-
-    url: Url | None = None  # URL of the server; set either this or command.
-    # Command that starts the server, which then uses standard input and output.
-    command: tuple[Text, ...] | None = None
-    headers: dict[HeaderName, HeaderValue] = {}  # Headers for the url.
-    env: dict[str, str] = {}  # Environment of the command.
-    allow: tuple[Text, ...] = ("*",)  # Glob patterns of the server's tools that are used.
-    # Prefix of the names of the server's tools. None: the name of the entry and '_'.
-    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
-
-    def prefix_of(self, name: str) -> str:
-        """The prefix of the server's tools, for an entry of that name."""
-        return f"{name}_" if self.prefix is None else self.prefix
-
-
-class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: python`: a function."""
-
-    # module:function, or the name of an installed entry point. None: the entry point with the tool's name.
-    function: FunctionName | None = None
-    description: Text | None = None  # What the model reads. None: the docstring's first paragraph.
-    parameters: dict[str, Any] | None = None  # JSON Schema of the arguments. None: from type hints and docstring.
-
-
-TOOL_TYPES: dict[str, type[ToolConfig]] = {
-    "clock": ClockConfig,
-    "http": HttpToolConfig,
-    "mcp": McpConfig,
-    "python": PythonToolConfig,
-    "search": SearchConfig,
-    "serper": SerperConfig,
-    "serper_scrape": SerperScrapeConfig,
-    "web_fetch": WebFetchConfig,
-    "zai_search": ZaiSearchConfig,
-}
+    def prefix_of(self, name: str) -> str | None:  # noqa: ARG002 - for the types that need it
+        """The prefix of the names of the tools of an entry of that name, if it has several; None: it is one tool."""
+        return None
 
 
 class OfferConfig(Value, frozen=True, kw_only=True):
@@ -432,6 +318,12 @@ def address_fault(url: str) -> str | None:
     except ValueError:
         port = 0
     return "has a port that is not from 1 to 65535" if port == 0 else None
+
+
+def appended_path_fault(url: str, *paths: str) -> str | None:
+    """The fault of a base URL that already ends with one of the paths that are appended to it."""
+    end = next((path for path in paths if url.rstrip("/").endswith(path)), None)
+    return f"must end before {end}, which is appended to it" if end else None
 
 
 def place_of(path: str, config: Config) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import quote, quote_plus, urlsplit
 import msgspec
 import orjson
 
-from proxy.config.model import FROM_CLIENT, Config, HttpToolConfig, Key
+from proxy.config.model import FROM_CLIENT, Config, Key
 from proxy.kit.header_names import SECRET_NAME
 
 Redact: TypeAlias = Callable[[str], str]
@@ -69,8 +69,7 @@ def secrets_of(config: Config) -> frozenset[str]:
 def _keys_in(value: Any) -> Iterator[str]:
     match value:
         case msgspec.Struct():
-            if isinstance(value, HttpToolConfig):
-                yield from value.secrets
+            yield from getattr(value, "secrets", ())
             for info in msgspec.structs.fields(value):
                 held = getattr(value, info.name)
                 if Key in (info.type, *get_args(info.type)):  # the field holds a key, a list of keys, or None

@@ -5,8 +5,7 @@ import re
 import signal
 import sys
 
-from proxy import config_file
-from proxy.app import create_app
+from proxy.app import configuration, create_app
 from proxy.demo.script import DEMO, Script, ScriptedCall, ScriptedTurn
 from proxy.demo.serving import serving
 from proxy.demo.upstream import Mock, search_answer
@@ -72,7 +71,7 @@ async def _serve(port: int) -> None:
     script = Searching(conversations=DEMO.conversations[:1], pace=_PACE)
     mock = Mock(script, search_seconds=_SEARCH_SECONDS, answer_search=search_anything)
     async with serving(mock.app(), lifespan="off") as mock_url:
-        config = config_file.parse(_CONFIG.format(mock=mock_url), {})
+        config = configuration.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(config.telemetry)
         async with serving(create_app(config), lifespan="on", port=port) as url:
             stopped = asyncio.Event()

@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from proxy import config_file
-from proxy.app import create_app
+from proxy.app import configuration, create_app
 from proxy.config.model import Config
 from proxy.demo.script import DEMO
 from proxy.demo.serving import serving
@@ -65,7 +64,7 @@ def main() -> None:
 async def _demo() -> int:
     mock = Mock(msgspec.structs.replace(DEMO, pace=_PACE), search_seconds=_SEARCH_SECONDS)
     async with serving(mock.app(), lifespan="off") as mock_url:
-        config = config_file.parse(_CONFIG.format(mock=mock_url), {})
+        config = configuration.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(config.telemetry)
         async with serving(create_app(config), lifespan="on") as proxy_url:
             _introduce(config, proxy_url, mock_url)

@@ -11,7 +11,7 @@ import msgspec
 
 from proxy.app import create_app
 from proxy.config.model import Config, TelemetryConfig, place_of
-from proxy.config_rules import SHORTEST_CLIENT_KEY
+from proxy.config.rules import SHORTEST_CLIENT_KEY
 from proxy.server.listener import listen
 from proxy.telemetry import workers
 from proxy.wire.errors import ConfigurationError

@@ -82,6 +82,7 @@ class ToolSpec(Struct, frozen=True):
             for all of them wherever tools are chosen.
         searches: whether the tool searches the web, so that its calls count as `web_search_requests`; true of
             `web_search` in any case.
+        fetches: whether the tool fetches any web page itself, so that it does the work of Messages' `web_fetch`.
         alias_parameters: alias -> the JSON Schema of calls by that alias, if it is not `parameters`.
     """
 
@@ -94,6 +95,7 @@ class ToolSpec(Struct, frozen=True):
     eager: bool = True
     group: str | None = None
     searches: bool = False
+    fetches: bool = False
     alias_parameters: Mapping[str, Json] = {}
 
     @property

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from proxy.api.middleware.admission import Lifecycle
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.wire.errors import ConfigurationError
 from tests.browser import CHROMIUM, browsing
 from tests.fakes import FakeUpstream, chunk, stream, whole

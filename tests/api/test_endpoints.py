@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from proxy.app import create_app
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.tools.tool import Tool
 from tests.fakes import FakeClock, Reply, streamed, whole
 from tests.serving import CONFIG, proxy_of, serving

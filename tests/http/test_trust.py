@@ -8,14 +8,13 @@ import pytest
 import trustme
 
 from proxy import app
-from proxy.config.model import UpstreamConfig, WebFetchConfig
+from proxy.config.model import UpstreamConfig
 from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
 from proxy.loop.results import ToolError
-from proxy.tools.mcp.transport import SessionTransport
-from proxy.tools.result_cache import local_caches
-from proxy.tools.web.fetch import web_fetch_tool
-from proxy.tools.web.pages import PageCache
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.mcp.transport import SessionTransport
+from proxy.tools.kinds.web_fetch import WebFetchConfig, web_fetch_tool
 from tests.fakes import FakeClock
 from tests.http.rawserver import forever
 from tests.http.test_transport_tls import tls_server
@@ -58,8 +57,7 @@ async def through_mcp(url):
 
 async def through_a_reader(url):
     config = WebFetchConfig(allow_hosts=("localhost",), respect_robots=False)
-    pages = PageCache(local_caches(FakeClock()))
-    await web_fetch_tool("fetch", config, FakeClock(), pages=pages).run({"url": url})
+    await web_fetch_tool("fetch", config, Resources(client=None, clock=FakeClock())).run({"url": url})
 
 
 WAYS = {

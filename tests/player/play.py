@@ -18,8 +18,8 @@ from anthropic.types import Message, RawMessageStreamEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
+from proxy.app.configuration import parse
 from proxy.config.model import TelemetryConfig
-from proxy.config_file import parse
 from proxy.telemetry import log
 from tests.player import requests
 from tests.player.answers import Answer, fold

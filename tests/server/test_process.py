@@ -10,7 +10,7 @@ from multiprocessing.connection import Pipe
 import uvicorn
 import uvloop
 
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.server.graceful import Server
 from proxy.server.listener import accept_in_bulk, listen
 from proxy.server.process import uvicorn_config, work

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from uvicorn.server import ServerState
 
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.server.cycle import Cycle
 from proxy.server.process import uvicorn_config
 from proxy.server.protocol import BoundedProtocol

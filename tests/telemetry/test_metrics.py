@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.kit import request_context
 from proxy.paths import route_of
 from proxy.telemetry import workers

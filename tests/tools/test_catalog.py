@@ -1,5 +1,6 @@
-from proxy.config_file import parse
-from proxy.tools.catalog import Resources, tools_of
+from proxy.app.configuration import parse
+from proxy.tools.catalog import tools_of
+from proxy.tools.kind import Resources
 from tests.fakes import FakeClock
 
 CONFIG = """

@@ -1,8 +1,13 @@
 import pytest
 
 from proxy.loop.results import ToolError
-from proxy.tools.catalog import clock_tool
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.clock import ClockConfig, clock_tool
 from tests.fakes import FakeClock
+
+
+def told_by_clock(arguments):
+    return clock_tool("current_time", ClockConfig(), Resources(client=None, clock=FakeClock())).run(arguments)
 
 
 @pytest.mark.parametrize(
@@ -14,10 +19,10 @@ from tests.fakes import FakeClock
     ],
 )
 async def test_the_time_is_told_where_it_was_asked_for(arguments, told):
-    assert await clock_tool("current_time", FakeClock()).run(arguments) == told
+    assert await told_by_clock(arguments) == told
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "../../etc/passwd", "America", "\x00"])
 async def test_a_zone_that_does_not_exist_is_told(name):
     with pytest.raises(ToolError, match="no time zone"):
-        await clock_tool("current_time", FakeClock()).run({"timezone": name})
+        await told_by_clock({"timezone": name})

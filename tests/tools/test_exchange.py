@@ -9,14 +9,12 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from proxy.config.model import SerperConfig, SerperScrapeConfig, ZaiSearchConfig
 from proxy.loop.results import ToolUnavailable
 from proxy.tools.exchange import Request, send
-from proxy.tools.result_cache import local_caches
-from proxy.tools.search.serper import serper_tool
-from proxy.tools.search.serper_scrape import serper_scrape_tool
-from proxy.tools.search.zai import zai_search_tool
-from proxy.tools.web.pages import PageCache
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.serper import SerperConfig, serper_tool
+from proxy.tools.kinds.serper_scrape import SerperScrapeConfig, serper_scrape_tool
+from proxy.tools.kinds.zai_search import ZaiSearchConfig, zai_search_tool
 from tests.fakes import FakeClock
 from tests.serving import serving
 
@@ -67,11 +65,10 @@ async def test_what_is_compressed_unasked_is_decompressed_and_an_error_that_cann
 
 def tools(url, client):
     """Every tool that asks a search service, with that service at `url`."""
-    clock = FakeClock(1_800_000_000)
-    pages = PageCache(local_caches(clock))
-    yield serper_tool("t", SerperConfig(api_key="k", base_url=url), client, clock), {"query": "q"}
-    yield zai_search_tool("t", ZaiSearchConfig(api_key="k", base_url=url), client, clock), {"query": "q"}
-    yield serper_scrape_tool("t", SerperScrapeConfig(api_key="k", base_url=url), client, pages), {"url": "http://a.b/"}
+    resources = Resources(client, FakeClock(1_800_000_000))
+    yield serper_tool("t", SerperConfig(api_key="k", base_url=url), resources), {"query": "q"}
+    yield zai_search_tool("t", ZaiSearchConfig(api_key="k", base_url=url), resources), {"query": "q"}
+    yield serper_scrape_tool("t", SerperScrapeConfig(api_key="k", base_url=url), resources), {"url": "http://a.b/"}
 
 
 @pytest.mark.parametrize("coding", BOMBS)

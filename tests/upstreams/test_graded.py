@@ -10,7 +10,7 @@ import openai
 import pytest
 from llmock.scenarios import Fail, Match, StreamFault, ToolFault
 
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.kit.breaker import Backoff
 from tests.serving import serving_as_shipped
 

@@ -54,7 +54,7 @@ class _MessagesSurface(CheckingSurface):
         """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
         toolset, share = self.ports.toolset, scope.get(SHARE)
         sealer = sealer_for(scope[CALLER], self._secrets, most_bytes=self.server.max_body_bytes, share=share)
-        own_names = hosted_names(self.ports.config.tools, toolset.specs)
+        own_names = hosted_names(toolset.specs)
         reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
         request, declared, check, conversation = await beside(size_opened(body), reading)
         sealer.count_opened()

@@ -19,7 +19,6 @@ from proxy.api.body import MOST_TOOLS, is_integer, whole
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.parts import named, refuse
 from proxy.api.search_filters import filters_of_tool, merged
-from proxy.config.model import ToolConfig, WebFetchConfig
 from proxy.loop.call_context import CallContext
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import RESULT_CUT
@@ -268,13 +267,12 @@ def _refuse_tool(kind: str, *, where: str) -> NoReturn:
     raise RequestError(f"{where}: the tool {kind[:128]!r} is not available here", param=where)
 
 
-def hosted_names(tools: Mapping[str, ToolConfig], specs: Mapping[str, ToolSpec]) -> dict[str, str]:
+def hosted_names(specs: Mapping[str, ToolSpec]) -> dict[str, str]:
     """The client's name of each available hosted tool -> the name of the server's tool.
 
     Args:
-        tools: the tools of the configuration, by name.
-        specs: the tools that can be called.
+        specs: the tools that can be called, by name.
     """
     names = {SEARCH: SEARCH} if SEARCH in specs else {}
-    fetch = next((name for name, tool in tools.items() if isinstance(tool, WebFetchConfig) and name in specs), None)
+    fetch = next((name for name, spec in specs.items() if spec.fetches), None)
     return {**names, FETCH: fetch} if fetch is not None else names

@@ -1,4 +1,4 @@
-"""Finds the faults of a provider's description, or of a tool that uses one, when the configuration is read."""
+"""Finds the faults of a provider's description when the configuration is read."""
 
 import re
 from collections.abc import Iterator
@@ -6,16 +6,15 @@ from typing import Final
 
 import orjson
 
-from proxy.config.model import SERVER, SearchConfig, address_fault
+from proxy.config.model import SERVER, address_fault
 from proxy.kit.header_names import WRITTEN_BY_US
 from proxy.tools import json_pointer
-from proxy.tools.search.description import Description, description_of, shipped
-from proxy.tools.search.provider import KEYLESS, PLACEHOLDERS
+from proxy.tools.search.description import Description
+from proxy.tools.search.provider import PLACEHOLDERS
 from proxy.tools.search.template import faults_in, names_in
-from proxy.wire.search import domain_rule
 
 _BEGINNING: Final = re.compile(rf"https?://{SERVER}([/?]|\Z)")
-_NO_JSON = "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"
+NO_JSON = "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"
 _WRONG_URL = "must begin with http:// or https:// and a host, without user and placeholders"
 
 
@@ -41,8 +40,8 @@ def _template_faults(description: Description) -> Iterator[tuple[str, str]]:
     for name in ("url", "query", "body"):
         yield from ((name, fault) for fault in faults_in(getattr(description, name), known))
     for name in ("query", "body", "options"):
-        if not _is_json(getattr(description, name)):
-            yield name, _NO_JSON
+        if not is_json(getattr(description, name)):
+            yield name, NO_JSON
     for name, value in description.headers.items():
         if name.lower() in WRITTEN_BY_US:
             yield f"headers.{name}", "is set by the proxy"
@@ -52,7 +51,8 @@ def _template_faults(description: Description) -> Iterator[tuple[str, str]]:
         yield "", "{query} must be in url, query or body: without it nothing is searched for"
 
 
-def _is_json(value: object) -> bool:
+def is_json(value: object) -> bool:
+    """Whether a value of the file can be sent as JSON."""
     try:
         orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -80,34 +80,3 @@ def _pointers(description: Description) -> Iterator[tuple[str, str]]:
         yield from (("errors", pointer) for pointer in (rule.at, rule.unless) if pointer)
     if description.wait.at:
         yield "wait.at", description.wait.at
-
-
-def config_faults(config: SearchConfig) -> Iterator[tuple[str, str]]:
-    """The faults of an entry of `type: search`: the key that is at fault, and the reason.
-
-    Raises:
-        msgspec.ValidationError: its `provider` is not a valid description.
-    """
-    try:
-        described = description_of(config.provider)
-    except KeyError:
-        yield "provider", f"there is no provider {config.provider!r}; there are {', '.join(shipped())}"
-        return
-    yield from ((".".join(filter(None, ("provider", key))), fault) for key, fault in faults(described))
-    needs_key = "api_key" in names_in([described.url, described.query, described.body, *described.headers.values()])
-    if needs_key and config.api_key is None:
-        yield "api_key", "is missing"
-    if config.api_key == KEYLESS and needs_key and described.keyless is None:
-        yield "api_key", "this provider does not answer without a key"
-    if described.needs_base_url and config.base_url is None:
-        yield "base_url", "is missing: this provider is a server of your own"
-    if config.content == "page" and described.page is None:
-        yield "content", "this provider does not give the text of pages"
-    for name in config.options.keys() - described.options.keys():
-        known = ", ".join(sorted(described.options)) or "none"
-        yield f"options.{name}", f"there is no such option of this provider; there are: {known}"
-    if not _is_json(config.options):
-        yield "options", _NO_JSON
-    for rule in config.block_domains:
-        if domain_rule(rule) is None:
-            yield "block_domains", f"{rule!r} is no domain such as example.com, or example.com/path"

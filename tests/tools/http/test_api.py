@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.app import tool_client
-from proxy.config.model import HttpToolConfig
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
-from proxy.tools.catalog import Resources, tools_of
-from proxy.tools.http import template as http_template
-from proxy.tools.http.faults import pointer_in
+from proxy.tools.catalog import tools_of
 from proxy.tools.json_pointer import MISSING, resolve
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.http import template as http_template
+from proxy.tools.kinds.http.entry import HttpToolConfig
+from proxy.tools.kinds.http.faults import pointer_in
 from proxy.tools.registry import Registry
 from proxy.wire.chat import ToolCall
 from proxy.wire.errors import ConfigurationError

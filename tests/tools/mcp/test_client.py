@@ -14,10 +14,10 @@ from mcp import MCPError
 from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 
-from proxy.config.model import McpConfig
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
-from proxy.tools.mcp.client import McpServer, list_tool_names
+from proxy.tools.kinds.mcp.client import McpServer, list_tool_names
+from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.registry import Registry
 from proxy.tools.servers import SharedToolServer, start_tool_servers
 from proxy.wire.chat import ToolCall

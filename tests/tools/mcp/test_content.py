@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult, EmbeddedResource, ResourceLink, TextContent, TextResourceContents, ToolAnnotations
 from mcp_types import Tool as ListedTool
 
-from proxy.tools.mcp.content import MOST_CHARACTERS, is_repeatable, output_of, tool_of
+from proxy.tools.kinds.mcp.content import MOST_CHARACTERS, is_repeatable, output_of, tool_of
 from tests import hostile
 
 

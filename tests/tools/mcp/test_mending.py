@@ -5,10 +5,10 @@ import tracemalloc
 import orjson
 import pytest
 
-from proxy.config.model import McpConfig
 from proxy.loop.results import ToolError
-from proxy.tools.mcp.mending import well_formed
-from proxy.tools.mcp.values import MOST_VALUES, Values
+from proxy.tools.kinds.mcp.entry import McpConfig
+from proxy.tools.kinds.mcp.mending import well_formed
+from proxy.tools.kinds.mcp.values import MOST_VALUES, Values
 from tests.serving import serving
 from tests.tools.mcp.test_client import session
 
@@ -132,7 +132,7 @@ async def test_of_a_list_of_ten_thousand_tools_no_more_are_looked_at_than_can_be
         looked.append(tool)
         return well_formed(tool, version)
 
-    monkeypatch.setattr("proxy.tools.mcp.mending.well_formed", counting)
+    monkeypatch.setattr("proxy.tools.kinds.mcp.mending.well_formed", counting)
     tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(10_000)]
     async with written(answers(tools=tools)) as url, session(McpConfig(url=url, allow=("t1*",))) as rig:
         assert len(rig.registry.specs) == 128

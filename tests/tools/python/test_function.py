@@ -16,11 +16,13 @@ import pytest
 
 from proxy import Tool, ToolError, ToolOutput, ToolUnavailable
 from proxy.app import create_app, origins_of, tool_client
+from proxy.app.configuration import parse
 from proxy.config.model import Config
-from proxy.config_file import parse
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolTimeout
 from proxy.tools import catalog
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.python import python_tool, unused_entry_points
 from proxy.tools.python.function import MOST_THREADS
 from proxy.tools.registry import Registry
 from proxy.tools.schema import schema_of
@@ -406,9 +408,12 @@ def installed(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
+RESOURCES = Resources(tool_client(), FakeClock())
+
+
 def made(entry):
     config = parse(f"tools: {{t: {{type: python, {entry}}}}}", {})
-    return catalog.python_tool("t", config.tools["t"])
+    return python_tool("t", config.tools["t"], RESOURCES)
 
 
 async def test_a_function_is_named_by_module_and_attribute(installed):
@@ -430,7 +435,7 @@ def test_the_attribute_may_be_a_tool_whose_terms_hold_where_the_configuration_sa
 
 
 def tools_of(config):
-    return catalog.tools_of(config, catalog.Resources(tool_client(), FakeClock()))
+    return catalog.tools_of(config, RESOURCES)
 
 
 async def test_an_installed_entry_point_is_taken_by_the_tools_name_or_by_its_own(installed):
@@ -447,7 +452,7 @@ def test_an_entry_point_is_offered_only_where_the_configuration_names_it(install
     installed("dice-dist", {"t": "dice_tools:roll_dice", "idle": "broken_tools:x"})
     config = parse("tools: {t: {type: python}}", {})
     assert origins_of(config) == {"t": "entry point t of dice-dist 1.2"}
-    assert catalog.unused_entry_points(config) == ["entry point idle of dice-dist 1.2"]
+    assert unused_entry_points(config.tools.items()) == ["entry point idle of dice-dist 1.2"]
     assert origins_of(Config()) == {}
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from proxy.config_file import parse
+from proxy.app.configuration import parse
 from proxy.tools.search.description import description, read_description, shipped
 from proxy.tools.search.faults import faults
 from proxy.tools.search.provider import Found, Provider, Refused

@@ -5,9 +5,9 @@ import respx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.model import SerperConfig
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
-from proxy.tools.search import serper
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.serper import SerperConfig, serper_tool
 from proxy.tools.search.query import query_of, repair
 from proxy.wire.search import NO_FILTERS, SearchFilters
 from tests import hostile
@@ -22,8 +22,8 @@ async def client():
 
 
 async def search(client, arguments, filters=NO_FILTERS, *, endpoint="search", **answer):
-    tool = serper.serper_tool(
-        "web_search", SerperConfig(api_key="secret", endpoint=endpoint), client, FakeClock(1_800_000_000)
+    tool = serper_tool(
+        "web_search", SerperConfig(api_key="secret", endpoint=endpoint), Resources(client, FakeClock(1_800_000_000))
     )
     with respx.mock:
         route = respx.post(f"https://google.serper.dev/{endpoint}").mock(return_value=httpx.Response(200, **answer))
@@ -227,7 +227,7 @@ async def test_a_recorded_answer_has_its_links(client):
     ],
 )
 async def test_each_way_of_failing_has_its_cause(client, response, kind, cause, told):
-    tool = serper.serper_tool("web_search", SerperConfig(api_key="canary"), client, FakeClock(1_800_000_000))
+    tool = serper_tool("web_search", SerperConfig(api_key="canary"), Resources(client, FakeClock(1_800_000_000)))
     mocked = {"side_effect": response} if isinstance(response, Exception) else {"return_value": response}
     with respx.mock:
         respx.post("https://google.serper.dev/search").mock(**mocked)
@@ -289,7 +289,7 @@ async def test_the_whole_family_is_asked_by_its_endpoint_and_has_its_own_details
 
 async def test_only_a_search_of_the_web_is_gpt_oss_search(client):
     made = {
-        kind: serper.serper_tool("t", SerperConfig(api_key="k", endpoint=kind), client, FakeClock(1_800_000_000))
+        kind: serper_tool("t", SerperConfig(api_key="k", endpoint=kind), Resources(client, FakeClock(1_800_000_000)))
         for kind in ("search", "news")
     }
     assert (made["search"].aliases, made["news"].aliases) == (("browser.search",), ())
@@ -300,7 +300,7 @@ async def test_whatever_serper_answers_is_text_and_its_pages_are_urls_with_title
     async with httpx.AsyncClient(
         transport=httpx.MockTransport(lambda _: httpx.Response(200, content=hostile.written(answer)))
     ) as client:
-        tool = serper.serper_tool("web_search", SerperConfig(api_key="k"), client, FakeClock(1_800_000_000))
+        tool = serper_tool("web_search", SerperConfig(api_key="k"), Resources(client, FakeClock(1_800_000_000)))
         try:
             output = await tool.run({"query": "q", "num_results": most})
         except ToolError:

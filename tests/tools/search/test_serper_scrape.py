@@ -3,11 +3,9 @@ import orjson
 import pytest
 import respx
 
-from proxy.config.model import SerperScrapeConfig
 from proxy.loop.results import ToolError, ToolUnavailable
-from proxy.tools.result_cache import local_caches
-from proxy.tools.search.serper_scrape import serper_scrape_tool
-from proxy.tools.web.pages import PageCache
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.serper_scrape import SerperScrapeConfig, serper_scrape_tool
 from tests.fakes import FakeClock
 
 PAGE = {
@@ -25,9 +23,7 @@ async def client():
 
 
 async def read(client, arguments, **answer):
-    tool = serper_scrape_tool(
-        "fetch_page", SerperScrapeConfig(api_key="secret"), client, PageCache(local_caches(FakeClock()))
-    )
+    tool = serper_scrape_tool("fetch_page", SerperScrapeConfig(api_key="secret"), Resources(client, FakeClock()))
     with respx.mock:
         route = respx.post("https://scrape.serper.dev").mock(return_value=httpx.Response(**answer))
         output = await tool.run(tool.repair(arguments))

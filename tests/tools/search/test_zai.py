@@ -5,9 +5,9 @@ import respx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.model import ZaiSearchConfig
 from proxy.loop.results import ToolError
-from proxy.tools.search import zai as zai_search
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.zai_search import ZaiSearchConfig, zai_search_tool
 from proxy.wire.search import SearchFilters
 from tests import hostile
 from tests.fakes import FakeClock
@@ -29,8 +29,8 @@ async def client():
 
 
 async def search(client, path, response, *, arguments=None, **config):
-    tool = zai_search.zai_search_tool(
-        "zai_search", ZaiSearchConfig(api_key="secret", **config), client, FakeClock(1_800_000_000)
+    tool = zai_search_tool(
+        "zai_search", ZaiSearchConfig(api_key="secret", **config), Resources(client, FakeClock(1_800_000_000))
     )
     with respx.mock:
         route = respx.post(f"{BASE}{path}").mock(return_value=response)
@@ -63,7 +63,7 @@ async def test_by_chat_glm_searches_once_with_its_native_tool_and_no_other(clien
 
 
 async def filtered(client, filters, answer, query="q"):
-    tool = zai_search.zai_search_tool("zai_search", ZaiSearchConfig(api_key="secret"), client, FakeClock(1_800_000_000))
+    tool = zai_search_tool("zai_search", ZaiSearchConfig(api_key="secret"), Resources(client, FakeClock(1_800_000_000)))
     with respx.mock:
         route = respx.post(f"{BASE}/web_search").mock(return_value=httpx.Response(200, json=answer))
         output = await tool.run_filtered({"query": query}, filters)
@@ -126,8 +126,10 @@ async def test_whatever_zai_answers_is_text_with_pages_or_an_error_for_the_model
         return httpx.Response(status, content=hostile.written(answer))
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as client:
-        tool = zai_search.zai_search_tool(
-            "zai_search", ZaiSearchConfig(api_key="k", base_url=BASE, mode=mode), client, FakeClock(1_800_000_000)
+        tool = zai_search_tool(
+            "zai_search",
+            ZaiSearchConfig(api_key="k", base_url=BASE, mode=mode),
+            Resources(client, FakeClock(1_800_000_000)),
         )
         try:
             output = await tool.run({"query": "q"})

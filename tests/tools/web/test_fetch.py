@@ -15,19 +15,19 @@ import pytest
 import trustme
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from proxy.config.model import Config, WebFetchConfig
+from proxy.config.model import Config
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
-from proxy.tools.catalog import Resources, tools_of
+from proxy.tools.catalog import tools_of
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.web_fetch import WebFetchConfig, web_fetch_tool
 from proxy.tools.registry import Registry
-from proxy.tools.result_cache import local_caches
 from proxy.tools.web import client as page_client
 from proxy.tools.web import text as page_text
-from proxy.tools.web.fetch import web_fetch_tool
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.html import installed_extractor, read_html
 from proxy.tools.web.page import Page, clean, part, passages
-from proxy.tools.web.pages import KEPT_SECONDS, PageCache
+from proxy.tools.web.pages import KEPT_SECONDS
 from proxy.wire.chat import ToolCall
 from proxy.wire.search import SearchFilters
 from tests import fakes
@@ -66,8 +66,7 @@ class Fetch:
         self.tool = web_fetch_tool(
             "fetch",
             config,
-            self.clock,
-            pages=PageCache(local_caches(self.clock)),
+            Resources(client=None, clock=self.clock),
             resolve=names,
             ssl_context=ssl_context,
         )

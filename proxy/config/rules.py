@@ -1,24 +1,17 @@
 """Checks across the parts of a configuration: names without a target, options that cannot be combined.
 
-`config_file` has read all parts that could be read, so a fault in one part hides no faults in others.
+`config.reading` has read all parts that could be read, so a fault in one part hides no faults in others.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from typing import Any, Final, TypeAlias
-
-import msgspec
+from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.config import model as c
-from proxy.config.messages import within_struct
+from proxy.config.model import appended_path_fault
 from proxy.kit.header_names import WRITTEN_BY_US
-from proxy.tools.http import faults as http_tool
-from proxy.tools.schema import schema_fault
-from proxy.tools.search.description import Description
-from proxy.tools.search.faults import config_faults as search_faults
-from proxy.tools.web.guard import UrlGuard
 
 SHORTEST_CLIENT_KEY = 8
 """Characters of a client's key; with a shorter one, the proxy serves on loopback only."""
@@ -27,11 +20,40 @@ _Faults: TypeAlias = Iterator[tuple[str, str]]
 """The path of each fault, and its message."""
 
 
+class ToolKind(Protocol):
+    """What the reader of a configuration has to know of a type of tools: see `tools.kind.Kind`."""
+
+    @property
+    def config(self) -> type[c.ToolConfig]:
+        """The keys of an entry."""
+        ...
+
+    @property
+    def faults(self) -> Callable[[Any], _Faults]:
+        """Finds what is wrong in an entry; each fault has the key, empty for the whole entry."""
+        ...
+
+    @property
+    def judges_parts(self) -> bool:
+        """Whether `faults` also takes an entry of which some keys could not be read, and have their defaults."""
+        ...
+
+    @property
+    def warnings(self) -> Callable[[Any, c.Config], _Faults]:
+        """Finds what is permitted in an entry, but hardly meant, given the rest of the configuration."""
+        ...
+
+
+ToolKinds: TypeAlias = Mapping[str, ToolKind]
+"""The types of tools, by the `type:` of their entries."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a file that could be read.
 
     Attributes:
+        kinds: the types of tools.
         config: the parts that are neither disabled nor faulty.
         entries: every upstream, tool and client by its path, in the order of the file, including disabled and partly
             faulty ones.
@@ -40,6 +62,7 @@ class Parts:
         faulty: the paths of the faults that are known already.
     """
 
+    kinds: ToolKinds
     config: c.Config
     entries: Mapping[str, Any]
     names: Mapping[str, Collection[str]]
@@ -72,8 +95,11 @@ class Parts:
     def unknown_tools(self, names: Collection[str] | None) -> list[str]:
         """The names that no tool has, except names with the prefix of an MCP server, whose tools are not known yet."""
         defined, tools = self.names_in("tools"), self.tools
-        servers = (tool.prefix_of(name) for name, tool in tools.items() if isinstance(tool, c.McpConfig))
-        prefixes = (*servers, *(f"{name}_" for name in defined - set(tools)))
+        servers = (tool.prefix_of(name) for name, tool in tools.items())
+        prefixes = (
+            *(prefix for prefix in servers if prefix is not None),
+            *(f"{name}_" for name in defined - set(tools)),
+        )
         return sorted(name for name in set(names or ()) - defined if not name.startswith(prefixes))
 
     def is_faulty(self, path: str) -> bool:
@@ -92,9 +118,7 @@ def faults_in(parts: Parts) -> list[tuple[str, str]]:
         *_header_faults(parts),
         *_state_faults(parts.config),
         *_telemetry_faults(parts.config),
-        *_mcp_faults(parts),
         *_tool_faults(parts),
-        *_host_faults(parts),
     )
     return [(path, message) for path, message in found if not parts.is_faulty(path)]
 
@@ -147,22 +171,8 @@ def _client_faults(parts: Parts) -> _Faults:
 def _address_faults(parts: Parts) -> _Faults:
     """Base URLs that already end with the path that is appended to them."""
     for name, upstream in parts.upstreams.items():
-        if end := _ending(upstream.base_url, "/chat/completions", "/completions", "/responses"):
-            yield f"upstreams.{name}.base_url", f"must end before {end}, which is appended to it"
-    for name, tool in parts.tools.items():
-        match tool:
-            case c.SerperConfig():
-                end = _ending(tool.base_url, f"/{tool.endpoint}")
-            case c.ZaiSearchConfig():
-                end = _ending(tool.base_url, "/web_search", "/chat/completions")
-            case _:
-                end = None
-        if end:
-            yield f"tools.{name}.base_url", f"must end before {end}, which is appended to it"
-
-
-def _ending(url: str, *ends: str) -> str | None:
-    return next((end for end in ends if url.rstrip("/").endswith(end)), None)
+        if fault := appended_path_fault(upstream.base_url, "/chat/completions", "/completions", "/responses"):
+            yield f"upstreams.{name}.base_url", fault
 
 
 # `authorization` is for `api_key`.
@@ -182,10 +192,6 @@ def _header_faults(parts: Parts) -> _Faults:
                     f"upstreams.{name}.forward_headers",
                     f"must not forward {header!r}: it concerns only the client and the proxy",
                 )
-    for name, tool in parts.tools.items():
-        for header in tool.headers if isinstance(tool, c.McpConfig) else ():
-            if header.lower() in WRITTEN_BY_US:
-                yield f"tools.{name}.headers.{header}", "is set by the proxy"
 
 
 def _state_faults(config: c.Config) -> _Faults:
@@ -196,10 +202,13 @@ def _state_faults(config: c.Config) -> _Faults:
 
 
 def _fallback_faults(parts: Parts) -> _Faults:
+    servers = {name for name, tool in parts.tools.items() if tool.prefix_of(name) is not None}
     for name, tool in parts.tools.items():
         for other in tool.fallbacks:
             if other not in parts.names_in("tools") or other == name:
                 yield f"tools.{name}.fallback", f"there is no other tool {other!r}"
+            elif other in servers:
+                yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"
 
 
 def _telemetry_faults(config: c.Config) -> _Faults:
@@ -215,53 +224,12 @@ def _can_trace() -> bool:
         return False
 
 
-def _mcp_faults(parts: Parts) -> _Faults:
-    servers = {name: tool for name, tool in parts.tools.items() if isinstance(tool, c.McpConfig)}
-    for name, server in servers.items():
-        path = f"tools.{name}"
-        if (server.url is None) == (not server.command):
-            yield path, "needs either url or command"
-        elif server.url is None and server.headers:
-            yield f"{path}.headers", "go with url; a command has env"
-        elif server.url is not None and server.env:
-            yield f"{path}.env", "goes with command; a url has headers"
-        if server.aliases:
-            yield f"{path}.aliases", "a server of several tools has none"
-        if find_spec("mcp") is None:
-            yield f"{path}.type", "needs a package that is not installed: pip install mcp"
-    for name, tool in parts.tools.items():
-        for other in servers.keys() & set(tool.fallbacks):
-            yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"
-
-
 def _tool_faults(parts: Parts) -> _Faults:
-    """Faults within one tool that are not faults of the type of a value."""
+    """The faults that each type of tool finds in its entries."""
     for name, tool in parts.tools.items():
-        where = f"tools.{name}"
-        if parts.is_faulty(where):
-            continue
-        match tool:
-            case c.SearchConfig():
-                try:
-                    yield from ((f"{where}.{key}", message) for key, message in search_faults(tool))
-                except msgspec.ValidationError as exc:
-                    at, message = within_struct(str(exc), Description)
-                    yield f"{where}.provider{at}", message
-            case c.HttpToolConfig():
-                yield from ((f"{where}.{key}", message) for key, message in http_tool.faults(tool))
-            case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
-                yield f"{where}.parameters", fault
-
-
-def _host_faults(parts: Parts) -> _Faults:
-    for name, tool in parts.tools.items():
-        if not isinstance(tool, c.WebFetchConfig):
-            continue
-        for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
-            try:
-                UrlGuard(allow, deny)
-            except ValueError as exc:
-                yield f"tools.{name}.{option}", str(exc)
+        where, kind = f"tools.{name}", parts.kinds[tool.type]
+        if kind.judges_parts or not parts.is_faulty(where):
+            yield from ((f"{where}.{key}" if key else where, fault) for key, fault in kind.faults(tool))
 
 
 def _alias_faults(parts: Parts) -> _Faults:

@@ -13,15 +13,16 @@ import httpx
 import orjson
 
 from proxy import __version__
-from proxy.config.model import HttpToolConfig
 from proxy.config.redaction import redactor
 from proxy.http.connect import reason
 from proxy.kit.header_names import SECRET_NAME
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools import json_pointer
 from proxy.tools.exchange import Answer, Request, blame_of, send
-from proxy.tools.http.faults import pointer_in
-from proxy.tools.http.template import host_of, parameters_of, strings_in, template_of
+from proxy.tools.kind import Resources
+from proxy.tools.kinds.http.entry import HttpToolConfig
+from proxy.tools.kinds.http.faults import pointer_in
+from proxy.tools.kinds.http.template import host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
 
@@ -37,7 +38,7 @@ _WORD = re.compile(r'[^\s=;,"]{8,}')
 _MASK = "[secret]"
 
 
-def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> Tool:
+def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
     """The tool with this name for the API of an entry without faults."""
     template = template_of(config)
     pointer = pointer_in(config.result)
@@ -48,7 +49,7 @@ def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> T
     async def run(arguments: Json) -> str:
         request = replace(template.fill(arguments), headers=headers)
         try:
-            answer = await _answer(client, request, most=config.max_response_bytes)
+            answer = await _answer(resources.client, request, most=config.max_response_bytes)
             return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
         except _Refusal as exc:
             kind = ToolUnavailable if exc.status in _BUSY else ToolError

@@ -6,17 +6,17 @@ no other tool, so that it cannot loop; the text that it writes is the direct ans
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
-import httpx
-
-from proxy.config.model import ZaiSearchConfig
-from proxy.ports import Clock
+from proxy.config.model import Config, Key, Text, ToolConfig, Url, appended_path_fault
+from proxy.loop.limits import CountOrZero
+from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
+from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
-from proxy.tools.web.pages import PageCache
 
 DESCRIPTION = "Search the web. Returns titles, URLs, dates and summaries of the best results."
 
@@ -74,16 +74,44 @@ SERVICES = {
 }
 
 
-def zai_search_tool(
-    name: str, config: ZaiSearchConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
-) -> Tool:
-    """The tool of an entry `type: zai_search`, with the same arguments as every search."""
-    return search_tool_of(name, provider_of(config), client, clock, description=DESCRIPTION, pages=pages)
+class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
+    """`type: zai_search`: GLM's own search."""
+
+    api_key: Key  # Key of Z.AI.
+    base_url: Url = "https://api.z.ai/api/paas/v4"  # URL to which /web_search or /chat/completions is appended.
+    # api calls the search endpoint; chat asks a GLM model that searches by itself.
+    mode: Literal["api", "chat"] = "api"
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
+    model: Text = "glm-4.7"  # The model that searches, with mode chat.
+    search_engine: Text | None = None  # Z.AI's name of the search engine. None: the one that suits the mode.
 
 
-def provider_of(config: ZaiSearchConfig) -> Provider:
+def zai_search_tool(name: str, entry: ZaiSearchConfig, resources: Resources) -> Tool:
+    """The tool of an entry, with the same arguments as every search."""
+    return search_tool_of(name, provider_of(entry), resources, description=DESCRIPTION)
+
+
+def provider_of(entry: ZaiSearchConfig) -> Provider:
     """The provider of an entry."""
-    options = {"search_engine": config.search_engine or _ENGINES[config.mode]}
-    if config.mode == "chat":
-        options["model"] = config.model
-    return Provider(SERVICES[config.mode], api_key=config.api_key, base_url=config.base_url, options=options)
+    options = {"search_engine": entry.search_engine or _ENGINES[entry.mode]}
+    if entry.mode == "chat":
+        options["model"] = entry.model
+    return Provider(SERVICES[entry.mode], api_key=entry.api_key, base_url=entry.base_url, options=options)
+
+
+def _faults(entry: ZaiSearchConfig) -> Faults:
+    if fault := appended_path_fault(entry.base_url, "/web_search", "/chat/completions"):
+        yield "base_url", fault
+
+
+def _warnings(entry: ZaiSearchConfig, config: Config) -> Faults:
+    """A search that would send the key of another server, such as a gateway, to Z.AI."""
+    searched = urlsplit(entry.base_url).hostname
+    same_key = {name: one.base_url for name, one in config.upstreams.items() if one.api_key == entry.api_key}
+    hosts = {name: urlsplit(url).hostname for name, url in same_key.items()}
+    if hosts and searched not in hosts.values():
+        name, host = hosts.popitem()
+        yield "base_url", f"sends the key of upstream {name!r}, which is at {host}, to {searched}"
+
+
+KIND = search_kind(ZaiSearchConfig, provider_of, zai_search_tool, faults=_faults, judges_parts=True, warnings=_warnings)

@@ -21,8 +21,8 @@ import yaml
 from proxy.config import model as c
 from proxy.config.env_file import read_env_file
 from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
-from proxy.config_rules import Parts, faults_in
-from proxy.config_warnings import warnings_in
+from proxy.config.rules import Parts, ToolKinds, faults_in
+from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.wire.errors import ConfigurationError
@@ -33,12 +33,13 @@ _NULL_WORDS: Final = ("", "~", "null", "Null", "NULL")
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "calls_stop", "max_tool_timeout")
 
 
-def load(path: Path, environ: Mapping[str, str], *, env_file: Path | None = None) -> c.Config:
+def load(path: Path, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: Path | None = None) -> c.Config:
     """Read and check a configuration file.
 
     Args:
         path: the file.
         environ: the values of its variables.
+        kinds: the types of tools.
         env_file: a file with values of variables that are not set, or empty, in `environ`; it need not exist.
 
     Raises:
@@ -55,13 +56,13 @@ def load(path: Path, environ: Mapping[str, str], *, env_file: Path | None = None
     except UnicodeDecodeError as exc:
         raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
     if env_file is None:
-        return parse(text, environ, name=path.name)
+        return parse(text, environ, kinds=kinds, name=path.name)
     beside = read_env_file(env_file)
-    config = parse(text, beside.under(environ), name=path.name)
+    config = parse(text, beside.under(environ), kinds=kinds, name=path.name)
     return msgspec.structs.replace(config, warnings=(*beside.warnings, *config.warnings))
 
 
-def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -> c.Config:
+def parse(text: str, environ: Mapping[str, str], *, kinds: ToolKinds, name: str = "config.yaml") -> c.Config:
     """Read and check the text of a file, which messages call `name`. Raises `ConfigurationError`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -72,12 +73,12 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
     if root is None:
         return c.Config()
-    reader = _Reader(environ)
+    reader = _Reader(environ, kinds)
     try:
         read = reader.value(root, c.Config, _Path("", 1))
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: is nested too deep, or refers to itself"]) from exc
-    parts = Parts(read, reader.entries, reader.names, reader.disabled, reader.faulty)
+    parts = Parts(kinds, read, reader.entries, reader.names, reader.disabled, reader.faulty)
     for path, message in faults_in(parts):
         reader.fault(_Path(path, _line_of(path, reader.lines)), message)
     if reader.faults:
@@ -109,6 +110,7 @@ class _Reader:
     """Turns nodes into values, and collects their faults."""
 
     environ: Mapping[str, str]
+    kinds: ToolKinds
     faults: list[tuple[int, str]] = field(default_factory=list)
     disabled: dict[str, c.Disabled] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)  # the paths of the faults
@@ -164,7 +166,7 @@ class _Reader:
         self.unset, self.from_environment, before = [], [], len(self.faults)
         value = read(node, path)
         missing, self.unset = dict.fromkeys(self.unset), None
-        if isinstance(value, c.HttpToolConfig):
+        if "secrets" in getattr(value, "__struct_fields__", ()):
             value = msgspec.structs.replace(value, secrets=tuple(dict.fromkeys(self.from_environment)))
         entry = None if value is _FAULTY else value
         if entry is not None:
@@ -253,15 +255,15 @@ class _Reader:
             return _FAULTY
         named = [(value, key.start_mark.line + 1) for key, value in node.value if key.value == "type"]
         if not named:
-            return self.fault(path.key("type", path.line), f"is missing; known are {', '.join(c.TOOL_TYPES)}")
+            return self.fault(path.key("type", path.line), f"is missing; known are {', '.join(self.kinds)}")
         value, line = named[0]
         at = path.key("type", line)
         kind = self.leaf(value, str, at)
-        if kind is not _FAULTY and kind not in c.TOOL_TYPES:
-            return self.fault(at, f"unknown type {kind!r}; known are {', '.join(c.TOOL_TYPES)}")
+        if kind is not _FAULTY and kind not in self.kinds:
+            return self.fault(at, f"unknown type {kind!r}; known are {', '.join(self.kinds)}")
         if kind is _FAULTY:
             return _FAULTY
-        return self.struct(node, c.TOOL_TYPES[kind], path, skip=("type",))
+        return self.struct(node, self.kinds[kind].config, path, skip=("type",))
 
     def mapping(self, node: yaml.Node, key_kind: Any, kind: Any, *, path: _Path) -> Any:
         values: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from proxy.config import model as c
-from proxy.config_rules import Parts
+from proxy.config.rules import Parts
 
 SHORT_CLIENT_KEY = 16
 """Characters of a client's key; a shorter key causes a warning. So many random letters and digits are 95 bits."""
@@ -38,7 +38,7 @@ def warnings_in(parts: Parts) -> _Warnings:
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
     yield from _visions_without_effect(parts.config)
     yield from _offers_without_effect(parts)
-    yield from _keys_for_others(parts.config)
+    yield from _tool_warnings(parts)
 
 
 def _visions_without_effect(config: c.Config) -> _Warnings:
@@ -58,18 +58,11 @@ def _offers_without_effect(parts: Parts) -> _Warnings:
             yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
 
 
-def _keys_for_others(config: c.Config) -> _Warnings:
-    """Searches that would send the key of another server, such as a gateway, to Z.AI."""
-    gateways = {one.api_key: (name, one.base_url) for name, one in config.upstreams.items()}
-    for name, tool in config.tools.items():
-        if isinstance(tool, c.ZaiSearchConfig) and tool.api_key in gateways:
-            upstream, url = gateways[tool.api_key]
-            theirs, ours = urlsplit(tool.base_url).hostname, urlsplit(url).hostname
-            if theirs != ours:
-                yield (
-                    f"tools.{name}.base_url",
-                    f"sends the key of upstream {upstream!r}, which is at {ours}, to {theirs}",
-                )
+def _tool_warnings(parts: Parts) -> _Warnings:
+    """The warnings of each type of tool about its entries."""
+    for name, tool in parts.config.tools.items():
+        for key, message in parts.kinds[tool.type].warnings(tool, parts.config):
+            yield f"tools.{name}.{key}", message
 
 
 def _matches_a_model(pattern: str, models: Iterable[str]) -> bool:

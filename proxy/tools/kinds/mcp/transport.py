@@ -20,7 +20,7 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from proxy.http.connect import client_context
-from proxy.tools.mcp.values import Values
+from proxy.tools.kinds.mcp.values import Values
 
 # Seconds. A silence of this length while a message is expected, also on an open stream of changes, is a broken session.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)

@@ -5,19 +5,19 @@ peopleAlsoAsk beside one list of results, whose name depends on the endpoint. Ev
 field in it.
 """
 
-from typing import Any
+from typing import Any, Literal
 
-import httpx
 from msgspec.structs import replace
 
-from proxy.config.model import SerperConfig
-from proxy.ports import Clock
+from proxy.config.model import Key, ToolConfig, Url, appended_path_fault
+from proxy.loop.limits import CountOrZero
+from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.hits import plain_text
+from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
-from proxy.tools.web.pages import PageCache
 from proxy.wire.chat import Json
 
 DESCRIPTIONS = {
@@ -79,20 +79,25 @@ _DETAIL_FIELDS = frozenset(("rating", *_DETAILS))
 _MOST_FACTS = 30  # of the knowledge graph
 
 
-def serper_tool(
-    name: str, config: SerperConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
-) -> Tool:
-    """The search tool with this name; only a search of the web is also gpt-oss's `browser.search`."""
-    tool = search_tool_of(
-        name, provider_of(config), client, clock, description=DESCRIPTIONS[config.endpoint], pages=pages
-    )
-    return tool if config.endpoint == "search" else replace(tool, aliases=())
+class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
+    """`type: serper`: Google's results from serper.dev."""
+
+    api_key: Key  # Key of serper.dev.
+    base_url: Url = "https://google.serper.dev"  # URL of the API.
+    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # Kind of search.
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 
 
-def provider_of(config: SerperConfig) -> Provider:
+def serper_tool(name: str, entry: SerperConfig, resources: Resources) -> Tool:
+    """The tool of an entry; only a search of the web is also gpt-oss's `browser.search`."""
+    tool = search_tool_of(name, provider_of(entry), resources, description=DESCRIPTIONS[entry.endpoint])
+    return tool if entry.endpoint == "search" else replace(tool, aliases=())
+
+
+def provider_of(entry: SerperConfig) -> Provider:
     """The provider of an entry."""
-    options = {"endpoint": config.endpoint}
-    return Provider(SERPER, api_key=config.api_key, base_url=config.base_url, options=options, adapt=adapted)
+    options = {"endpoint": entry.endpoint}
+    return Provider(SERPER, api_key=entry.api_key, base_url=entry.base_url, options=options, adapt=adapted)
 
 
 def adapted(answer: Any) -> Json:
@@ -157,3 +162,11 @@ def _row_of_graph(graph: Json) -> Json:
 def _lines(*words: object) -> str:
     """Texts of a provider, one below the other."""
     return "\n".join([text for said in words if (text := plain_text(said, keep_lines=True))])
+
+
+def _faults(entry: SerperConfig) -> Faults:
+    if fault := appended_path_fault(entry.base_url, f"/{entry.endpoint}"):
+        yield "base_url", fault
+
+
+KIND = search_kind(SerperConfig, provider_of, serper_tool, faults=_faults, judges_parts=True)

@@ -12,10 +12,10 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
 from mcp_types import Tool as ListedTool
 
 from proxy import __version__
-from proxy.config.model import McpConfig
-from proxy.tools.mcp.mending import MOST_TOOLS, MendedMessages
-from proxy.tools.mcp.transport import MOST_BYTES, SessionTransport, Streams, over_http, over_stdio
-from proxy.tools.mcp.values import MOST_VALUES
+from proxy.tools.kinds.mcp.entry import McpConfig
+from proxy.tools.kinds.mcp.mending import MOST_TOOLS, MendedMessages
+from proxy.tools.kinds.mcp.transport import MOST_BYTES, SessionTransport, Streams, over_http, over_stdio
+from proxy.tools.kinds.mcp.values import MOST_VALUES
 
 _MOST_PAGES = 50
 _LISTING_SECONDS = 20.0  # after these no further page of a list is asked for

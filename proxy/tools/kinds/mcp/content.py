@@ -25,7 +25,7 @@ from mcp_types import Tool as ListedTool
 
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
-from proxy.tools.mcp.mending import MALFORMED
+from proxy.tools.kinds.mcp.mending import MALFORMED
 from proxy.tools.tool import RunTool, Tool
 from proxy.wire.chat import Json
 

@@ -6,27 +6,35 @@ service fetches the page, so no address in this network can be reached through i
 
 from typing import Any
 
-import httpx
 import orjson
 
-from proxy.config.model import SerperScrapeConfig
+from proxy.config.model import Key, ToolConfig, Url
+from proxy.loop.limits import CountOrZero
 from proxy.loop.results import ToolError
 from proxy.tools.exchange import Request
+from proxy.tools.kind import Kind, Resources
+from proxy.tools.kinds.serper import SERPER
 from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.refusals import Refused, answer_of
-from proxy.tools.search.serper import SERPER
 from proxy.tools.tool import Tool
 from proxy.tools.web.page import Page, clean, expect_permitted, page_tool
-from proxy.tools.web.pages import PageCache
 from proxy.wire.search import SearchFilters
 
 MOST_CHARACTERS = 20_000  # of one result
 _NOT_THERE = (404, 410)
 
 
-def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.AsyncClient, pages: PageCache) -> Tool:
-    """The tool of an entry `type: serper_scrape`."""
-    headers = {"x-api-key": config.api_key}
+class SerperScrapeConfig(ToolConfig, tag="serper_scrape", frozen=True, kw_only=True):
+    """`type: serper_scrape`: one web page as text, read by serper.dev."""
+
+    api_key: Key  # Key of serper.dev.
+    base_url: Url = "https://scrape.serper.dev"  # URL of the API.
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
+
+
+def serper_scrape_tool(name: str, entry: SerperScrapeConfig, resources: Resources) -> Tool:
+    """The tool of an entry."""
+    headers, pages = {"x-api-key": entry.api_key}, resources.pages
 
     async def page_at(url: str, filters: SearchFilters) -> Page:
         expect_permitted(url, filters)
@@ -34,7 +42,7 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
 
     async def scraped(url: str) -> Page:
         body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
-        answer = await ask(client, Request("POST", config.base_url, body, headers))
+        answer = await ask(resources.client, Request("POST", entry.base_url, body, headers))
         if answer.status in _NOT_THERE:
             raise ToolError("The page could not be read: there is no such page.", why=f"HTTP {answer.status}")
         found = answer_of(SERPER, answer.status, answer.headers, answer.body)
@@ -54,3 +62,6 @@ def page_in(answer: Any, url: str) -> Page:
     metadata: Any = answer.get("metadata")
     title = metadata.get("title") if isinstance(metadata, dict) else None
     return Page(url, " ".join(title.split()) if isinstance(title, str) else "", clean(text))
+
+
+KIND = Kind(config=SerperScrapeConfig, make=serper_scrape_tool)

@@ -1,18 +1,17 @@
 """Finds the faults of an entry of `type: http` at start."""
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 
-from proxy.config.model import HttpToolConfig, address_fault
+from proxy.config.model import address_fault
 from proxy.kit.header_names import WRITTEN_BY_US
 from proxy.tools import json_pointer
-from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
+from proxy.tools.kind import Faults
+from proxy.tools.kinds.http.entry import HttpToolConfig
+from proxy.tools.kinds.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
 from proxy.tools.schema import schema_fault
-
-Fault: TypeAlias = tuple[str, str]
-"""The key of the entry that is at fault, and the description of the fault."""
 
 _NOT_IDEMPOTENT = ("POST", "PATCH")
 _WRONG_URL = (
@@ -21,7 +20,7 @@ _WRONG_URL = (
 )
 
 
-def faults(config: HttpToolConfig) -> Iterator[Fault]:
+def faults(config: HttpToolConfig) -> Faults:
     """All faults of an entry."""
     if fault := schema_fault({"type": "object", **config.parameters}):
         yield "parameters", fault
@@ -59,7 +58,7 @@ def pointer_in(result: Any) -> tuple[str, ...] | None:
             raise ValueError("must be text, or {json_pointer: /a/b}")
 
 
-def _placeholder_faults(config: HttpToolConfig) -> Iterator[Fault]:
+def _placeholder_faults(config: HttpToolConfig) -> Faults:
     """Placeholders that are unknown or misplaced."""
     templates = [("url", config.url), ("body", config.body)]
     templates += [(f"query.{name}", value) for name, value in config.query.items()]
@@ -77,7 +76,7 @@ def _placeholder_faults(config: HttpToolConfig) -> Iterator[Fault]:
             yield where, "must be a single value or a list"
 
 
-def _place_faults(config: HttpToolConfig) -> Iterator[Fault]:
+def _place_faults(config: HttpToolConfig) -> Faults:
     """A body that cannot be sent, and properties that would not be sent, or be sent twice."""
     unplaced = properties_of(config).keys() - placed_in(config)
     if config.body is not None and config.method == "GET":

@@ -33,16 +33,16 @@ from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
-from proxy.config.model import McpConfig
 from proxy.kit.breaker import Backoff
 from proxy.kit.readiness import Readiness
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer
-from proxy.tools.mcp.content import is_malformed, is_repeatable, output_of, tool_of
-from proxy.tools.mcp.mending import MOST_TOOLS
-from proxy.tools.mcp.questions import question_in, question_of_error
-from proxy.tools.mcp.session import SessionLost, list_tools, open_client, why_not
-from proxy.tools.mcp.transport import DELIVERY, Delivery, SessionTransport
+from proxy.tools.kinds.mcp.content import is_malformed, is_repeatable, output_of, tool_of
+from proxy.tools.kinds.mcp.entry import McpConfig
+from proxy.tools.kinds.mcp.mending import MOST_TOOLS
+from proxy.tools.kinds.mcp.questions import question_in, question_of_error
+from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
+from proxy.tools.kinds.mcp.transport import DELIVERY, Delivery, SessionTransport
 from proxy.tools.schema import schema_fault
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool

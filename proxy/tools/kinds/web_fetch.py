@@ -13,13 +13,16 @@ from functools import partial
 from importlib.util import find_spec
 
 import httpx
+import msgspec
 from cachetools import TTLCache
 
 from proxy import __version__
-from proxy.config.model import WebFetchConfig
+from proxy.config.model import Characters, HeaderValue, Text, ToolConfig
 from proxy.http.connect import client_context
+from proxy.loop.limits import Bytes, Count
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.ports import Clock
+from proxy.tools.kind import Faults, Kind, Resources
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.web.client import Answer, PageClient, PageSession
@@ -44,36 +47,61 @@ MOST_RULES = 100_000
 _VERSION = re.compile(r"^(\s*user-agent\s*:[^/#\n]*)/.*$", re.IGNORECASE | re.MULTILINE)
 
 
+class WebFetchConfig(ToolConfig, tag="web_fetch", frozen=True, kw_only=True):
+    """`type: web_fetch`: one web page as text.
+
+    Every public host is open at ports 80 and 443. `allow_hosts` opens further hosts, private addresses and other ports,
+    and closes nothing; `deny_hosts` closes hosts, and takes precedence. `deny_hosts: ["*"]` closes all hosts that
+    `allow_hosts` does not name. An entry is `host`, `*.host`, an address, or a network such as 10.1.0.0/16; `host:port`
+    is that port only.
+    """
+
+    # Calls at the same time, of all requests together; each may hold several times max_bytes.
+    max_concurrent_calls: Count | None = 32
+    allow_hosts: tuple[Text, ...] = ()  # Hosts that are opened in addition to public ones.
+    deny_hosts: tuple[Text, ...] = ()  # Hosts that are closed, even if allow_hosts has them.
+    max_bytes: Bytes = 5 * 1024 * 1024  # Largest part of a page that is read, in bytes after decompression.
+    # Characters of text in one result; at three bytes each they fit into limits.max_result_bytes.
+    max_characters: Characters = 20_000
+    user_agent: HeaderValue | None = None  # User-Agent header. None: that of toolproxy.
+    respect_robots: bool = True  # Obey the robots.txt of the page's site.
+
+
 def web_fetch_tool(
     name: str,
-    config: WebFetchConfig,
-    clock: Clock,
+    entry: WebFetchConfig,
+    resources: Resources,
     *,
-    pages: PageCache,
     resolve: Resolve | None = None,
     ssl_context: Callable[[], ssl.SSLContext] = client_context,
 ) -> Tool:
-    """A tool that reads pages.
+    """The tool of an entry.
 
     Args:
         name: the name in the configuration.
-        config: the entry.
-        clock: for the expiry of caches.
-        pages: the cache of pages, which tools share.
+        entry: the entry, whose `allow_hosts` and `deny_hosts` have no fault.
+        resources: the time, for the expiry of caches, and the cache of pages.
         resolve: finds the addresses of hosts; None: the system's resolver.
         ssl_context: makes the TLS context.
-
-    Raises:
-        ValueError: an entry of `allow_hosts` or `deny_hosts` cannot be read.
     """
-    reader = _Reader(config, clock, pages, resolve or SystemResolver(), ssl_context)
+    pages = resources.pages
+    reader = _Reader(entry, resources.clock, pages, resolve or SystemResolver(), ssl_context)
 
     async def page_at(url: str, filters: SearchFilters) -> Page:
         target = parse_url(await pages.address_of(url))
         expect_permitted(target.url, filters)
         return await reader.page(target)
 
-    return page_tool(name, page_at, most=config.max_characters, one_service=False)
+    tool = page_tool(name, page_at, most=entry.max_characters, one_service=False)
+    return msgspec.structs.replace(tool, fetches=True)
+
+
+def _faults(entry: WebFetchConfig) -> Faults:
+    for option, allow, deny in (("allow_hosts", entry.allow_hosts, ()), ("deny_hosts", (), entry.deny_hosts)):
+        try:
+            UrlGuard(allow, deny)
+        except ValueError as exc:
+            yield option, str(exc)
 
 
 class _Reader:
@@ -186,3 +214,6 @@ def _check_status(answer: Answer) -> None:
     if status in _FORBIDDEN:
         raise ToolError(f"The server does not let this page be read (HTTP {status}).")
     raise ToolError(f"The server did not give the page (HTTP {status}).")
+
+
+KIND = Kind(config=WebFetchConfig, make=web_fetch_tool, faults=_faults, judges_parts=True)

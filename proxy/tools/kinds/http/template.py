@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import orjson
 
-from proxy.config.model import HttpToolConfig
 from proxy.loop.results import InvalidArguments
 from proxy.tools.exchange import Request
+from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.wire.chat import Json
 
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w-]*)\}\}|\{([A-Za-z_][\w-]*)\}")

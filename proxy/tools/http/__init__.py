@@ -1,1 +1,0 @@
-"""Tools that call an HTTP API, as described in the configuration."""

@@ -1,0 +1,99 @@
+"""What the program knows of one `type:` of tools: the keys of an entry, and what is done with an entry.
+
+A type is a module in `tools/kinds/` that has the type's name and a `Kind` called `KIND`; no other file names it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+import httpx
+
+from proxy.config.model import Config, ToolConfig
+from proxy.ports import Caches, Clock, Observer
+from proxy.tools.result_cache import local_caches
+from proxy.tools.servers import ToolServer
+from proxy.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from proxy.tools.web.pages import PageCache
+
+Entry = TypeVar("Entry", bound=ToolConfig)
+
+Faults: TypeAlias = Iterator[tuple[str, str]]
+"""The key of an entry that is at fault, such as `headers.Host`, empty for the whole entry, and the fault."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources that tools share.
+
+    client   sends HTTP requests, without redirects, cookies and time limits
+    clock    the time
+    caches   makes the caches of results and pages; None: in this process
+    """
+
+    client: httpx.AsyncClient
+    clock: Clock
+    caches: Caches | None = None
+
+    @cached_property
+    def pages(self) -> "PageCache":
+        """The cache of the pages that tools have recently read or found, shared by all tools."""
+        from proxy.tools.web.pages import PageCache  # noqa: PLC0415 - most tools read no pages
+
+        return PageCache(self.caches or local_caches(self.clock))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a probe has found, in words, and whether it is a fault."""
+
+    message: str
+    is_fault: bool = False
+
+
+Make: TypeAlias = Callable[[str, Entry, Resources], Tool]
+"""Takes the name of an entry, the entry and the resources. Raises `ConfigurationError`: the tool cannot be made."""
+
+Serve: TypeAlias = Callable[[str, Entry, Callable[[Tool], Tool], Clock, Observer], ToolServer]
+"""Takes the name of an entry, the entry, what applies the entry's settings to a tool, the time, and an observer."""
+
+
+def usable(entry: ToolConfig, origin: str) -> str:
+    """The words of `toolproxy check` for a tool that can be used."""
+    return f"usable, {entry.type}, {origin}"
+
+
+def _describe(entry: ToolConfig, origin: str) -> Iterator[str]:
+    yield usable(entry, origin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[Entry]):
+    """A `type:` of tools. Either `make` or `serve` is needed; all other parts may be left out.
+
+    Attributes:
+        config: the keys of an entry: their types, defaults and descriptions.
+        make: makes the tool of an entry.
+        serve: makes the server of an entry that stands for several tools, which come and go.
+        faults: finds what is wrong in an entry beyond the types of its keys.
+        judges_parts: whether `faults` also takes entries with keys that could not be read, and have their defaults.
+        warnings: finds what is permitted in an entry, but hardly meant, given the rest of the configuration.
+        describe: the lines of `toolproxy check` about an entry, given the origin of its tool.
+        probe: uses an entry once, for `toolproxy check --probe`. None: there is nothing to be asked. Raises `ToolError`
+            or `TimeoutError` if there is no answer.
+    """
+
+    config: type[Entry]
+    make: Make[Entry] | None = None
+    serve: Serve[Entry] | None = None
+    faults: Callable[[Entry], Faults] = lambda _: iter(())
+    judges_parts: bool = False
+    warnings: Callable[[Entry, Config], Faults] = lambda _, __: iter(())
+    describe: Callable[[Entry, str], Iterator[str]] = _describe
+    probe: Callable[[str, Entry, Resources], Awaitable[Finding]] | None = None
+
+
+AnyKind: TypeAlias = Kind[Any]

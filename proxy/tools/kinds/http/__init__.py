@@ -1,0 +1,8 @@
+"""`type: http`: tools that call an HTTP API, as their entries describe it."""
+
+from proxy.tools.kind import Kind
+from proxy.tools.kinds.http.api import http_tool
+from proxy.tools.kinds.http.entry import HttpToolConfig
+from proxy.tools.kinds.http.faults import faults
+
+KIND = Kind(config=HttpToolConfig, make=http_tool, faults=faults)

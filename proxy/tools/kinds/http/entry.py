@@ -1,0 +1,23 @@
+"""The keys of an entry of `type: http`."""
+
+from typing import Any, Literal
+
+from proxy.config.model import HeaderName, HeaderValue, Text, ToolConfig
+from proxy.loop.limits import Bytes
+
+
+class HttpToolConfig(ToolConfig, tag="http", frozen=True, kw_only=True):
+    """`type: http`: any HTTP API. `{name}` stands for an argument; docs/tools.md says where placeholders may stand."""
+
+    description: Text  # What the tool does and when to use it, for the model.
+    url: Text  # URL with placeholders in path and query; scheme, host and port have none.
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"  # HTTP method.
+    headers: dict[HeaderName, HeaderValue] = {}  # Headers, such as those with keys; they have no placeholders.
+    query: dict[str, Any] = {}  # Query parameters: single values or lists, with or without placeholders.
+    body: Any = None  # Body, sent as JSON. None: POST, PUT and PATCH send the arguments that have no placeholder.
+    parameters: dict[str, Any] = {}  # JSON Schema of the arguments, of type object.
+    result: Any = "text"  # `text`, or {json_pointer: /a/b} for that part of a JSON answer (RFC 6901).
+    idempotent: bool = False  # A repeated POST or PATCH does no harm, so `retries` may be set.
+    # Bytes that are read of an answer; longer text is cut, longer JSON refused.
+    max_response_bytes: Bytes = 4 * 1024 * 1024
+    secrets: tuple[str, ...] = ()  # not in the file: the values of variables in the entry, masked in results

@@ -1,0 +1,24 @@
+"""The keys of an entry of `type: mcp`."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from proxy.config.model import HeaderName, HeaderValue, Text, ToolConfig, Url
+
+
+class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
+    """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
+
+    url: Url | None = None  # URL of the server; set either this or command.
+    # Command that starts the server, which then uses standard input and output.
+    command: tuple[Text, ...] | None = None
+    headers: dict[HeaderName, HeaderValue] = {}  # Headers for the url.
+    env: dict[str, str] = {}  # Environment of the command.
+    allow: tuple[Text, ...] = ("*",)  # Glob patterns of the server's tools that are used.
+    # Prefix of the names of the server's tools. None: the name of the entry and '_'.
+    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
+
+    def prefix_of(self, name: str) -> str:
+        """See `ToolConfig.prefix_of`."""
+        return f"{name}_" if self.prefix is None else self.prefix

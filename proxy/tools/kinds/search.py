@@ -1,0 +1,111 @@
+"""`type: search`: a web search by a shipped provider, or by one that the entry describes."""
+
+from collections.abc import Iterator
+from datetime import date
+from typing import Any, Literal
+
+from msgspec import ValidationError
+from msgspec.structs import replace
+
+from proxy.config.messages import within_struct
+from proxy.config.model import Characters, Key, Text, ToolConfig, Url
+from proxy.loop.limits import CountOrZero
+from proxy.tools.kind import Faults, Resources
+from proxy.tools.search.description import Description, description_of, shipped
+from proxy.tools.search.faults import NO_JSON, faults, is_json
+from proxy.tools.search.kind import described, search_kind
+from proxy.tools.search.provider import KEYLESS, Provider
+from proxy.tools.search.query import SearchQuery
+from proxy.tools.search.template import names_in
+from proxy.tools.search.tool import MOST_CHARACTERS, search_tool_of
+from proxy.tools.tool import Tool
+from proxy.wire.search import SearchFilters, domain_rule
+
+# Characters of one result's text, by `content`: ten pages fit `limits.max_result_bytes`.
+_MOST_CHARACTERS = {"snippets": MOST_CHARACTERS, "page": 6000}
+
+
+class SearchConfig(ToolConfig, tag="search", frozen=True, kw_only=True):
+    """`type: search`: web search by a shipped provider, or by one that is described here. See docs/search.md."""
+
+    provider: str | dict[str, Any]  # Name of a shipped provider, or a description of one (docs/search.md).
+    api_key: Key | None = None  # Key of the provider; `none` calls without a key, where the provider allows it.
+    base_url: Url | None = None  # Replaces the provider's own address.
+    content: Literal["snippets", "page"] = "snippets"  # page: the text of each page, from providers that return it.
+    # Characters of one result's text. None: 1500, or 6000 with `content: page`.
+    max_characters_per_result: Characters | None = None
+    block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
+    options: dict[str, Any] = {}  # Settings of the provider's own.
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
+
+
+def search_tool(name: str, entry: SearchConfig, resources: Resources) -> Tool:
+    """The tool of an entry."""
+    most = entry.max_characters_per_result or _MOST_CHARACTERS[entry.content]
+    block = tuple(filter(None, map(domain_rule, entry.block_domains)))
+    return search_tool_of(name, provider_of(entry), resources, most_characters=most, block=block)
+
+
+def provider_of(entry: SearchConfig) -> Provider:
+    """The provider for an entry without faults."""
+    return Provider(
+        description_of(entry.provider),
+        api_key=entry.api_key,
+        base_url=entry.base_url,
+        options=entry.options,
+        page=entry.content == "page",
+    )
+
+
+def _faults(entry: SearchConfig) -> Faults:
+    try:
+        provider = description_of(entry.provider)
+    except KeyError:
+        yield "provider", f"there is no provider {entry.provider!r}; there are {', '.join(shipped())}"
+        return
+    except ValidationError as exc:
+        at, message = within_struct(str(exc), Description)
+        yield f"provider{at}", message
+        return
+    yield from ((".".join(filter(None, ("provider", key))), fault) for key, fault in faults(provider))
+    yield from _faults_with(provider, entry)
+    for rule in entry.block_domains:
+        if domain_rule(rule) is None:
+            yield "block_domains", f"{rule!r} is no domain such as example.com, or example.com/path"
+
+
+def _faults_with(provider: Description, entry: SearchConfig) -> Faults:
+    """What does not fit the provider, or lacks for it."""
+    needs_key = "api_key" in names_in([provider.url, provider.query, provider.body, *provider.headers.values()])
+    if needs_key and entry.api_key is None:
+        yield "api_key", "is missing"
+    if entry.api_key == KEYLESS and needs_key and provider.keyless is None:
+        yield "api_key", "this provider does not answer without a key"
+    if provider.needs_base_url and entry.base_url is None:
+        yield "base_url", "is missing: this provider is a server of your own"
+    if entry.content == "page" and provider.page is None:
+        yield "content", "this provider does not give the text of pages"
+    for name in entry.options.keys() - provider.options.keys():
+        known = ", ".join(sorted(provider.options)) or "none"
+        yield f"options.{name}", f"there is no such option of this provider; there are: {known}"
+    if not is_json(entry.options):
+        yield "options", NO_JSON
+
+
+def _describe(entry: SearchConfig, origin: str) -> Iterator[str]:
+    if isinstance(entry.provider, dict):
+        yield described(entry, "described in this file", provider_of(entry))
+        yield f"example request with every filter: {_example(entry)}"
+    else:
+        yield described(entry, origin, provider_of(entry))
+
+
+def _example(entry: SearchConfig) -> str:
+    """An example request, to be compared with the service's documentation."""
+    where = SearchFilters(("example.org",), ("example.com",), "ca", "British Columbia", "Nanaimo", "medium")
+    query = SearchQuery("WORDS", 5, "week", "ca", "en", where)
+    sent = provider_of(replace(entry, api_key=entry.api_key and "KEY")).request(query, date(2026, 1, 8))
+    return " ".join(part for part in (sent.method, sent.url, (sent.body or b"").decode()) if part)
+
+
+KIND = search_kind(SearchConfig, provider_of, search_tool, faults=_faults, describe=_describe)

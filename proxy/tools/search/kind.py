@@ -1,0 +1,51 @@
+"""What all types of search have in common: the words of `toolproxy check` about them, and their probe."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from proxy.config.model import ToolConfig
+from proxy.loop.results import ToolOutput
+from proxy.tools.kind import Entry, Finding, Kind, Make, Resources, usable
+from proxy.tools.search.provider import Provider
+
+_SEARCHED, _RESULTS = "news", 5
+_PROBE_SECONDS: Final = 30.0
+
+
+def described(entry: ToolConfig, origin: str, provider: Provider) -> str:
+    """The words of `toolproxy check` for a search, with the filters that its provider lacks."""
+    lacking = provider.cannot()
+    return usable(entry, origin) + (f"; its provider cannot filter by {', '.join(lacking)}" if lacking else "")
+
+
+def search_kind(
+    config: type[Entry], provider_of: Callable[[Entry], Provider], make: Make[Entry], **more: Any
+) -> Kind[Entry]:
+    """The kind of a search.
+
+    Args:
+        config: as in `Kind`.
+        provider_of: the provider of an entry.
+        make: as in `Kind`.
+        **more: as in `Kind`.
+    """
+
+    def describe(entry: Entry, origin: str) -> Iterator[str]:
+        yield described(entry, origin, provider_of(entry))
+
+    async def probe(name: str, entry: Entry, resources: Resources) -> Finding:
+        began = resources.clock.monotonic()
+        async with asyncio.timeout(_PROBE_SECONDS):
+            output = await make(name, entry, resources).run({"query": _SEARCHED, "num_results": _RESULTS})
+        milliseconds = (resources.clock.monotonic() - began) * 1000
+        hits = output.hits if isinstance(output, ToolOutput) else ()
+        note = output.note if isinstance(output, ToolOutput) else None
+        if not hits:
+            why = f": {note}" if note else f" for {_SEARCHED!r}"
+            return Finding(f"no results in {milliseconds:.0f} ms{why}", is_fault=note is not None)
+        dated = sum(hit.published is not None for hit in hits)
+        found = f"{len(hits)} result{'' if len(hits) == 1 else 's'}"
+        return Finding(f"{found} in {milliseconds:.0f} ms, {dated} of them dated")
+
+    return Kind(config=config, make=make, **{"describe": describe, "probe": probe, **more})
