@@ -26,8 +26,8 @@ import uvicorn
 
 from bench.processes import PYTHON, first_line, running, tree
 from bench.targets import ROOT
-from proxy.demo.script import Conversation, Script, ScriptedCall, ScriptedTurn
-from proxy.demo.upstream import Mock
+from proxy.mock.script import Conversation, Script, ScriptedCall, ScriptedTurn
+from proxy.mock.server import MockUpstream
 from proxy.server.listener import address_of, listen
 
 _CLIENTS = 16
@@ -41,8 +41,15 @@ tools: {{current_time: {{type: clock}}}}
 state: {{url: "{state}", max_entries: 1000000, max_bytes: 4294967296}}
 telemetry: {{log_level: error}}
 """
-_MIXED = ScriptedTurn(calls=(ScriptedCall("current_time", {}), ScriptedCall("lookup", {"word": "tide"})))
-_SCRIPT = Script((Conversation("mixed", (_MIXED, ScriptedTurn("Done."))), Conversation("", (ScriptedTurn("Noted."),))))
+_MIXED = ScriptedTurn(
+    calls=(ScriptedCall(name="current_time"), ScriptedCall(name="lookup", arguments={"word": "tide"}))
+)
+_SCRIPT = Script(
+    conversations=(
+        Conversation(when="mixed", turns=(_MIXED, ScriptedTurn(text="Done."))),
+        Conversation(turns=(ScriptedTurn(text="Noted."),)),
+    )
+)
 _LOOKUP: Any = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
 
 
@@ -86,7 +93,7 @@ async def _client(url: str, name: str, received: Received) -> None:
                 received.chains[last] = steps
 
 
-async def _lost(url: str, mock: Mock, received: Received) -> list[str]:
+async def _lost(url: str, mock: MockUpstream, received: Received) -> list[str]:
     """The conversations that cannot be continued with all that came before."""
     lost = []
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as sdk:
@@ -124,17 +131,17 @@ def proxy(folder: Path, name: str, config: str, workers: int) -> Iterator[tuple[
 
 
 @asynccontextmanager
-async def _scripted() -> AsyncIterator[tuple[Mock, str]]:
+async def _scripted() -> AsyncIterator[tuple[MockUpstream, str]]:
     """The scripted upstream in this process, which can be asked what it has received."""
-    mock, listener = Mock(_SCRIPT), listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(mock.app(), log_config=None, access_log=False, lifespan="off"))
+    mock, listener = MockUpstream(_SCRIPT), listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(mock, log_config=None, access_log=False, lifespan="off"))
     serving = asyncio.ensure_future(server.serve([listener]))
     yield mock, address_of(listener)
     server.should_exit = True
     await serving
 
 
-async def _kill(folder: Path, config: str, mock: Mock, options: argparse.Namespace) -> bool:
+async def _kill(folder: Path, config: str, mock: MockUpstream, options: argparse.Namespace) -> bool:
     """Kill the proxy in the middle, and continue everything on another one."""
     received = Received()
     with proxy(folder, "first", config, options.workers) as (process, url):

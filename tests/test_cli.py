@@ -465,10 +465,16 @@ def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):
     [
         ("conversations: [", ":1: is not YAML: expected the node content, but found '<stream end>'"),
         ("a: b: c", ":1: is not YAML: mapping values are not allowed here"),
-        ("", ": the script: must be a mapping, not empty"),
-        ("conversations:\n- {when: ''}", ": conversations[0].turns: is missing"),
-        ("conversations:\n- {when: '', turns: [{txt: x}]}", ": conversations[0].turns[0].txt: unknown key; known are "),
-        ("conversations:\n- {when: '(', turns: [{text: x}]}", ": missing ), unterminated subpattern at position 0"),
+        ("", ":1: must be a mapping, not empty"),
+        ("conversations:\n- {when: ''}", ":2: conversations[0].turns: is missing"),
+        (
+            "conversations:\n- {when: '', turns: [{txt: x}]}",
+            ":2: conversations[0].turns[0].txt: unknown key; known are ",
+        ),
+        (
+            "conversations:\n- turns: [{text: x}]\n  when: '('",
+            ":3: conversations[0].when: is no regular expression: missing )",
+        ),
     ],
 )
 def test_a_script_that_cannot_be_played_is_one_clear_line(tmp_path, script, fault):

@@ -15,6 +15,7 @@ from proxy import Tool
 from proxy.api.responses import stream
 from proxy.app.configuration import parse
 from proxy.loop.fence import unfenced
+from proxy.mock import script
 from tests.fakes import FakeUpstream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -41,7 +42,8 @@ KEYS = dict.fromkeys(
 def test_every_configuration_in_the_documents_works_when_pasted(page):
     blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     for block in blocks:
-        if block.startswith("# conversations.yaml"):  # for the scripted upstream
+        if block.startswith("# conversations.yaml"):
+            assert script.parse(block).conversations
             continue
         assert parse(block, KEYS).disabled == {}
     assert blocks or page.name != "README.md"

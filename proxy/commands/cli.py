@@ -73,8 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     mock = commands.add_parser("mock-upstream", help="the scripted upstream by itself, for tests and load runs")
-    mock.add_argument("--port", type=_port, default=0, help="0: any free one")
-    mock.add_argument("--script", type=Path, help="a YAML file with conversations of your own")
+    mock.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
+    mock.add_argument("--port", type=_port, default=0, help="default: 0, any free one")
+    mock.add_argument("--workers", type=_count, default=1, help="processes; default: 1")
+    mock.add_argument(
+        "--script", type=Path, help="a YAML file with conversations of your own, a case or a folder of cases"
+    )
     mock.set_defaults(run=_mock_upstream)
 
     hash_key = commands.add_parser("hash-key", help="read a client key, print its key_sha256")
@@ -221,9 +225,9 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 
 def _mock_upstream(arguments: argparse.Namespace) -> None:
-    from proxy.demo import upstream  # noqa: PLC0415 - as above
+    from proxy.mock import command  # noqa: PLC0415 - as above
 
-    upstream.main(port=arguments.port, script=arguments.script)
+    command.main(host=arguments.host, port=arguments.port, workers=arguments.workers, script=arguments.script)
 
 
 def _hash_key(_: argparse.Namespace) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import re
 import signal
 import sys
+from collections.abc import Sequence
 
 from proxy.app import configuration, create_app
-from proxy.demo.script import DEMO, Script, ScriptedCall, ScriptedTurn
 from proxy.demo.serving import serving
-from proxy.demo.upstream import Mock, search_answer
+from proxy.mock.demo import DEMO, search_answer
+from proxy.mock.script import Script, ScriptedCall, ScriptedTurn
+from proxy.mock.server import MockUpstream
 from proxy.telemetry import log
 from proxy.wire.chat import Json
 
@@ -26,24 +28,25 @@ telemetry: {{log_level: error, log_content: true}}
 """
 
 
-class Searching(Script, frozen=True):
+class Searching(Script, frozen=True, kw_only=True):
     """The demo's conversations; for any other question, its own words are searched, and the answer names the pages."""
 
-    def turn(self, request: Json) -> ScriptedTurn:
+    def steps(self, request: Json) -> tuple[int, Sequence[ScriptedTurn]]:
         """The model's answer to a request."""
         messages = request.get("messages") or [{}]
         question = next((str(one.get("content")) for one in reversed(messages) if one.get("role") == "user"), "")
         if any(re.search(one.when, question, re.IGNORECASE) for one in self.conversations):
-            return super().turn(request)
+            return super().steps(request)
         if messages[-1].get("role") != "tool":
-            query = {"query": question[:_LONGEST_QUERY], "num_results": 3}
-            return ScriptedTurn(reasoning="I should look that up.", text="", calls=(ScriptedCall("web_search", query),))
+            call = ScriptedCall(name="web_search", arguments={"query": question[:_LONGEST_QUERY], "num_results": 3})
+            return 0, [ScriptedTurn(reasoning="I should look that up.", calls=(call,))]
         found = list(dict.fromkeys(_URL.findall(str(messages[-1].get("content")))))
         pages = " and ".join(f"({url})" for url in found[:2]) or "nothing"
-        return ScriptedTurn(
-            text=f"I am a scripted model and know nothing, but the proxy has searched for your words and found {pages}."
+        said = (
+            f"I am a scripted model and know nothing, but the proxy has searched for your words and found {pages}."
             " With a real key, a real model answers from real pages."
         )
+        return 1, [ScriptedTurn(text=said)]
 
 
 def search_anything(request: Json) -> Json:
@@ -69,8 +72,8 @@ def main(*, port: int) -> None:
 
 async def _serve(port: int) -> None:
     script = Searching(conversations=DEMO.conversations[:1], pace=_PACE)
-    mock = Mock(script, search_seconds=_SEARCH_SECONDS, answer_search=search_anything)
-    async with serving(mock.app(), lifespan="off") as mock_url:
+    mock = MockUpstream(script, search_seconds=_SEARCH_SECONDS, answer_search=search_anything)
+    async with serving(mock, lifespan="off") as mock_url:
         config = configuration.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(config.telemetry)
         async with serving(create_app(config), lifespan="on", port=port) as url:

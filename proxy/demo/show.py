@@ -11,10 +11,10 @@ import msgspec
 
 from proxy.app import configuration, create_app
 from proxy.config.model import Config
-from proxy.demo.script import DEMO
 from proxy.demo.serving import serving
-from proxy.demo.upstream import Mock
 from proxy.kit.terminal import style_of
+from proxy.mock.demo import DEMO
+from proxy.mock.server import MockUpstream
 from proxy.telemetry import log
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
@@ -62,8 +62,8 @@ def main() -> None:
 
 
 async def _demo() -> int:
-    mock = Mock(msgspec.structs.replace(DEMO, pace=_PACE), search_seconds=_SEARCH_SECONDS)
-    async with serving(mock.app(), lifespan="off") as mock_url:
+    mock = MockUpstream(msgspec.structs.replace(DEMO, pace=_PACE), search_seconds=_SEARCH_SECONDS)
+    async with serving(mock, lifespan="off") as mock_url:
         config = configuration.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(config.telemetry)
         async with serving(create_app(config), lifespan="on") as proxy_url:
@@ -85,10 +85,8 @@ async def _demo() -> int:
     return 0 if all(passed) else 1
 
 
-async def _converse(mock: Mock, title: str, question: str, ask: Ask, *, turns: int) -> bool:
-    mock.requests.clear()
-    mock.searches.clear()
-    mock.most_searches_at_once = 0
+async def _converse(mock: MockUpstream, title: str, question: str, ask: Ask, *, turns: int) -> bool:
+    mock.clear()
     style = style_of(sys.stdout)
     print(
         f"\n{style('-' * _WIDTH, 'dim')}\n{style(title, 'bold')}\n\n  app     {question}\n  answer  ",
@@ -173,7 +171,7 @@ def _introduce(config: Config, proxy_url: str, mock_url: str) -> None:
     )
 
 
-def _tell_wire(mock: Mock) -> None:
+def _tell_wire(mock: MockUpstream) -> None:
     """Print the requests to the scripted model and search, in order."""
     print("\n  On the wire")
     for number, request in enumerate(mock.requests, 1):

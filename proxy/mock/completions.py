@@ -1,0 +1,152 @@
+"""`/v1/completions` and `/v1/embeddings` of the scripted upstream."""
+
+import base64
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+import orjson
+
+from proxy.mock import pieces
+from proxy.mock.answer import Written, digest, write
+from proxy.mock.script import Script
+from proxy.wire.chat import Json
+from proxy.wire.errors import RequestError
+
+_DIMENSIONS = 16
+_MOST_DIMENSIONS = 8192
+_MOST_INPUTS = 2048  # OpenAI's own limit
+
+
+def as_chat(request: Json) -> Json:
+    """The chat request that asks what a prompt asks, for the script."""
+    (prompt, *_) = _prompts(request)
+    return {**request, "messages": [{"role": "user", "content": prompt}], "tools": None, "n": None}
+
+
+class TextAnswer:
+    """An answer in the shapes of the older completions, which have a text and nothing else.
+
+    Args:
+        script: has the turn of each prompt.
+        request: the request.
+
+    Raises:
+        RequestError: the prompt is neither a text, nor a list of texts or tokens.
+    """
+
+    def __init__(self, script: Script, request: Json) -> None:
+        self._request = request
+        self._prompts = _prompts(request)
+        asked = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
+        self._identity = f"{script.seed} {asked.decode()}"
+        self._choices: list[tuple[list[str], Written]] = []
+        for prompt in self._prompts:
+            turn = script.turn(as_chat({**request, "prompt": prompt}))
+            for _ in range(request.get("n") or 1):
+                identity = f"{self._identity} {len(self._choices)}"
+                echoed = pieces.pieces_of(prompt) if request.get("echo") else []
+                self._choices.append((echoed, write(turn, {**request, "tools": None}, identity=identity, thinks=False)))
+        self._created = int(time.time())
+
+    @property
+    def length(self) -> int:
+        """The number of pieces that come one after the other."""
+        return max(written.length for _, written in self._choices)
+
+    def whole(self) -> Json:
+        """The answer as a whole."""
+        choices = [
+            self._choice(index, [*echoed, *written.text], written.finish_reason)
+            for index, (echoed, written) in enumerate(self._choices)
+        ]
+        return {**self._head(), "choices": choices, "usage": self._usage}
+
+    def chunks(self) -> Iterator[list[Json]]:
+        """The chunks of a stream, those of each piece together; the last ones are the end of the answer."""
+        for number in range(max(1, self.length)):
+            found = []
+            for index, (echoed, written) in enumerate(self._choices):
+                said = [*(echoed if number == 0 else ()), *written.text[number : number + 1]]
+                if said:
+                    found.append({**self._head(), "choices": [self._choice(index, said, None)]})
+                if number == max(0, written.length - 1):
+                    found.append({**self._head(), "choices": [self._choice(index, [], written.finish_reason)]})
+            if number == max(0, self.length - 1) and (self._request.get("stream_options") or {}).get("include_usage"):
+                found.append({**self._head(), "choices": [], "usage": self._usage})
+            yield found
+
+    def _choice(self, index: int, said: Sequence[str], finish_reason: str | None) -> Json:
+        choice: Json = {"index": index, "text": "".join(said), "logprobs": None, "finish_reason": finish_reason}
+        if self._request.get("logprobs") is not None and said:
+            choice["logprobs"] = {
+                "tokens": list(said),
+                "token_logprobs": [0.0] * len(said),
+                "top_logprobs": [{piece: 0.0} for piece in said],
+                "text_offset": list(accumulate(map(len, said), initial=0))[:-1],
+            }
+        return choice
+
+    def _head(self) -> Json:
+        model = str(self._request.get("model"))
+        return {
+            "id": f"cmpl-{digest(self._identity)}",
+            "object": "text_completion",
+            "created": self._created,
+            "model": model,
+        }
+
+    @property
+    def _usage(self) -> Json:
+        read, written = pieces.count(self._prompts), sum(written.length for _, written in self._choices)
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def _prompts(request: Json) -> list[str]:
+    """The prompts of a request; tokens stand for as many words, because nobody knows whose they are."""
+    prompt = request.get("prompt", "")
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt and all(isinstance(one, int) for one in prompt):
+        return [" ".join("token" for _ in prompt)]
+    if isinstance(prompt, list) and prompt and all(isinstance(one, str | list) for one in prompt):
+        return [text for one in prompt for text in _prompts({"prompt": one})]
+    raise RequestError("'prompt' must be a text, or a list of texts or tokens.", param="prompt")
+
+
+def embeddings(request: Json, *, seed: int) -> Json:
+    """The answer to a request for embeddings: vectors of length 1 that follow from the text and the seed.
+
+    Raises:
+        RequestError: the input is neither a text, nor a list of texts or tokens.
+    """
+    inputs = request.get("input")
+    texts = [inputs] if isinstance(inputs, str) or _is_tokens(inputs) else inputs
+    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) or _is_tokens(one) for one in texts):
+        raise RequestError("'input' must be a text, or a list of texts or tokens.", param="input")
+    size = _DIMENSIONS if request.get("dimensions") is None else request["dimensions"]
+    if not isinstance(size, int) or not 1 <= size <= _MOST_DIMENSIONS or len(texts) > _MOST_INPUTS:
+        raise RequestError(f"'dimensions' is at most {_MOST_DIMENSIONS}, and 'input' has at most {_MOST_INPUTS} texts.")
+    is_packed = request.get("encoding_format") == "base64"
+    data = []
+    for index, text in enumerate(texts):
+        vector = _vector(f"{seed} {text}", size)
+        packed: Any = base64.b64encode(struct.pack(f"<{size}f", *vector)).decode() if is_packed else vector
+        data.append({"object": "embedding", "index": index, "embedding": packed})
+    read = sum(pieces.count([text]) if isinstance(text, str) else len(text) for text in texts)
+    usage = {"prompt_tokens": read, "total_tokens": read}
+    return {"object": "list", "data": data, "model": request.get("model"), "usage": usage}
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, int) for one in value)
+
+
+def _vector(identity: str, size: int) -> list[float]:
+    dice = Random(identity)  # noqa: S311 - the same vector for the same text
+    drawn = [dice.gauss() for _ in range(size)]
+    length = sum(one * one for one in drawn) ** 0.5
+    return [one / length for one in drawn]

@@ -1,0 +1,256 @@
+"""The script of the scripted upstream: conversations, each with a pattern for the user's question.
+
+    pace: 0.02                       # seconds between two pieces of an answer
+    delay: 0.2                       # seconds before the first one
+    conversations:
+      - when: nanaimo                # a regular expression, searched in the user's messages, the last one first
+        turns:
+          - reasoning: I should look that up.
+            text: Let me check.
+            calls:
+              - {name: web_search, arguments: {query: Nanaimo weather}}
+          - {status: 503, headers: {retry-after: "1"}}    # the turn after the results fails once
+          - text: It rains.                               # and is answered when it is asked for again
+      - when: ""                     # anything else
+        turns: [{tokens: 200}]
+
+docs/testing.md explains every key. The turn is found by counting the assistant's messages since the question, so any
+number of conversations can run at the same time.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
+
+import msgspec
+import yaml
+from msgspec import UNSET, Meta, UnsetType
+
+from proxy.config.messages import in_plain_words
+from proxy.wire.chat import Json, text_of
+from proxy.wire.errors import ConfigurationError
+
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10**6)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Status: TypeAlias = Annotated[int, Meta(ge=100, le=599)]
+FailureStatus: TypeAlias = Annotated[int, Meta(ge=400, le=599)]
+Length: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
+
+FIRST_FAILURE: Final = 300
+"""The lowest HTTP status that no answer of a model has."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping of the script."""
+
+
+class ScriptedCall(Value, frozen=True, kw_only=True):
+    """A tool call that the scripted model makes. Arguments given as text are written as they are, malformed or not."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+    id: str | None = None
+
+
+class ScriptedTurn(Value, frozen=True, kw_only=True):
+    """A scripted answer of the model; the fields of time and failure replace those of the script.
+
+    Attributes:
+        text: what the model says.
+        reasoning: what it thinks.
+        calls: its tool calls.
+        refusal: its refusal, in the place of a text.
+        tokens: the length of a made-up text, in the place of `text`.
+        finish_reason: why it ends; None: as the answer does.
+        usage: in the place of the real counts; None: there is none.
+        status: the HTTP status.
+        headers: headers of the response; None takes one away.
+        body: the whole body: text as it is, anything else as JSON.
+        delay: seconds before the first piece.
+        pace: seconds between two pieces.
+        jitter: seconds by which a piece may come earlier or later.
+        cut: the connection ends without the answer's end.
+        error_rate: the share of requests that fail instead.
+        errors: the HTTP statuses of such failures, each as likely as the others.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ScriptedCall, ...] = ()
+    refusal: str | None = None
+    tokens: Length | None = None
+    finish_reason: str | None = None
+    usage: dict[str, Any] | UnsetType | None = UNSET
+    status: Status = 200
+    headers: dict[str, str | None] = {}
+    body: Any = UNSET
+    delay: Seconds | None = None
+    pace: Seconds | None = None
+    jitter: Seconds | None = None
+    cut: bool = False
+    error_rate: Share | None = None
+    errors: tuple[FailureStatus, ...] | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether a client that asks for the turn again gets the next one."""
+        return self.status >= FIRST_FAILURE or self.cut
+
+
+class Conversation(Value, frozen=True, kw_only=True, dict=True):  # `dict` for the cached property
+    """The model's turns for a user's question that matches `when`."""
+
+    when: str = ""
+    turns: Annotated[tuple[ScriptedTurn, ...], Meta(min_length=1)]
+
+    @cached_property
+    def steps(self) -> Sequence[Sequence[ScriptedTurn]]:
+        """The turns, each with the failures before it, which are the answers to the first attempts at it."""
+        steps: list[list[ScriptedTurn]] = [[]]
+        for turn in self.turns:
+            steps[-1].append(turn)
+            if not turn.fails:
+                steps.append([])
+        return steps if steps[-1] else steps[:-1]
+
+
+class Script(Value, frozen=True, kw_only=True):
+    """All conversations, with the times and failures of every turn that has none of its own."""
+
+    conversations: Annotated[tuple[Conversation, ...], Meta(min_length=1)]
+    models: tuple[str, ...] = ("glm-4.7", "gpt-oss-120b", "mock")
+    seed: int = 0
+    delay: Seconds = 0.0
+    pace: Seconds = 0.0
+    jitter: Seconds = 0.0
+    error_rate: Share = 0.0
+    errors: tuple[FailureStatus, ...] = (500,)
+
+    def steps(self, request: Json) -> tuple[int, Sequence[ScriptedTurn]]:
+        """The place of the turn that a chat request asks for in its conversation, and the attempts at it.
+
+        A turn of calls none of which the request permits is passed over, but for the last one.
+        """
+        messages: Sequence[Json] = request.get("messages") or ()
+        steps, said = self.conversations[-1].steps, None
+        for at, message in reversed(list(enumerate(messages))):
+            if message.get("role") == "user" and (found := self._conversation(text_of(message))):
+                steps, said = found.steps, sum(later.get("role") == "assistant" for later in messages[at:])
+                break
+        last = len(steps) - 1
+        first, permitted = last if said is None else min(said, last), permitted_calls(request)
+        for number in range(first, last):
+            turn = steps[number][-1]
+            if not turn.calls or any(call.name in permitted for call in turn.calls):
+                return number, steps[number]
+        return last, steps[last]
+
+    def turn(self, request: Json) -> ScriptedTurn:
+        """The model's answer to a chat request, once no attempt at it fails any more."""
+        return self.steps(request)[1][-1]
+
+    def _conversation(self, said: str) -> Conversation | None:
+        return next((one for one in self.conversations if re.search(one.when, said, re.IGNORECASE)), None)
+
+
+def permitted_calls(request: Json) -> Sequence[str]:
+    """The functions that a chat request offers and permits to call, in their order."""
+    tools = request.get("tools") or ()
+    offered = [tool["function"]["name"] for tool in tools if isinstance(tool.get("function"), dict)]
+    match request.get("tool_choice"):
+        case "none":
+            return ()
+        case {"function": {"name": str(name)}}:
+            return [one for one in offered if one == name]
+        case _:
+            return offered
+
+
+def load(path: Path) -> Script:
+    """Read a script.
+
+    Raises:
+        ConfigurationError: with one line per fault, `script.yaml:LINE: path: what is wrong`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as exc:
+        raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
+    except OSError as exc:
+        raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
+    return parse(text, name=str(path))
+
+
+def parse(text: str, *, name: str = "script") -> Script:
+    """Read the text of a script, which messages call `name`. Raises `ConfigurationError`, as `load` does."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        read = None if root is None else yaml.SafeLoader("").construct_document(root)
+    except yaml.MarkedYAMLError as exc:
+        line = exc.problem_mark.line + 1 if exc.problem_mark else 1
+        raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}"]) from exc
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
+    lines = dict(_lines(root, "", 1)) if root is not None else {}
+    faults = [*_faults(read, Script, "")]
+    if faults:
+        raise ConfigurationError(
+            [
+                f"{name}:{_line_of(path, lines)}: {path.removeprefix('.')}{': ' * bool(path)}{what}"
+                for path, what in faults
+            ]
+        )
+    return msgspec.convert(read, Script)
+
+
+def _lines(node: yaml.Node, path: str, line: int) -> Iterator[tuple[str, int]]:
+    """The line of each part of a document, by its path."""
+    yield path, line
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _lines(value, f"{path}.{key.value}", key.start_mark.line + 1)
+    elif isinstance(node, yaml.SequenceNode):
+        for at, item in enumerate(node.value):
+            yield from _lines(item, f"{path}[{at}]", item.start_mark.line + 1)
+
+
+def _line_of(path: str, lines: dict[str, int]) -> int:
+    """The line of a part, or of the part in which it is missing."""
+    while path and path not in lines:
+        path = path[: max(path.rfind("."), path.rfind("["))]
+    return lines.get(path, 1)
+
+
+def _faults(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The faults of a value, each with its path."""
+    if get_origin(kind) is Annotated and isinstance(value, list) and value:
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and issubclass(kind, Value) and isinstance(value, dict):
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        for key, held in value.items():
+            if key in fields:
+                yield from _faults(held, fields[key].type, f"{path}.{key}")
+            else:
+                yield f"{path}.{key}", f"unknown key; known are {', '.join(sorted(fields))}"
+        needed = [name for name, field in fields.items() if field.required and name not in value]
+        yield from ((f"{path}.{name}", "is missing") for name in needed)
+    elif get_origin(kind) is tuple and isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _faults(item, get_args(kind)[0], f"{path}[{at}]")
+    elif fault := _fault(value, kind):
+        yield path, fault
+    elif path.endswith(".when"):
+        try:
+            re.compile(value)
+        except re.error as exc:
+            yield path, f"is no regular expression: {exc}"
+
+
+def _fault(value: Any, kind: Any) -> str | None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        return in_plain_words(str(exc), kind)
+    return None
