@@ -516,6 +516,29 @@ def test_headers_that_are_not_to_be_sent_are_refused(said, fault):
     assert found.endswith(fault)
 
 
+@pytest.mark.parametrize(
+    ("secret", "secrets"),
+    [
+        ("'${TOOLPROXY_SECRET:-}'", ()),
+        ("null", ()),
+        ("a-long-passphrase", ("a-long-passphrase",)),
+        ("[a-long-passphrase, '${OLD_SECRET}', '${UNSET:-}']", ("a-long-passphrase", "the-old-passphrase")),
+    ],
+)
+def test_the_secret_of_the_state_may_be_empty_one_or_several_and_is_known_to_the_log(secret, secrets):
+    config = parse(f"state: {{secret: {secret}}}", {"OLD_SECRET": "the-old-passphrase"})
+    assert config.state.secrets == secrets
+    assert secrets_of(config) == set(secrets)
+    assert config.warnings == ()
+
+
+def test_a_secret_of_the_state_that_others_know_is_refused_and_one_that_can_be_guessed_is_doubtful():
+    with pytest.raises(ConfigurationError, match=r"state\.secret: is a placeholder, not a secret"):
+        parse("state: {secret: [a-long-passphrase, changeme]}", {})
+    [warning] = parse("state: {secret: swordfish}", {}).warnings
+    assert warning == "config.yaml:1: state.secret: has fewer than 16 characters, and can be guessed"
+
+
 def test_a_clients_pattern_that_fits_no_model_is_doubtful():
     models = "models: {glm-5: {upstream: up}, 'gpt-*': {upstream: up}}\n"
     clients = "clients: [{name: a, key: k, models: [glmm-*, glm-*, gpt-oss-*, 'g?m-5', glm-5]}]"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from proxy.config.model import Config
 from proxy.kit.readiness import Readiness
+from proxy.kit.secrets import Secrets
 from proxy.ports import Budgets, ClientStore, Clock, MakeDialect, Observer, RecentRequests, Router, Scrape, Toolset
 
 
@@ -18,6 +19,7 @@ class Ports:
     dialect: MakeDialect
     store: ClientStore
     budgets: Budgets
+    secrets: Callable[[], Secrets]
     observe: Observer
     clock: Clock
     upstream_states: Callable[[], Sequence[Readiness]]

@@ -1,11 +1,18 @@
 """Sealed text: a client carries it from one request to the next, and can neither read nor forge it.
 
 A text is sealed for one caller and is of no use to any other. A text that cannot be opened is ignored.
+
+The key is derived from a secret that the configuration gives or the state store keeps. Where there is neither, it is
+derived from the keys of the upstreams, which all workers and replicas have too; but then a change of these keys makes
+sealed texts unreadable, and whoever knows them can forge one. So what is read from a sealed text is checked like any
+other input.
 """
 
+import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from hmac import digest
@@ -18,8 +25,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.api.access import Caller
 from proxy.api.body_memory import Share, cost_of
+from proxy.api.ports import Ports
 from proxy.config.model import FROM_CLIENT, UpstreamConfig
 from proxy.kit.beside import MOST_AT_ONCE
+from proxy.kit.secrets import Secrets
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestTooLarge
 
@@ -29,27 +38,63 @@ MOST_OPENED: Final = 32 * 1024 * 1024
 _SEALED_FIELDS = (b'"encrypted_content"', b'"signature"')
 # How many times larger a sealed text may be when it is opened; a model that repeats itself gets to a thousand.
 _USUAL_RATIO = 16
-_PURPOSE = b"toolproxy encrypted_content 1"
+_OF_SECRET = b"toolproxy state.secret 1"
+_OF_UPSTREAM_KEYS = b"toolproxy encrypted_content 1"
 _NONCE_BYTES = 12  # AES-GCM's own length
 _KEY_OF_THIS_PROCESS = urandom(32)
+# The keys of providers are random. One that is short, has few different characters, no letters or no digits, is counted
+# up or made of words may be known to everybody, such as `sk-no-key-required`.
+_SHORTEST_KEY = 16
+_FEWEST_CHARACTERS = 8  # different ones; of 16 random hexadecimal digits, one in 25 has fewer
+_GUESSABLE = re.compile(
+    r"^\D*$|^[^a-z]*$|01234|12345|abcdef|(.)\1{4}"
+    r"|change|default|dummy|example|fake|here|local|none|placeholder|required|sample|test|unused|your",
+    re.IGNORECASE,
+)
 
 
-def sealing_keys(upstreams: Iterable[UpstreamConfig]) -> tuple[str, ...]:
-    """The keys of the upstreams, from which the sealing key is derived: all workers and replicas have them."""
-    return tuple(upstream.api_key for upstream in upstreams if upstream.api_key != FROM_CLIENT)
+class SealingKeys:
+    """The keys that seal and open texts under one configuration.
 
+    For `state.ttl` after the first secret came into use, texts that were sealed with the upstreams' keys are opened
+    too, unless one of these keys could be guessed.
 
-def sealer_for(
-    caller: Caller, secrets: tuple[str, ...], *, most_bytes: int = MOST_OPENED, share: Share | None = None
-) -> "Sealer":
-    """The sealer for a request of a caller.
-
-    Its key is derived from the `secrets`, or without any from the caller's own key. For the other arguments see
-    `Sealer`.
+    Args:
+        secrets: the secrets that are known at present.
+        upstreams: the upstreams of the configuration.
+        ttl: `state.ttl`, in seconds.
+        now: the present time, in seconds since 1970.
     """
-    if not secrets and caller.upstream_key is not None:
-        secrets = (caller.upstream_key,)
-    return Sealer(key_from(secrets), caller.scope, most_bytes=most_bytes, share=share)
+
+    def __init__(
+        self,
+        secrets: Callable[[], Secrets],
+        upstreams: Iterable[UpstreamConfig],
+        *,
+        ttl: float,
+        now: Callable[[], float],
+    ) -> None:
+        self._secrets = secrets
+        self._upstream_keys = tuple(one.api_key for one in upstreams if one.api_key != FROM_CLIENT)
+        self._ttl = ttl
+        self._now = now
+
+    @classmethod
+    def of(cls, ports: Ports) -> "SealingKeys":
+        """The keys of the configuration in `ports`."""
+        config = ports.config
+        return cls(ports.secrets, config.upstreams.values(), ttl=config.state.ttl, now=ports.clock.time)
+
+    def for_caller(self, caller: Caller) -> tuple[bytes, ...]:
+        """The keys for a caller: the first one seals, and each of them opens."""
+        secrets = self._secrets()
+        upstream_keys = self._upstream_keys or ((caller.upstream_key,) if caller.upstream_key else ())
+        if not secrets.known:
+            return (_key_from(upstream_keys, _OF_UPSTREAM_KEYS) if upstream_keys else _KEY_OF_THIS_PROCESS,)
+        keys = tuple([_key_from((secret,), _OF_SECRET) for secret in secrets.known])
+        if self._now() >= secrets.since + self._ttl or not upstream_keys or any(map(_is_guessable, upstream_keys)):
+            return keys
+        return (*keys, _key_from(upstream_keys, _OF_UPSTREAM_KEYS))
 
 
 def size_opened(body: bytes) -> int:
@@ -60,12 +105,16 @@ def size_opened(body: bytes) -> int:
 
 
 @lru_cache(maxsize=1024)
-def key_from(secrets: tuple[str, ...]) -> bytes:
-    """A key of 32 bytes, derived from these secrets in every worker and replica; without any, the process's own."""
-    if not secrets:
-        return _KEY_OF_THIS_PROCESS
+def _key_from(secrets: tuple[str, ...], purpose: bytes) -> bytes:
+    """A key of 32 bytes for one purpose, the same in every worker and replica that has these secrets."""
     known = [sha256(secret.encode()).digest() for secret in sorted(secrets)]
-    return digest(b"".join(known), _PURPOSE, "sha256")
+    return digest(b"".join(known), purpose, "sha256")
+
+
+@lru_cache(maxsize=1024)
+def _is_guessable(key: str) -> bool:
+    """Whether the key of an upstream may be a placeholder that others know or guess."""
+    return len(key) < _SHORTEST_KEY or len(set(key)) < _FEWEST_CHARACTERS or _GUESSABLE.search(key) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -78,15 +127,17 @@ class Sealer:
     """Seals and opens for one request.
 
     Args:
-        key: 32 bytes.
+        keys: of 32 bytes each; the first one seals, and each of them opens.
         scope: the caller's, without which nothing can be opened.
         most_bytes: how large the texts of the request may be together when they are opened: each is compressed, so that
             a text of some kilobytes may open to megabytes.
         share: counts their memory; None: it is not counted.
     """
 
-    def __init__(self, key: bytes, scope: str, *, most_bytes: int = MOST_OPENED, share: Share | None = None) -> None:
-        self._cipher = _cipher(key)
+    def __init__(
+        self, keys: tuple[bytes, ...], scope: str, *, most_bytes: int = MOST_OPENED, share: Share | None = None
+    ) -> None:
+        self._ciphers = [_cipher(key) for key in keys]
         self._scope = scope.encode()
         self._left = most_bytes
         self._share = share
@@ -94,9 +145,13 @@ class Sealer:
 
     def seal(self, held: Json) -> str:
         """A sealed text that holds the object."""
-        nonce, text = urandom(_NONCE_BYTES), orjson.dumps(held)
+        return self.seal_bytes(orjson.dumps(held))
+
+    def seal_bytes(self, text: bytes) -> str:
+        """A sealed text that holds these bytes."""
+        nonce = urandom(_NONCE_BYTES)
         level = zlib.Z_DEFAULT_COMPRESSION if len(text) <= MOST_AT_ONCE else zlib.Z_BEST_SPEED  # 10 ms for a megabyte
-        sealed = self._cipher.encrypt(nonce, zlib.compress(text, level), self._scope)
+        sealed = self._ciphers[0].encrypt(nonce, zlib.compress(text, level), self._scope)
         return urlsafe_b64encode(nonce + sealed).decode()
 
     def open(self, sealed: Any) -> Json | None:
@@ -107,8 +162,7 @@ class Sealer:
             Overloaded: they would take more memory than is left at the moment.
         """
         try:
-            data = urlsafe_b64decode(sealed)
-            packed = self._cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._scope)
+            packed = self._decrypted(urlsafe_b64decode(sealed))
             text = zlib.decompressobj().decompress(packed, self._left + 1)
         except (InvalidTag, TypeError, ValueError, zlib.error):
             return None
@@ -123,6 +177,15 @@ class Sealer:
         except orjson.JSONDecodeError:
             return None
         return held if isinstance(held, dict) else None
+
+    def _decrypted(self, data: bytes) -> bytes:
+        """What was encrypted with any of the keys. Raises `InvalidTag`, or `ValueError` for half a nonce."""
+        *others, last = self._ciphers
+        nonce, sealed = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
+        for cipher in others:
+            with suppress(InvalidTag):
+                return cipher.decrypt(nonce, sealed, self._scope)
+        return last.decrypt(nonce, sealed, self._scope)
 
     def count_opened(self) -> None:
         """Reserve the memory of what was opened. A request is read in a thread, where nothing can be reserved.

@@ -135,6 +135,7 @@ class Generation:
             dialect=Browser,
             store=process.state.continuations,
             budgets=process.state.budgets,
+            secrets=process.state.secrets,
             observe=observe,
             clock=clock,
             upstream_states=lambda: _upstream_states(config, breakers),

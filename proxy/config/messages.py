@@ -74,9 +74,14 @@ def why_no_key(entry: Any) -> str | None:
         if key in ("", ()):
             return f"{name} is empty"
         keys = (key,) if isinstance(key, str) else key or ()
-        if any(_PLACEHOLDER.fullmatch(one) for one in keys):
+        if any(is_placeholder(one) for one in keys):
             return f"{name} is a placeholder, not a key"
     return None
+
+
+def is_placeholder(key: str) -> bool:
+    """Whether a key is one of those that examples show in the place of a key."""
+    return _PLACEHOLDER.fullmatch(key) is not None
 
 
 def kind_of(node: yaml.Node) -> str:

@@ -244,6 +244,14 @@ class StateConfig(Value, frozen=True, kw_only=True):
     max_entries: Count = 10000  # Largest number of entries; beyond it, the client with the most loses its oldest.
     # Largest size of all entries in bytes; with memory:// at most an eighth of the worker's memory.
     max_bytes: Bytes = 256 * 1024 * 1024
+    # Seals what clients keep for the proxy; of a list, the first seals and all open. None: the store keeps its own.
+    secret: Key | tuple[Key, ...] | None = None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The secrets in `secret` that are not empty."""
+        given = (self.secret,) if isinstance(self.secret, str) else self.secret or ()
+        return tuple(secret for secret in given if secret)
 
 
 class TelemetryConfig(Value, frozen=True, kw_only=True):

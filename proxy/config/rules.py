@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.config import model as c
+from proxy.config.messages import is_placeholder
 from proxy.config.model import appended_path_fault
 from proxy.kit.header_names import WRITTEN_BY_US
 
@@ -199,6 +200,8 @@ def _state_faults(config: c.Config) -> _Faults:
         yield "state.url", "needs a package that is not installed: pip install redis"
     if config.state.url.endswith("/:memory:"):
         yield "state.url", "is not a file; to keep state in memory, write memory://"
+    if any(map(is_placeholder, config.state.secrets)):
+        yield "state.secret", "is a placeholder, not a secret"
 
 
 def _fallback_faults(parts: Parts) -> _Faults:

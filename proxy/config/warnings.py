@@ -36,9 +36,16 @@ def warnings_in(parts: Parts) -> _Warnings:
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
         if 0 < len(key) < _SHORT_API_KEY and key != c.FROM_CLIENT and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
+    yield from _short_secrets(parts.config)
     yield from _visions_without_effect(parts.config)
     yield from _offers_without_effect(parts)
     yield from _tool_warnings(parts)
+
+
+def _short_secrets(config: c.Config) -> _Warnings:
+    """A secret with which clients could forge what they keep for the proxy."""
+    if any(len(secret) < SHORT_CLIENT_KEY for secret in config.state.secrets):
+        yield "state.secret", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
 
 
 def _visions_without_effect(config: c.Config) -> _Warnings:

@@ -9,6 +9,7 @@ from typing import Any
 
 from proxy.config.model import StateConfig
 from proxy.kit.readiness import Readiness
+from proxy.kit.secrets import Secrets
 from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Results
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
@@ -32,6 +33,7 @@ class State:
         rates: counts requests per minute.
         leases: counts open requests.
         budgets: counts what clients use, by day and month.
+        secrets: the secrets of the configuration, and the one that a shared store keeps.
         readiness: whether a shared store can be reached, for `/readyz`.
         running: runs the background tasks of the stores while the process serves.
     """
@@ -41,6 +43,7 @@ class State:
     leases: Leases
     budgets: Budgets
     caches: Caches
+    secrets: Callable[[], Secrets]
     readiness: Callable[[], Readiness]
     running: Callable[[], AbstractAsyncContextManager[None]]
 
@@ -58,12 +61,14 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
     Raises:
         ConfigurationError: the file of `sqlite://` was written by a later version of the proxy.
     """
+    given = Secrets(config.secrets, clock.time())
     local = State(
         continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
         rates=LocalRates(clock),
         leases=LocalLeases(),
         budgets=LocalBudgets(),
         caches=caches,
+        secrets=lambda: given,
         readiness=lambda: Readiness("memory", usable=True),
         running=nullcontext,
     )
@@ -95,6 +100,7 @@ def _redis_state(config: StateConfig, *, clock: Clock, observe: Observer, local:
         leases=leases,
         budgets=RedisBudgets(shared, local=local.budgets),
         caches=cache,
+        secrets=partial(shared.secrets, config.secrets),
         readiness=shared.readiness,
         running=partial(_running, shared, leases.keep),
     )
@@ -117,6 +123,7 @@ def _sqlite_state(config: StateConfig, *, clock: Clock, observe: Observer, local
         leases=leases,
         budgets=SqliteBudgets(shared, local=local.budgets),
         caches=cache,
+        secrets=partial(shared.secrets, config.secrets),
         readiness=shared.readiness,
         running=partial(_running, shared, leases.keep, partial(clean_up, shared)),
     )

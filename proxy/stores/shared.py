@@ -4,6 +4,9 @@
 
 While it is unavailable, each process uses a state of its own, so no request is refused. No commands are sent, so no
 request waits for a server that is known not to answer. A probe once a second finds out whether it has recovered.
+
+The state also keeps the secret that seals what clients keep for the proxy. The first process makes it, and all use it.
+Each probe puts it back if the state has lost it, as a Redis without persistence does when it restarts.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +16,10 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import ClassVar, Final
 
+from msgspec import Struct
+
 from proxy.kit.readiness import Readiness
+from proxy.kit.secrets import Secrets
 from proxy.ports import Clock, Observer
 
 SECONDS: Final = 1.0  # the timeout of a command; a request goes on without the shared state rather than wait longer
@@ -25,6 +31,13 @@ _PROBE_SECONDS: Final = 1.0
 
 class StateUnavailable(Exception):
     """The shared state cannot be used. The message gives the cause, without secrets."""
+
+
+class MadeSecret(Struct, frozen=True):
+    """The secret that a shared state keeps, and when it was made, in seconds since 1970."""
+
+    value: str
+    made_at: float
 
 
 class SharedState(ABC):
@@ -43,10 +56,20 @@ class SharedState(ABC):
         self._at = at
         self._observe = observe
         self._why_not: str | None = None
+        self._secret: MadeSecret | None = None
+        self._sealed_without_secret = False
+        self._sealing_since = 0.0
 
     @abstractmethod
-    async def write_something(self) -> None:
-        """Write something, to find out whether that is possible. Raises `StateUnavailable`."""
+    async def keep_secret(self, secret: MadeSecret) -> MadeSecret:
+        """Write something, to find out whether that is possible, and keep a secret unless one is kept already.
+
+        Returns the secret that is kept. Raises `StateUnavailable`.
+        """
+
+    @abstractmethod
+    async def read_secret(self) -> MadeSecret | None:
+        """The secret that is kept, also where nothing can be written. Raises `StateUnavailable`."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -65,14 +88,28 @@ class SharedState(ABC):
         return StateUnavailable(why)
 
     async def probe(self) -> None:
-        """Find out whether the state can be reached and written to."""
+        """Find out whether the state can be reached and written to, and learn the secret that it keeps."""
         try:
-            await self.write_something()
+            if self._secret is None:  # before anything is written, because on a full disk it can still be read
+                self._learn(await self.read_secret())
+            self._learn(await self.keep_secret(self._secret or MadeSecret(token_hex(32), self.clock.time())))
         except StateUnavailable:
+            self._sealed_without_secret = self._secret is None
             return
         if self._why_not is not None:
             self._why_not = None
             self._observe("state.recovered", at=self._at)
+
+    def _learn(self, secret: MadeSecret | None) -> None:
+        if self._secret is None and secret is not None:
+            self._sealing_since = self.clock.time() if self._sealed_without_secret else secret.made_at
+        self._secret = secret
+
+    def secrets(self, given: tuple[str, ...]) -> Secrets:
+        """The secrets of the configuration, and the one that is kept here, if it is known."""
+        if self._secret is None:
+            return Secrets(given, self.clock.time())
+        return Secrets((*given, self._secret.value), self._sealing_since)
 
     async def watch(self) -> None:
         """Probe periodically, until cancelled."""

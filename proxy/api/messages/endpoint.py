@@ -28,7 +28,7 @@ from proxy.api.messages.usage import usage_of
 from proxy.api.ports import Ports
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import Sealer, sealer_for, sealing_keys, size_opened
+from proxy.api.sealed import Sealer, SealingKeys, size_opened
 from proxy.api.surface import tool_headers
 from proxy.kit import request_context
 from proxy.kit.beside import beside
@@ -48,12 +48,13 @@ class _MessagesSurface(CheckingSurface):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._secrets = sealing_keys(ports.config.upstreams.values())
+        self._keys = SealingKeys.of(ports)
 
     async def _prepare(self, scope: Scope, body: bytes, *, for_answer: bool) -> "_Prepared":
         """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
-        toolset, share = self.ports.toolset, scope.get(SHARE)
-        sealer = sealer_for(scope[CALLER], self._secrets, most_bytes=self.server.max_body_bytes, share=share)
+        toolset, share, caller = self.ports.toolset, scope.get(SHARE), scope[CALLER]
+        keys = self._keys.for_caller(caller)
+        sealer = Sealer(keys, caller.scope, most_bytes=self.server.max_body_bytes, share=share)
         own_names = hosted_names(toolset.specs)
         reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
         request, declared, check, conversation = await beside(size_opened(body), reading)

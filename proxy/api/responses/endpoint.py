@@ -24,7 +24,7 @@ from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredRespons
 from proxy.api.responses.stream import ResponseHead, ResponseStream
 from proxy.api.responses.tools import ResponseTools, declared_in, read_tools
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import sealer_for, sealing_keys, size_opened
+from proxy.api.sealed import Sealer, SealingKeys, size_opened
 from proxy.api.surface import tool_headers
 from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
@@ -43,7 +43,7 @@ class CreateResponse(CheckingSurface):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._secrets = sealing_keys(ports.config.upstreams.values())
+        self._keys = SealingKeys.of(ports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -76,7 +76,8 @@ class CreateResponse(CheckingSurface):
         caller: Caller = scope[CALLER]
         share: Share | None = scope.get(SHARE)
         responses = ResponseStore(self.ports.store, caller.scope, share)
-        sealer = sealer_for(caller, self._secrets, most_bytes=self.server.max_body_bytes, share=share)
+        keys = self._keys.for_caller(caller)
+        sealer = Sealer(keys, caller.scope, most_bytes=self.server.max_body_bytes, share=share)
         seal = Seal(sealer)
         history = await self._history(responses, request)
         listed = declared_in(request.fields, before=history.before, own=history.own)

@@ -1,25 +1,28 @@
 """`state: redis://`: state that workers and replicas share through a Redis server, which may be unavailable.
 
-Every key begins with `toolproxy:` and expires.
+Every key begins with `toolproxy:` and expires, but for the secret.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from hashlib import sha256
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 from redis import asyncio as redis
 from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from proxy.ports import Clock, Observer
-from proxy.stores.shared import SECONDS, SharedState
+from proxy.stores.shared import SECONDS, MadeSecret, SharedState
 
 NAMESPACE: Final = "toolproxy"
 
 _PROBE_KEY = f"{NAMESPACE}:probe"
+_SECRET_KEY = f"{NAMESPACE}:secret"
 _MAX_CONNECTIONS = 32  # of one process; further commands wait, each command takes well under a millisecond
 _DEFAULT_PORT = 6379
 
@@ -61,10 +64,20 @@ class SharedRedis(SharedState):
         async with self._translated():
             yield self.client
 
-    async def write_something(self) -> None:
-        """Write a key that expires."""
+    async def keep_secret(self, secret: MadeSecret) -> MadeSecret:
+        """Write a key that expires, and the secret, which does not."""
         async with self._translated():
-            await self.client.set(_PROBE_KEY, b"", ex=60)
+            commands = self.client.pipeline(transaction=False)
+            commands.set(_PROBE_KEY, b"", ex=60)
+            commands.set(_SECRET_KEY, msgspec.json.encode(secret), nx=True)
+            commands.get(_SECRET_KEY)
+            *_, kept = await commands.execute()
+        return _secret_in(kept) or secret
+
+    async def read_secret(self) -> MadeSecret | None:
+        """The secret that is kept, also in a replica, or where the memory is full."""
+        async with self._translated():
+            return _secret_in(await self.client.get(_SECRET_KEY))
 
     async def aclose(self) -> None:
         """Close all connections to Redis."""
@@ -83,6 +96,16 @@ class SharedRedis(SharedState):
 def key(*parts: str) -> str:
     """The name of a key, with the prefix of the proxy."""
     return ":".join((NAMESPACE, *parts))
+
+
+def _secret_in(kept: Any) -> MadeSecret | None:
+    """The secret in the value of its key; None if there is none. A value that somebody else has written is one too."""
+    if kept is None:
+        return None
+    try:
+        return msgspec.json.decode(kept, type=MadeSecret)
+    except msgspec.MsgspecError:
+        return MadeSecret(sha256(kept).hexdigest(), made_at=0.0)
 
 
 def _address(url: str) -> str:

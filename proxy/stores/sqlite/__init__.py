@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from proxy.ports import Clock, Observer
-from proxy.stores.shared import SECONDS, SharedState, StateUnavailable
+from proxy.stores.shared import SECONDS, MadeSecret, SharedState, StateUnavailable
 from proxy.stores.sqlite.schema import VERSION, migrate
 from proxy.wire.errors import ConfigurationError
 
@@ -145,19 +145,25 @@ class SharedSqlite(SharedState):
             raise
         return await self._submit(job, writes=True, unwritten=unwritten)
 
-    async def write_something(self) -> None:
-        """Write a row, to find out whether that is possible, and look at the file itself.
+    async def keep_secret(self, secret: MadeSecret) -> MadeSecret:
+        """Write a row, to find out whether that is possible, look at the file itself, and keep the secret.
 
         SQLite keeps pages in memory, and would notice a file that was overwritten only after a restart.
         """
 
-        def probe(connection: sqlite3.Connection) -> None:
+        def probe(connection: sqlite3.Connection) -> MadeSecret:
             with self._path.open("rb") as file:
                 if file.read(len(_MAGIC)) not in (_MAGIC, b""):
                     raise sqlite3.DatabaseError(_REASONS["SQLITE_NOTADB"])
             connection.execute("REPLACE INTO probes VALUES (1)").close()
+            connection.execute("INSERT OR IGNORE INTO secrets VALUES (1, ?, ?)", (secret.value, secret.made_at)).close()
+            return _secret_in(connection) or secret
 
-        await self._submit(probe, writes=True)
+        return await self._submit(probe, writes=True)
+
+    async def read_secret(self) -> MadeSecret | None:
+        """The secret that is kept, also on a full disk."""
+        return await self._submit(_secret_in, writes=False)
 
     async def aclose(self) -> None:
         """Finish the waiting jobs, and close the file."""
@@ -277,6 +283,11 @@ class _File:
             self._connection.execute("PRAGMA synchronous = NORMAL")
             migrate(self._connection)
         return self._connection
+
+
+def _secret_in(connection: sqlite3.Connection) -> MadeSecret | None:
+    found = connection.execute("SELECT value, made_at FROM secrets").fetchone()
+    return MadeSecret(*found) if found else None
 
 
 def _inode_of(path: Path) -> int:

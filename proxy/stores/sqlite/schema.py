@@ -42,7 +42,9 @@ _FIRST: Final = (
        PRIMARY KEY (client, period, model)) WITHOUT ROWID""",
     "CREATE TABLE probes (only_one INTEGER PRIMARY KEY)",
 )
-MIGRATIONS: Final[Sequence[Sequence[str]]] = (_FIRST,)
+# The secret that seals what clients keep for the proxy.
+_SECOND: Final = ("CREATE TABLE secrets (only_one INTEGER PRIMARY KEY, value TEXT NOT NULL, made_at REAL NOT NULL)",)
+MIGRATIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND)
 VERSION: Final = len(MIGRATIONS)
 
 

@@ -21,7 +21,7 @@ from tests import hostile
 from tests.documents import RESPONSES_INPUT, SCHEMA, responses_requests
 
 RUN = "a" * 32
-SEAL = Seal(Sealer(b"k" * 32, "client:app"))
+SEAL = Seal(Sealer((b"k" * 32,), "client:app"))
 
 
 @given(hostile.mutated(responses_requests))
@@ -159,4 +159,4 @@ def test_what_was_sealed_comes_back_and_nothing_of_it_may_be_changed(text, at):
     changed = bytearray(urlsafe_b64decode(sealed))
     changed[at % len(changed)] ^= 1
     assert SEAL.open(urlsafe_b64encode(changed).decode()) is None
-    assert Seal(Sealer(b"k" * 32, "client:other")).open(sealed) is None
+    assert Seal(Sealer((b"k" * 32,), "client:other")).open(sealed) is None

@@ -5,17 +5,33 @@ import pytest
 from proxy.api.access import Caller
 from proxy.api.body_memory import BodyMemory, Share
 from proxy.api.responses.encrypted_content import Hidden, Seal, Thoughts
-from proxy.api.sealed import Sealer, key_from, sealer_for
+from proxy.api.sealed import Sealer, SealingKeys
+from proxy.config.model import FROM_CLIENT, UpstreamConfig
+from proxy.kit.secrets import Secrets
 from proxy.loop.continuation import Continuation
 from proxy.wire.errors import Overloaded, RequestTooLarge
 from tests.fakes import Reply, completion
 from tests.serving import proxy_of
 
-KEY = key_from(("upstream-key",))
+TTL = 100.0
+STRONG = "sk-5Kq9vT2xWm7Lr3Zp"
 
 
-def sealed_for(scope, key=KEY):
-    return Seal(Sealer(key, scope))
+ANYONE = Caller()
+
+
+def keys_of(*secrets, upstreams=(), caller=ANYONE, since=0.0, now=0.0):
+    """The keys where these secrets are known, and the upstreams have these keys."""
+    entries = [UpstreamConfig(base_url="http://up", api_key=key) for key in upstreams]
+    known = Secrets(secrets, since)
+    return SealingKeys(lambda: known, entries, ttl=TTL, now=lambda: now).for_caller(caller)
+
+
+KEYS = keys_of("a secret of the configuration")
+
+
+def sealed_for(scope, keys=KEYS):
+    return Seal(Sealer(keys, scope))
 
 
 CONTINUATION = Continuation(({"role": "tool", "content": "x"},), {"tool_calls": []}, {0: "found"}, {"call_1": 1})
@@ -35,7 +51,7 @@ def test_what_is_sealed_is_neither_to_be_read_nor_the_same_twice():
     assert seal.thoughts("secret") != seal.thoughts("secret")
 
 
-@pytest.mark.parametrize("other", [sealed_for("b"), sealed_for("a", key_from(("other",)))])
+@pytest.mark.parametrize("other", [sealed_for("b"), sealed_for("a", keys_of("another secret"))])
 def test_another_caller_and_another_key_cannot_open_it(other):
     assert other.open(sealed_for("a").thoughts("x")) is None
 
@@ -52,44 +68,89 @@ def test_one_changed_letter_is_noticed():
         assert sealed_for("a").open(changed) is None
 
 
+def opens(keys, *, sealed_with):
+    return Sealer(keys, "a").open(Sealer(sealed_with, "a").seal({"a": 1})) == {"a": 1}
+
+
+def test_while_the_secret_is_changed_the_first_seals_and_all_open():
+    assert opens(keys_of("new", "old"), sealed_with=keys_of("old"))
+    assert opens(keys_of("new"), sealed_with=keys_of("new", "old"))
+    assert not opens(keys_of("new"), sealed_with=keys_of("old"))
+    assert not opens(keys_of("newold"), sealed_with=keys_of("new"))
+
+
+def test_without_a_secret_the_upstreams_keys_seal_in_any_order():
+    assert keys_of(upstreams=["a", "b"]) == keys_of(upstreams=["b", "a"]) != keys_of(upstreams=["ab"])
+    assert opens(keys_of(upstreams=["b", "a", FROM_CLIENT]), sealed_with=keys_of(upstreams=["a", "b"]))
+    assert [len(key) for key in keys_of()] == [32]
+
+
+def test_with_a_secret_no_change_of_the_upstreams_keys_matters():
+    before = keys_of("s", upstreams=["a"], now=TTL)
+    assert before == keys_of("s", upstreams=["a", "b"], now=TTL) == keys_of("s", caller=Caller(upstream_key="mine"))
+
+
+@pytest.mark.parametrize(
+    ("weak", "is_opened"),
+    [
+        (STRONG, True),
+        (STRONG[:15], False),
+        ("5f4dcc3b5aa765d61d8327deb882cf99.AbXdEfGhIj", True),
+        ("none", False),
+        ("EMPTY", False),
+        ("sk-no-key-required", False),
+        ("not-needed-anywhere-1", False),
+        ("sk-1234567890ABCDEFG", False),
+        ("sk-00000000000000000000a", False),
+        ("7261905348726190534", False),
+        ("a1b2a1b2a1b2a1b2a1b2", False),
+        ("my-dummy-key-7261905", False),
+        ("ollamaollamaollama", False),
+    ],
+)
+def test_what_upstream_keys_have_sealed_opens_for_a_while_after_a_secret_is_made_unless_one_can_be_guessed(
+    weak, is_opened
+):
+    upstreams = [STRONG, weak]
+    old = keys_of(upstreams=upstreams)
+    assert opens(keys_of("s", upstreams=upstreams, since=50.0, now=149.0), sealed_with=old) == is_opened
+    assert not opens(keys_of("s", upstreams=upstreams, since=50.0, now=150.0), sealed_with=old)
+    caller = Caller(upstream_key=weak)
+    old = keys_of(upstreams=[FROM_CLIENT], caller=caller)
+    assert opens(keys_of("s", upstreams=[FROM_CLIENT], caller=caller), sealed_with=old) == is_opened
+
+
 def test_where_the_upstreams_take_the_callers_own_key_its_content_is_read_by_every_worker():
     mine, other = Caller(upstream_key="mine"), Caller(upstream_key="other")
-    sealed = sealer_for(mine, ()).seal({"a": 1})
-    assert sealer_for(Caller(upstream_key="mine"), ()).open(sealed) == {"a": 1}
-    assert sealer_for(other, ()).open(sealed) is None
-    assert sealer_for(mine, ("an upstream's",)).open(sealed) is None
-
-
-def test_workers_with_the_same_secrets_have_the_same_key():
-    assert key_from(("a", "b")) == key_from(("b", "a"))
-    assert key_from(("a", "b")) != key_from(("ab",))
-    assert len(key_from(())) == len(KEY) == 32
+    assert opens(keys_of(caller=mine), sealed_with=keys_of(caller=mine))
+    assert not opens(keys_of(caller=other), sealed_with=keys_of(caller=mine))
+    assert not opens(keys_of(upstreams=["an upstream's"], caller=mine), sealed_with=keys_of(caller=mine))
 
 
 BOMB = {"thoughts": "a" * 1_000_000}
 
 
 def test_what_a_request_carries_opens_to_no_more_than_a_body_may_have():
-    sealed = Sealer(KEY, "a").seal(BOMB)
+    sealed = Sealer(KEYS, "a").seal(BOMB)
     assert len(sealed) < 10_000
-    sealer = Sealer(KEY, "a", most_bytes=2_500_000)
+    sealer = Sealer(KEYS, "a", most_bytes=2_500_000)
     assert [sealer.open(sealed), sealer.open(sealed)] == [BOMB, BOMB]
     with pytest.raises(RequestTooLarge):
         sealer.open(sealed)
 
 
 def test_what_is_opened_takes_memory_like_a_body():
-    sealed = Sealer(KEY, "a").seal(BOMB)
+    sealed = Sealer(KEYS, "a").seal(BOMB)
     memory = BodyMemory(5_000_000)
     share, other = Share(memory), Share(memory)
-    sealer = Sealer(KEY, "a", share=share)
+    sealer = Sealer(KEYS, "a", share=share)
     sealer.open(sealed)
     sealer.count_opened()
     assert memory.used >= 3_000_000
     with pytest.raises(Overloaded):
-        Sealer(KEY, "a", share=other).open(sealed)
+        Sealer(KEYS, "a", share=other).open(sealed)
     with pytest.raises(RequestTooLarge):  # it would not fit even alone
-        Sealer(KEY, "a", share=Share(BodyMemory(1_000_000))).open(sealed)
+        Sealer(KEYS, "a", share=Share(BodyMemory(1_000_000))).open(sealed)
 
 
 FORGED = [
@@ -118,7 +179,7 @@ FORGED = [
 async def test_what_was_sealed_in_another_form_is_ignored_and_no_fault(upstream, held):
     """The key is that of `CONFIG`, which the upstream's key makes: another version of the proxy has sealed it."""
     upstream.replies = [Reply([orjson.dumps(completion("Yes."))])]
-    sealer = sealer_for(Caller(), ("upstream-secret",))
+    sealer = Sealer(keys_of(upstreams=["upstream-secret"]), Caller().scope)
     sealed = sealer.seal(held)
     assert sealer.open(sealed) == (held if isinstance(held, dict) else None)
     call = f"call_{'r' * 32}_0".replace("r", "a")
@@ -146,7 +207,7 @@ async def test_what_was_sealed_in_another_form_is_ignored_and_no_fault(upstream,
 
 
 async def test_sealed_text_that_opens_to_more_than_a_body_may_have_is_refused_on_both_surfaces(upstream):
-    sealer = sealer_for(Caller(), ("upstream-secret",))
+    sealer = Sealer(keys_of(upstreams=["upstream-secret"]), Caller().scope)
     thoughts = sealer.seal({"thoughts": "a" * 300_000})
     text = sealer.seal_text("a" * 300_000)
     items = [{"type": "reasoning", "summary": [], "encrypted_content": thoughts}] * 4

@@ -181,6 +181,9 @@ async def test_it_is_probed_again_and_again(process, heard, redis_server):
         def __init__(self):
             self.next = asyncio.Event()
 
+        def time(self):
+            return 0.0
+
         async def sleep(self, seconds):
             await self.next.wait()
             self.next.clear()
