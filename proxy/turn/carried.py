@@ -6,7 +6,7 @@ Responses have no place for such fields, and clients of Chat Completions may dro
 does not know itself is kept beside the turn, and is put back where the history has the turn's calls.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -50,11 +50,12 @@ class Carried(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, held: object) -> "Carried | None":
-        """The fields from such JSON; None if it is of another form."""
+        """The fields from such JSON, without those that the history has itself; None if it is of another form."""
         try:
-            return msgspec.convert(held, cls)
+            read = msgspec.convert(held, cls)
         except msgspec.ValidationError:
             return None
+        return cls(_further(read.message, _OF_MESSAGES), {at: _fields_of(call) for at, call in read.calls.items()})
 
 
 def carried_by(message: Json, ids: Iterable[str | None]) -> Carried:
@@ -64,9 +65,9 @@ def carried_by(message: Json, ids: Iterable[str | None]) -> Carried:
         message: as received.
         ids: for each of its `tool_calls` the id that the call will have in the history; None: it will not be there.
     """
-    of_message = {key: value for key, value in message.items() if key not in _OF_MESSAGES and value not in _EMPTY}
     calls = zip(message.get("tool_calls") or (), ids, strict=False)
-    return Carried(of_message, {call_id: _fields_of(call) for call, call_id in calls if call_id is not None})
+    of_calls = {call_id: _fields_of(call) for call, call_id in calls if call_id is not None}
+    return Carried(_further(message, _OF_MESSAGES), of_calls)
 
 
 def carries(message: Json) -> bool:
@@ -89,13 +90,16 @@ def merge_fields(known: Json, given: Json, *, depth: int = 0) -> None:
             known[key] = value
 
 
-def _fields_of(call: Json) -> Json:
+def _further(fields: Mapping[str, object], known: Collection[str]) -> dict[str, object]:
+    """The fields that are neither known nor empty."""
+    return {key: value for key, value in fields.items() if key not in known and value not in _EMPTY}
+
+
+def _fields_of(call: Mapping[str, object]) -> Json:
     """The fields of a call besides those that every call has."""
-    fields = {key: value for key, value in call.items() if key not in _OF_CALLS and value not in _EMPTY}
-    if isinstance(function := call.get("function"), dict):
-        inner = {key: value for key, value in function.items() if key not in _OF_FUNCTIONS and value not in _EMPTY}
-        if inner:
-            fields["function"] = inner
+    fields = _further(call, _OF_CALLS)
+    if isinstance(function := call.get("function"), dict) and (inner := _further(function, _OF_FUNCTIONS)):
+        fields["function"] = inner
     return fields
 
 
