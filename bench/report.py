@@ -1,4 +1,4 @@
-"""Results as Markdown: on the terminal, and between two marks of docs/performance.md."""
+"""Results as Markdown: on the terminal, and between two marks of bench/README.md."""
 
 import datetime as dt
 import os
@@ -12,7 +12,7 @@ from bench import measure as m
 from bench.measure import Plan, Results
 from bench.targets import ROOT
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "bench" / "README.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 
 

@@ -248,7 +248,7 @@ loopback only), an `api_key` of fewer than 8 characters for a public host, and a
 def main() -> None:
     """Write all of it."""
     (DOCS / "configuration.md").write_text(configuration(), encoding="utf-8")
-    page = DOCS / "operations.md"
+    page = DOCS / "observability.md"
     page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 

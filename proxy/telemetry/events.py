@@ -1,6 +1,6 @@
 """Every event, its level in the log and its meaning; and the observer that passes events on to their subscribers.
 
-The table of `docs/operations.md` is made from `EVENTS`.
+The table of `docs/observability.md` is made from `EVENTS`.
 """
 
 import logging

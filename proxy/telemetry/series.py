@@ -1,4 +1,4 @@
-"""Every metric by name: the table that `docs/operations.md`, the dashboard and the alerts refer to.
+"""Every metric by name: the table that `docs/observability.md`, the dashboard and the alerts refer to.
 
 The import of prometheus_client reads `PROMETHEUS_MULTIPROC_DIR`, so `workers` must have set it before this module is
 imported.
