@@ -95,6 +95,11 @@ class Toolset(Protocol):
         """The names and aliases of all usable tools."""
         ...
 
+    @property
+    def serving(self) -> Mapping[str, str]:
+        """A hosted tool (`ToolSpec.serves`) -> the name of the usable tool that stands in its place."""
+        ...
+
     def arguments_of(self, call: ToolCall) -> Json | None:
         """The arguments of a call, repaired in the way of its tool; None: the tool refuses them."""
         ...

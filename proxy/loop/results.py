@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from proxy.loop import fence
 from proxy.loop.prompts import RESULT_CUT, RESULT_HALVED, RESULT_LEFT_OUT
+from proxy.wire.code import CodeResult
 from proxy.wire.search import SearchHit
 
 _FAILURE = '{"error":'
@@ -34,6 +35,7 @@ class ToolOutput(Struct, frozen=True):
         cost: the cost of the call, 0 if the output came from a cache; None: the tool has no price.
         answered_by: the fallback that answered in place of the tool that was called.
         note: a note for the operator alone, such as that a service may be described wrongly if nothing was found.
+        code: the outcome of code that the tool has run, whose text the model reads instead; None: it runs none.
     """
 
     text: str
@@ -42,6 +44,7 @@ class ToolOutput(Struct, frozen=True):
     cost: float | None = None
     answered_by: str | None = None
     note: str | None = None
+    code: CodeResult | None = None
 
     @property
     def log_fields(self) -> dict[str, str | int]:
@@ -65,6 +68,7 @@ class ToolResult(Struct, frozen=True):
         hits: the pages that a search found.
         outcome: the kind of failure, in one word; `budget`: the call was beyond a limit and was not run.
         cost: the cost of the call; None: the tool has no price, or the call failed.
+        code: the outcome of code that was run, as much of it as the model reads; None: none was run.
     """
 
     content: str
@@ -74,6 +78,7 @@ class ToolResult(Struct, frozen=True):
     hits: tuple[SearchHit, ...] = ()
     outcome: str = ""
     cost: float | None = None
+    code: CodeResult | None = None
 
     @property
     def for_app(self) -> str:
@@ -171,12 +176,23 @@ class InvalidArguments(ToolError):
 
 def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
     """A tool's output as a result: at most `max_bytes` of UTF-8, cut between characters, and fenced as data."""
-    text = output.text
+    code = output.code and _harmless_code(output.code, max_bytes)
+    text = _harmless(output.text, max_bytes) if code is None else code.text
+    content = fence.fenced(tool, text, output.sources)
+    return ToolResult(content, sources=output.sources, text=text, hits=output.hits, cost=output.cost, code=code)
+
+
+def _harmless(text: str, max_bytes: int) -> str:
     if len(text) > max_bytes or not text.isascii():
         text = _cut(text, max_bytes)
-    text = fence.harmless(text)
-    content = fence.fenced(tool, text, output.sources)
-    return ToolResult(content, sources=output.sources, text=text, hits=output.hits, cost=output.cost)
+    return fence.harmless(text)
+
+
+def _harmless_code(code: CodeResult, max_bytes: int) -> CodeResult:
+    """The outcome of code, each part fit for the model; errors take half of the room at most."""
+    stderr = _harmless(code.stderr, max_bytes // 2)
+    stdout = _harmless(code.stdout, max(0, max_bytes - len(stderr.encode())))
+    return CodeResult(stdout, stderr, code.return_code)
 
 
 def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({})) -> str:

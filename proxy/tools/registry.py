@@ -41,6 +41,7 @@ from proxy.tools.schema import schema_fault, schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import CONTEXT, Tool
 from proxy.wire.chat import Json, ToolCall, ToolSpec, is_object
+from proxy.wire.code import CodeResult
 from proxy.wire.search import NO_FILTERS, SearchFilters
 
 _LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
@@ -61,6 +62,7 @@ class Registry:
     Attributes:
         specs: name -> tool as a model sees it. A new mapping whenever something has changed.
         names: the names and aliases of all tools.
+        serving: a hosted tool (`ToolSpec.serves`) -> the name of the tool that stands in its place.
 
     Raises:
         ValueError: two tools have the same name, or a schema is not valid.
@@ -78,6 +80,7 @@ class Registry:
     ) -> None:
         self.specs: Mapping[str, ToolSpec] = {}
         self.names: frozenset[str] = frozenset()
+        self.serving: dict[str, str] = {}
         self._clock = clock
         self._caches = caches or local_caches(clock)
         self._observe = observe
@@ -118,6 +121,7 @@ class Registry:
             del self._entries[name]
         self.specs = {name: spec for name, spec in self.specs.items() if name not in gone}
         self.names = frozenset(name for spec in self.specs.values() for name in spec.names)
+        self.serving = {hosted: name for hosted, name in self.serving.items() if name not in gone}
         self._groups[group] = added = []
         refused = []
         for tool in tools:
@@ -141,6 +145,8 @@ class Registry:
         self._entries[tool.name] = _Entry(tool, state)
         self.specs = {**self.specs, tool.name: tool}
         self.names |= {*tool.names}
+        if tool.serves is not None:
+            self.serving.setdefault(tool.serves, tool.name)
 
     def arguments_of(self, call: ToolCall) -> Json | None:
         """See `ports.Toolset.arguments_of`."""
@@ -211,23 +217,27 @@ class Registry:
             attempt.entry.last_read = call.arguments, history
         if is_search:
             attempt.filters = filters_of_call(attempt.filters, arguments, tool.parameters)
+        output = await self._timed(attempt, arguments)
+        if tool.name != call.name:
+            output = replace(output, answered_by=tool.name)
+        if attempt.filters is not NO_FILTERS and attempt.filters.has_rules:
+            filtered = tool.run_filtered is not None
+            output = permitted(output, attempt.filters, is_filtered=filtered, is_search=is_search)
+        return output if tool.serves is None else replace(output, code=CodeResult.read(output.text))
+
+    async def _timed(self, attempt: "_Attempt", arguments: Json) -> ToolOutput:
+        """The tool's output, from the cache or from the tool, checked, and in time."""
         try:
-            if attempt.entry.state.cache is not None:
+            if (cache := attempt.entry.state.cache) is not None:
                 async with asyncio.timeout(attempt.seconds_with_check):
-                    output = await self._cached(attempt, attempt.entry.state.cache, arguments)
-            elif attempt.check is None:
-                output = await within(attempt.seconds, self._run(attempt, arguments))
-            else:
-                output = await self._checked(attempt, attempt.check, arguments)
+                    return await self._cached(attempt, cache, arguments)
+            if attempt.check is None:
+                return await within(attempt.seconds, self._run(attempt, arguments))
+            return await self._checked(attempt, attempt.check, arguments)
         except TimeoutError as exc:
             if attempt.was_begun:  # not if it has only waited for a slot, or for an equal call
                 self._failed(attempt, None)
             raise ToolTimeout(f"The tool gave no answer within {attempt.seconds:g} seconds.") from exc
-        if tool.name != call.name:
-            output = replace(output, answered_by=tool.name)
-        if attempt.filters is NO_FILTERS or not attempt.filters.has_rules:
-            return output
-        return permitted(output, attempt.filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 
     async def _cached(self, attempt: "_Attempt", cache: Results, arguments: Json) -> ToolOutput:
         """The output for a call, from the cache or from the tool."""

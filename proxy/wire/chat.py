@@ -84,6 +84,8 @@ class ToolSpec(Struct, frozen=True):
             `web_search` in any case.
         fetches: whether the tool fetches any web page itself, so that it does the work of Messages' `web_fetch`.
         alias_parameters: alias -> the JSON Schema of calls by that alias, if it is not `parameters`.
+        serves: the hosted tool in whose place this one stands where a request declares that (`code_interpreter`); None:
+            it stands for itself alone.
     """
 
     name: str
@@ -97,6 +99,7 @@ class ToolSpec(Struct, frozen=True):
     searches: bool = False
     fetches: bool = False
     alias_parameters: Mapping[str, Json] = {}
+    serves: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -45,7 +45,8 @@ def _unsigned(signature: Any, *, has_thoughts: bool) -> Signed:  # noqa: ARG001
 # The mark of the first block of Claude Code's system prompt, which differs in every request and would make the
 # upstream's cache useless.
 _BILLING = "x-anthropic-billing-header"
-_HOSTED_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
+_HOSTED_RESULTS = ("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result")
+_ALWAYS_SHOWN = ("web_search", "web_fetch")  # calls that are ours even where the tool is no longer there
 _SERVER_CALLS, _SERVER_RESULTS = ("server_tool_use", "mcp_tool_use"), (*_HOSTED_RESULTS, "mcp_tool_result")
 _LEFT_OUT = frozenset({*_SERVER_CALLS, "redacted_thinking"})  # in assistant messages, and nothing new
 _MOST_NOTED = 20  # types of blocks; clients choose the names
@@ -70,13 +71,6 @@ def _origin_of(block: Json) -> str | None:
     block_id = block.get("id")
     found = (_OURS.fullmatch(block_id) or _SHOWN.fullmatch(block_id)) if isinstance(block_id, str) else None
     return f"{found[1]}_{found[3]}" if found and found[3] else None
-
-
-def _is_ours(use: Json) -> bool:
-    """Whether the block of a server's call is of a kind that this proxy shows."""
-    if use["type"] == "mcp_tool_use":
-        return use.get("server_name") == SERVER_NAME
-    return f"{use.get('name')}_tool_result" in _HOSTED_RESULTS
 
 
 def _client_id(block_id: str) -> str:
@@ -270,7 +264,7 @@ class _Reader:
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
             kind, turn = block.get("type"), turns[-1]
-            if not isinstance(kind, str) or kind not in _READ or (kind in _SERVER_CALLS and not _is_ours(block)):
+            if not isinstance(kind, str) or kind not in _READ or (kind in _SERVER_CALLS and not self._is_ours(block)):
                 if isinstance(kind, str) and kind not in _LEFT_OUT:
                     self._note_unknown(block)
                 continue  # a block of another server's tool, or of a type that is not known yet
@@ -287,6 +281,13 @@ class _Reader:
             self._open = last
         else:
             self._add(last.messages())
+
+    def _is_ours(self, use: Json) -> bool:
+        """Whether the block of a server's call is of a kind that this proxy shows."""
+        if use["type"] == "mcp_tool_use":
+            return use.get("server_name") == SERVER_NAME
+        name = use.get("name")
+        return name in _ALWAYS_SHOWN or (isinstance(name, str) and name in self._own_names)
 
     def _read_block(self, turn: _Turn, block: Json, where: str) -> None:
         """Add a block to its turn."""

@@ -55,7 +55,7 @@ class _MessagesSurface(CheckingSurface):
         toolset, share, caller = self.ports.toolset, scope.get(SHARE), scope[CALLER]
         keys = self._keys.for_caller(caller)
         sealer = Sealer(keys, caller.scope, most_bytes=self.server.max_body_bytes, share=share)
-        own_names = hosted_names(toolset.specs)
+        own_names = hosted_names(toolset)
         reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
         request, declared, check, conversation = await beside(size_opened(body), reading)
         sealer.count_opened()

@@ -14,6 +14,7 @@ from proxy.api.messages.conversation import shown_call_id, tool_use_id
 from proxy.api.messages.pages import (
     SERVER_NAME,
     FoundPage,
+    code_block,
     error_block,
     error_code,
     fetch_block,
@@ -22,7 +23,7 @@ from proxy.api.messages.pages import (
     search_block,
 )
 from proxy.api.messages.stops import StopFilter
-from proxy.api.messages.tools import FETCH, MessageTools
+from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
 from proxy.turn.call_ids import server_call_id
@@ -255,6 +256,9 @@ class MessageBuilder(Fold[ShownCall]):
         call_id, kind, is_error = call.use["id"], call.use["name"], answered.result.failed
         if call.use["type"] == "mcp_tool_use":
             return other_block(call_id, answered.result.for_app, is_error=is_error)
+        if kind == CODE:
+            code = answered.result.code
+            return error_block(kind, call_id) if is_error or code is None else code_block(call_id, code)
         if is_error:
             return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
         self._uses[kind] += answered.was_run

@@ -1,12 +1,12 @@
 """The results of visible server tools: written as blocks, and read back from the blocks that a client returns.
 
-    pages_of    search_block, fetch_block, other_block, error_block    -->    the client
+    pages_of    search_block, fetch_block, code_block, other_block, error_block    -->    the client
     search_in, model_text_of, other_text_of    <--    the client
 
 A client carries the result of a search: the text that the model has read is cut into one piece per page, and each piece
 is sealed beside its page as `encrypted_content`. The pieces together are exactly the same text again. A text without
 pages is sealed in the block itself. The text of a fetched page is in its block unsealed. The note on the budget that
-followed it is not, because it would be out of date.
+followed it is not, because it would be out of date. What code has printed is in its block likewise.
 """
 
 import re
@@ -23,6 +23,7 @@ from proxy.loop.prompts import EMPTY_RESULT
 from proxy.loop.results import BEYOND_LIMIT
 from proxy.turn.citations import is_longer_url
 from proxy.wire.chat import Json, text_of
+from proxy.wire.code import CodeResult
 
 SERVER_NAME = "toolproxy"
 """The `server_name` in the blocks of tools for which this API has no type."""
@@ -69,12 +70,13 @@ def pages_of(answered: AnsweredCall) -> list[FoundPage]:
         url: text[begin:end] for (_, url), (begin, end) in zip(found, pairwise([*begins, len(text)]), strict=False)
     }
     ordered = [url for _, url in found] + [url for url in sources if url not in pieces]
+    titles = {hit.url: hit.title for hit in answered.result.hits}
     texts = {hit.url: hit.text for hit in answered.result.hits}
     days = {hit.url: hit.published for hit in answered.result.hits}
     return [
         FoundPage(
             url,
-            sources[url] or url,
+            titles.get(url, sources[url] or url),
             pieces.get(url, ""),
             texts.get(url) or _text_about(url, answered.result.text),
             days.get(url),
@@ -111,7 +113,7 @@ def error_block(kind: str, call_id: str, code: str = "unavailable") -> Json:
 
 
 def error_code(answered: AnsweredCall, *, is_page: bool) -> str:
-    """The `error_code` of a failed call."""
+    """The `error_code` of a failed search, or of a page that could not be fetched."""
     outcome = answered.result.outcome
     if is_page and outcome not in _CODES:
         return _CODES_OF_PAGES.get(outcome, "url_not_accessible")
@@ -150,6 +152,13 @@ def fetch_block(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Json
     return {"type": "web_fetch_tool_result", "tool_use_id": call_id, "content": page}
 
 
+def code_block(call_id: str, code: CodeResult) -> Json:
+    """The result block of code that was run."""
+    said = {"stdout": code.stdout, "stderr": code.stderr, "return_code": code.return_code}
+    outcome = {"type": "code_execution_result", **said, "content": []}
+    return {"type": "code_execution_tool_result", "tool_use_id": call_id, "content": outcome}
+
+
 def other_block(call_id: str, text: str, *, is_error: bool) -> Json:
     """The result block of any other tool."""
     content = [{"type": "text", "text": text}] if text else []
@@ -171,7 +180,7 @@ def other_text_of(content: Any, tool: str, *, is_error: bool) -> str:
 
 
 def model_text_of(content: Any, tool: str) -> str:
-    """A fetched page or a failed call as the model has read it, from the content of the result block.
+    """A page, the outcome of code or a failed call as the model has read it, from the content of the result block.
 
     Args:
         content: the content as the client sends it back.
@@ -184,6 +193,8 @@ def model_text_of(content: Any, tool: str) -> str:
             url = content.get("url")
             sources: Mapping[str, str] = {url: ""} if isinstance(url, str) and url else {}
             return results.fenced(tool, data, sources)
+        case {"type": "code_execution_result", "stdout": str(stdout), "stderr": str(stderr), "return_code": int(code)}:
+            return results.fenced(tool, CodeResult(stdout, stderr, code).text)
         case _:
             return EMPTY_RESULT
 

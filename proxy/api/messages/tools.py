@@ -1,9 +1,10 @@
 """`tools` and `tool_choice` of a Messages request as those of a chat request.
 
-custom         one of the client's own functions, unless it has the name or an alias of a server tool
-web_search_*   the server's `web_search`, whose calls and results the client is shown
-web_fetch_*    the server's first tool of `type: web_fetch`, likewise
-the others     tools that are not available here: left out, and named in `x-tools-ignored`
+custom            one of the client's own functions, unless it has the name or an alias of a server tool
+web_search_*      the server's `web_search`, whose calls and results the client is shown
+web_fetch_*       the server's first tool of `type: web_fetch`, likewise
+code_execution_*  the server's tool that serves `code_interpreter`, likewise
+the others        tools that are not available here: left out, and named in `x-tools-ignored`
 
 System messages of the history may have changed them (`history`).
 """
@@ -23,16 +24,18 @@ from proxy.loop.call_context import CallContext
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
-from proxy.ports import ExecuteTool
+from proxy.ports import ExecuteTool, Toolset
 from proxy.wire.chat import Json, ToolCall, ToolSpec, choice_of
+from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.errors import RequestError
 from proxy.wire.search import SearchFilters
 
 FETCH = "web_fetch"
+CODE = "code_execution"
 
 _FIELDS = frozenset({"tools", "tool_choice", "mcp_servers"})  # the fields that `read_tools` reads
 _CHARACTERS_PER_TOKEN = 4  # of English text; a page is cut by its length and not by its tokens
-_VERSION = re.compile(r"(web_search|web_fetch)(_[0-9]+)?")
+_VERSION = re.compile(r"(web_search|web_fetch|code_execution)(_[0-9]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _KINDS = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -58,7 +61,7 @@ class MessageTools(Struct, frozen=True):
 
     Attributes:
         functions: the client's own tools, in the form of Chat Completions; `within` adds the hosted ones.
-        hosted: `web_search` and `web_fetch`, if they are declared.
+        hosted: `web_search`, `web_fetch` and `code_execution`, if they are declared.
         ignored: the types of declared tools that are not available here.
         choice: `tool_choice` in the form of Chat Completions; `within` puts the own name of a hosted tool into it.
         parallel: whether the model may call several of the client's tools in one turn.
@@ -267,12 +270,9 @@ def _refuse_tool(kind: str, *, where: str) -> NoReturn:
     raise RequestError(f"{where}: the tool {kind[:128]!r} is not available here", param=where)
 
 
-def hosted_names(specs: Mapping[str, ToolSpec]) -> dict[str, str]:
-    """The client's name of each available hosted tool -> the name of the server's tool.
-
-    Args:
-        specs: the tools that can be called, by name.
-    """
-    names = {SEARCH: SEARCH} if SEARCH in specs else {}
+def hosted_names(toolset: Toolset) -> dict[str, str]:
+    """The client's name of each available hosted tool -> the name of the server's tool."""
+    specs = toolset.specs
     fetch = next((name for name, spec in specs.items() if spec.fetches), None)
-    return {**names, FETCH: fetch} if fetch is not None else names
+    names = {SEARCH: SEARCH if SEARCH in specs else None, FETCH: fetch, CODE: toolset.serving.get(CODE_INTERPRETER)}
+    return {name: own for name, own in names.items() if own is not None}

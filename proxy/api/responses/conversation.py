@@ -3,6 +3,7 @@
     adjacent reasoning, messages of the assistant, calls   one assistant message
     outputs of calls, tool_search_output                   a tool message directly after it, in call order
     message of any other role                              a message
+    code_interpreter_call with its outputs                 the same: a call, and its result
     web_search_call, the proxy's own mcp_call              nothing: they do not contain what was found
     TURNS, which no client can send                        the messages of a stored response, and the results of the
                                                            calls in the last message
@@ -10,6 +11,7 @@
 Each item is checked when it is read. An item of any other type is refused, never dropped silently.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -24,12 +26,15 @@ from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, flat_names_of
 from proxy.loop.continuation import Continuation
 from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, PICTURES
+from proxy.loop.results import fenced
+from proxy.turn.call_ids import server_call_id
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 
 _BETWEEN = ""  # the texts of several parts, because a client may split a text anywhere
 OUR_SERVER = "toolproxy"
+CODE_CALL = "code_interpreter_call"
 TURNS = "toolproxy_turns"
 _ROLES = ("user", "system", "developer", "assistant")
 _NEEDS_A_ROLE = f"needs a role: {', '.join(_ROLES)}"
@@ -48,8 +53,11 @@ _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
     "item_reference": ("id",),
     "additional_tools": (),
     "web_search_call": (),
+    CODE_CALL: (),
     "mcp_call": (),
 }
+# The run and the number of the item in its output.
+_OUR_CODE_CALL = re.compile(r"ci_([0-9a-f]{32})_([0-9]+)")
 
 
 class ItemConversation(Struct, frozen=True):
@@ -163,9 +171,12 @@ class _Writer:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[PastCall] = []
+        self._has_results = False  # the items of the turn contain what its calls returned
 
     def take(self, item: Json, where: str) -> None:
         """Translate the next item of the conversation."""
+        if self._has_results and item["type"] in ("message", "reasoning"):  # of the next turn
+            self._flush()
         match item["type"]:
             case "message" if item["role"] == "assistant":
                 if text := joined_text(chat_parts(item["content"], where), _BETWEEN):
@@ -178,6 +189,8 @@ class _Writer:
                 self._add_reasoning(item)
             case kind if kind in _CALLS:
                 self._add_call(item)
+            case "code_interpreter_call":
+                self._add_code_call(item)
             case kind if kind in _OUTPUTS:
                 self._flush()
             case "toolproxy_turns":
@@ -217,12 +230,27 @@ class _Writer:
         call_id = item["call_id"]
         self._calls.append(PastCall(call_id, self._name_of(item), arguments, self._result_of(call_id)))
 
+    def _add_code_call(self, item: Json) -> None:
+        """Add a call of the server's, unless the item does not contain what came of it."""
+        outputs = item.get("outputs")
+        logs = [one["logs"] for one in outputs or () if isinstance(one, dict) and isinstance(one.get("logs"), str)]
+        if not logs:
+            return
+        identity, name = item.get("id"), self._name_of(item)
+        ours = _OUR_CODE_CALL.fullmatch(identity) if isinstance(identity, str) else None
+        # Under this id, the call has its place in what may be stored of its run.
+        call_id = server_call_id(ours[1], int(ours[2])) if ours else f"code_{len(self.messages)}_{len(self._calls)}"
+        arguments = orjson.dumps({"code": item.get("code") or ""}).decode()
+        self._calls.append(PastCall(call_id, name, arguments, PastResult(fenced(name, "\n".join(logs)))))
+        self._has_results = True
+
     def _flush(self) -> None:
         """Write the collected message of the assistant, if there is one."""
         if not (self._texts or self._thoughts or self._calls):
             return
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
         self._texts, self._thoughts, self._calls = [], [], []
+        self._has_results = False
         self._write(
             assistant_message("\n\n".join(texts), thoughts, calls), [call.result for call in calls if call.result]
         )

@@ -19,7 +19,7 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
-from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, parse_request
+from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.stream import ResponseHead, ResponseStream
 from proxy.api.responses.tools import ResponseTools, declared_in, read_tools
@@ -34,6 +34,7 @@ from proxy.ports import Audience, Toolset
 from proxy.turn.carried import carries
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
+from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.errors import PreviousResponseNotFound, ProxyError
 from proxy.wire.relayed import Headers
 
@@ -82,7 +83,10 @@ class CreateResponse(CheckingSurface):
         history = await self._history(responses, request)
         listed = declared_in(request.fields, before=history.before, own=history.own)
         where = "tools" if request.fields.get("tools") else "input"
-        declared = read_tools(listed, request.fields.get("tool_choice"), self.ports.toolset.names, where=where)
+        toolset = self.ports.toolset
+        code = toolset.specs.get(toolset.serving.get(CODE_INTERPRETER, ""))
+        choice = request.fields.get("tool_choice")
+        declared = read_tools(listed, choice, toolset.names, code_interpreter=code, where=where)
         instructions = request.fields.get("instructions")
         reading = partial(
             read_conversation, history.items, instructions=instructions, name_of=declared.name_of, unseal=seal.open
@@ -110,7 +114,7 @@ class CreateResponse(CheckingSurface):
             resolved=resolved,
             head=ResponseHead(response_id(run_id), int(self.ports.clock.time()), resolved.model.name, request),
             seal=seal,
-            toolset=self.ports.toolset,
+            toolset=toolset,
             responses=responses,
             check=request.check if needs_check(resolved) else None,
         )
@@ -171,6 +175,7 @@ class _Prepared(Struct, frozen=True):
             self.toolset.arguments_of,
             server_calls=self.resolved.tool_events != "none",
             sources=self.request.includes(SOURCES),
+            code_outputs=self.request.includes(CODE_OUTPUTS),
             summary=self.request.summary,
             seal=self.seal.thoughts if self.request.includes(ENCRYPTED) else None,
         )

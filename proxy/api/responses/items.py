@@ -13,7 +13,7 @@ import orjson
 from msgspec import Struct, field
 
 from proxy.api.fold import Events
-from proxy.api.responses.conversation import OUR_SERVER
+from proxy.api.responses.conversation import CODE_CALL, OUR_SERVER
 from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
 from proxy.turn.citations import Citation, annotations
 from proxy.wire.chat import Json
@@ -302,6 +302,38 @@ class SearchCall(Item):
     def close(self, status: Status) -> Events:
         """The events that complete the item. A failed search has a status of its own, but no event."""
         ended = [self.event("web_search_call.completed")] if status == "completed" else []
+        return ended + super().close(status)
+
+
+class CodeCall(Item):
+    """A call of the server's tool that runs code, in the place of OpenAI's `code_interpreter`.
+
+    Attributes:
+        code: the code; empty: the model's arguments have none.
+        logs: what came of it; None: the client does not want it, or the call failed.
+    """
+
+    code: str
+    logs: str | None = None
+
+    def as_json(self) -> Json:
+        """The item in its present state."""
+        code = "" if self.status == "in_progress" else self.code
+        outputs = None if self.logs is None else [{"type": "logs", "logs": self.logs}]
+        head = {"id": self.id, "type": CODE_CALL, "status": self.status}
+        return {**head, "code": code, "container_id": OUR_SERVER, "outputs": outputs}
+
+    def open(self) -> Events:
+        """The events that open the item."""
+        events = [*super().open(), self.event("code_interpreter_call.in_progress")]
+        if self.code:
+            events.append(self.event("code_interpreter_call_code.delta", delta=self.code))
+        events.append(self.event("code_interpreter_call_code.done", code=self.code))
+        return [*events, self.event("code_interpreter_call.interpreting")]
+
+    def close(self, status: Status) -> Events:
+        """The events that complete the item. Code that could not be run has a status of its own, but no event."""
+        ended = [self.event("code_interpreter_call.completed")] if status == "completed" else []
         return ended + super().close(status)
 
 

@@ -6,12 +6,12 @@ while its turn is still being written. The text of each turn is a message of its
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from proxy.api.fold import Events, Fold
-from proxy.api.responses.items import ClientCall, Item, McpCall, Message, Reasoning, SearchCall, Status
+from proxy.api.responses.items import ClientCall, CodeCall, Item, McpCall, Message, Reasoning, SearchCall, Status
 from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.offer import SEARCH
@@ -29,10 +29,11 @@ class OutputOptions(Struct, frozen=True):
     """The options of a client's output.
 
     Attributes:
-        tools: the client's names for its tools, and whether it has declared a search.
+        tools: the client's names for its tools, and which hosted tools it has declared.
         arguments_of: reads the arguments of a search, as `Toolset.arguments_of` does.
         server_calls: whether the calls of other server tools are shown as well.
         sources: whether the pages that searches have found are shown.
+        code_outputs: whether it is shown what came of code that was run.
         summary: whether reasoning is shown as a summary as well.
         seal: makes the `encrypted_content` of reasoning; None: the client does not want it.
     """
@@ -41,11 +42,15 @@ class OutputOptions(Struct, frozen=True):
     arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
     server_calls: bool = False
     sources: bool = False
+    code_outputs: bool = False
     summary: bool = False
     seal: Callable[[str], str] | None = None
 
 
-class OutputBuilder(Fold[SearchCall | McpCall]):
+ServerCall: TypeAlias = SearchCall | CodeCall | McpCall
+
+
+class OutputBuilder(Fold[ServerCall]):
     """Builds the items of an output.
 
     Args:
@@ -155,22 +160,25 @@ class OutputBuilder(Fold[SearchCall | McpCall]):
             events += call.open()
         return events + call.append_arguments(function.get("arguments") or "")
 
-    def server_call(self, call: ToolCall) -> SearchCall | McpCall | None:
-        """The item of a declared search, or of another call for a client that asks for all."""
+    def server_call(self, call: ToolCall) -> ServerCall | None:
+        """The item of a declared hosted tool, or of another call for a client that asks for all."""
         if call.name == SEARCH and self._options.tools.search:
             arguments = self._options.arguments_of(call) or {}
             # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             return self._new(SearchCall, "ws", query)
+        if call.name == self._options.tools.code_tool:
+            code = (self._options.arguments_of(call) or {}).get("code")
+            return self._new(CodeCall, "ci", code if isinstance(code, str) else "")
         if self._options.server_calls:
             return self._new(McpCall, "mcp", call.name, call.arguments)
         return None
 
-    def write_server_call(self, item: SearchCall | McpCall) -> Events:
+    def write_server_call(self, item: ServerCall) -> Events:
         """Open the item of a call."""
         return item.open()
 
-    def end_server_call(self, item: SearchCall | McpCall | None, result: ToolResult) -> Events:
+    def end_server_call(self, item: ServerCall | None, result: ToolResult) -> Events:
         """Close the item of a call with what is shown of its result."""
         self._sources |= result.sources
         if item is None or item.status != "in_progress":
@@ -178,6 +186,8 @@ class OutputBuilder(Fold[SearchCall | McpCall]):
         match item:
             case SearchCall() if self._options.sources:
                 item.sources = [] if result.failed else list(result.sources)
+            case CodeCall() if self._options.code_outputs and not result.failed:
+                item.logs = result.text
             case McpCall() if result.failed:
                 item.error = result.for_app
         return item.close("failed" if result.failed else "completed")
@@ -193,7 +203,7 @@ class OutputBuilder(Fold[SearchCall | McpCall]):
         events = self._end_run(answer)
         broken_off = answer.finish_reason in BROKEN_OFF  # the model was stopped in the middle of the last open item
         # Server calls that are still open were begun early, in a turn that was not completed.
-        written = (item for item in self._items if not isinstance(item, (SearchCall, McpCall)))
+        written = (item for item in self._items if not isinstance(item, ServerCall))
         last = max((item.index for item in written if item.status == "in_progress"), default=None)
         for item in self._items:
             if item.status == "in_progress":
@@ -213,7 +223,7 @@ class OutputBuilder(Fold[SearchCall | McpCall]):
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources
-        if isinstance(item, (SearchCall, McpCall)):  # announced in a turn that was cut off, or failed and was retried
+        if isinstance(item, ServerCall):  # announced in a turn that was cut off, or failed and was retried
             status = "failed"
         if isinstance(item, SearchCall) and self._options.sources:
             item.sources = ()

@@ -42,6 +42,7 @@ _SECRETS = ("authorization", "headers")  # fields of an `mcp` tool
 _MOST = 2**31
 _Demand: TypeAlias = tuple[Callable[[Any], bool], str]  # a predicate, and its meaning in words
 SOURCES = "web_search_call.action.sources"
+CODE_OUTPUTS = "code_interpreter_call.outputs"
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 

@@ -42,6 +42,7 @@ _ID_PREFIXES = {
     "tool_search_output": "tso",
     "additional_tools": "at",
     "web_search_call": "ws",
+    "code_interpreter_call": "ci",
     "mcp_call": "mcp",
 }
 

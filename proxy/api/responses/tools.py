@@ -1,15 +1,16 @@
 """`tools` and `tool_choice` of a Responses request as those of a chat request, and the names translated back.
 
-function     a function: flat in this API, nested in a chat request
-custom       a function with one string, `input`; its calls are returned as `custom_tool_call`
-namespace    its functions, each as `NAMESPACE__NAME`; their calls are returned with `name` and `namespace`
-             (custom tools and namespaces are always the client's: if a server tool has the same name, the model is
-             given another one)
-tool_search  with `execution: client`, a function that searches the client's further tools; its calls are returned as
-             `tool_search_call`, and what the client finds is declared from there on, at the end and in the order
-             found: an upstream may have cached the others
-web_search   the server's search, with its settings
-the others   hosted tools that are not available here: left out, and named in `x-tools-ignored`
+function          a function: flat in this API, nested in a chat request
+custom            a function with one string, `input`; its calls are returned as `custom_tool_call`
+namespace         its functions, each as `NAMESPACE__NAME`; their calls are returned with `name` and `namespace`
+                  (custom tools and namespaces are always the client's: if a server tool has the same name, the model
+                  is given another one)
+tool_search       with `execution: client`, a function that searches the client's further tools; its calls are returned
+                  as `tool_search_call`, and what the client finds is declared from there on, at the end and in the
+                  order found: an upstream may have cached the others
+web_search        the server's search, with its settings
+code_interpreter  the server's tool that serves it, if there is one
+the others        hosted tools that are not available here: left out, and named in `x-tools-ignored`
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from msgspec.structs import replace
 
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
-from proxy.wire.chat import Json, choice_of, name_of
+from proxy.wire.chat import Json, ToolSpec, choice_of, name_of
+from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.errors import RequestError
 
 _OWN = ("function", "custom", "namespace")
@@ -62,6 +64,8 @@ class ResponseTools(Struct, frozen=True):
         flat_names: the client's names -> the names in `functions`.
         search: the declared search with its settings; None: no search is declared.
         offline: whether the declared search must not use the web; such a search is not available here.
+        code_interpreter: the server's tool that serves `code_interpreter`; None: there is none.
+        wants_code: whether that is declared.
         ignored: the types of declared tools that are not available here.
         choice: `tool_choice` in the form of Chat Completions.
         declared_as: the field that declares the tools, for errors.
@@ -72,13 +76,23 @@ class ResponseTools(Struct, frozen=True):
     flat_names: Mapping[ClientToolName, str] = {}
     search: Json | None = None
     offline: bool = False
+    code_interpreter: ToolSpec | None = None
+    wants_code: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
     declared_as: str = "tools"
 
+    @property
+    def code_tool(self) -> str | None:
+        """The name of the server's tool that stands for the declared `code_interpreter`; None: none does."""
+        return self.code_interpreter.name if self.code_interpreter is not None and self.wants_code else None
+
     def for_chat(self) -> tuple[Json, ...]:
         """The `tools` of the chat request."""
-        return (*self.functions, self.search) if self.search else self.functions
+        tools = (*self.functions, self.search) if self.search else self.functions
+        if self.code_interpreter is None or not self.wants_code or self.code_interpreter.name in self.client_names:
+            return tools
+        return (*tools, self.code_interpreter.definition())
 
     def fields(self) -> Json:
         """The fields of the chat request."""
@@ -87,6 +101,8 @@ class ResponseTools(Struct, frozen=True):
 
     def name_of(self, item: Json) -> str:
         """The flat name of the tool in a call of the client's history."""
+        if item["type"] == "code_interpreter_call":
+            return CODE_INTERPRETER if self.code_interpreter is None else self.code_interpreter.name
         given = item.get("namespace")
         kind = _KINDS_OF_CALLS.get(item["type"], "function")
         name = ClientToolName(kind, item.get("name") or kind, given if isinstance(given, str) else None)
@@ -115,7 +131,9 @@ class ResponseTools(Struct, frozen=True):
         if not leave_out:
             self._expect_an_allowed_one(callable_names)
         if tools.search and SEARCH not in callable_names:
-            tools = tools._without_search(leave_out=leave_out)
+            tools = _without_hosted(tools, SEARCH, SEARCH, leave_out=leave_out)
+        if (own := tools.code_tool) is not None and own not in callable_names:
+            tools = _without_hosted(tools, CODE_INTERPRETER, own, leave_out=leave_out)
         chosen = name_of(tools.choice) if isinstance(tools.choice, dict) else None
         if chosen is None or chosen in tools.client_names or chosen in callable_names:
             return tools
@@ -132,12 +150,14 @@ class ResponseTools(Struct, frozen=True):
         if names and not any(name in self.client_names or name in callable_names for name in names):
             _refuse_tool(names[0], "tool_choice")
 
-    def _without_search(self, *, leave_out: bool) -> "ResponseTools":
-        forced = self.choice == choice_of(SEARCH)
-        if not leave_out and (forced or not self.functions):
-            _refuse_tool(SEARCH, "tool_choice" if forced else self.declared_as)
-        choice = None if forced else self.choice
-        return replace(self, search=None, ignored=(*self.ignored, SEARCH), choice=choice)
+
+def _without_hosted(tools: ResponseTools, kind: str, own_name: str, *, leave_out: bool) -> ResponseTools:
+    """The tools without a hosted one, in whose place the server's tool of that name would stand."""
+    forced = tools.choice == choice_of(own_name)
+    others = replace(tools, search=None) if kind == SEARCH else replace(tools, wants_code=False)
+    if not leave_out and (forced or not others.for_chat()):
+        _refuse_tool(kind, "tool_choice" if forced else tools.declared_as)
+    return replace(others, ignored=(*tools.ignored, kind), choice=None if forced else tools.choice)
 
 
 def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:
@@ -215,7 +235,12 @@ def objects_with_types(listed: Any, where: str) -> Sequence[Json]:
 
 
 def read_tools(
-    declared: Sequence[Json], choice: Any, server_names: Collection[str] = (), *, where: str = "tools"
+    declared: Sequence[Json],
+    choice: Any,
+    server_names: Collection[str] = (),
+    *,
+    code_interpreter: ToolSpec | None = None,
+    where: str = "tools",
 ) -> ResponseTools:
     """The tools of a request.
 
@@ -223,6 +248,7 @@ def read_tools(
         declared: the declared tools, from `declared_in`.
         choice: the `tool_choice` of the request.
         server_names: the names and aliases of the server tools.
+        code_interpreter: the server's tool that serves `code_interpreter`; None: there is none.
         where: the field that declares the tools, for errors.
 
     Raises:
@@ -241,11 +267,21 @@ def read_tools(
     hosted = [tool for tool in declared if tool["type"] not in _OWN and not _is_search_of_client(tool)]
     newest = next((tool for tool in reversed(hosted) if _named(tool) == SEARCH), None)
     search = _search(newest) if newest and _is_live_search(newest) else None
-    ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if search is None or _named(tool) != SEARCH))
-    offline = newest is not None and search is None
-    tools = ResponseTools(tuple(functions), client_names, flat_names, search, offline, ignored, declared_as=where)
-    if ignored and not functions and search is None:
-        _refuse_tool(ignored[0], where)
+    wants_code = code_interpreter is not None and any(tool["type"] == CODE_INTERPRETER for tool in hosted)
+    available = {*([SEARCH] if search is not None else []), *([CODE_INTERPRETER] if wants_code else [])}
+    tools = ResponseTools(
+        tuple(functions),
+        client_names,
+        flat_names,
+        search,
+        offline=newest is not None and search is None,
+        code_interpreter=code_interpreter,
+        wants_code=wants_code,
+        ignored=tuple(dict.fromkeys(kind for tool in hosted if (kind := _named(tool)) not in available)),
+        declared_as=where,
+    )
+    if tools.ignored and not tools.for_chat():
+        _refuse_tool(tools.ignored[0], where)
     return _chosen(tools, choice, server_names)
 
 
@@ -320,13 +356,16 @@ def _chosen(tools: ResponseTools, choice: Any, server_names: Collection[str]) ->
     if isinstance(choice, str):
         if choice not in _MODES:
             raise RequestError(f"'tool_choice' must be one of {', '.join(_MODES)}, or an object.", param="tool_choice")
-        return replace(tools, choice=choice, search=None if choice == "none" else tools.search)
+        tools = replace(tools, search=None, wants_code=False) if choice == "none" else tools
+        return replace(tools, choice=choice)
     if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
         raise RequestError("'tool_choice' must be a string, or an object with a type.", param="tool_choice")
     if choice["type"] == "allowed_tools":
         return _narrowed(tools, choice, server_names)
     search = tools.search or (_ANY_SEARCH if choice["type"] in HOSTED_SEARCHES else None)
-    return replace(tools, choice=choice_of(_pick(tools, choice, server_names)), search=search)
+    wants_code = tools.wants_code or choice["type"] == CODE_INTERPRETER
+    chosen = choice_of(_pick(tools, choice, server_names))
+    return replace(tools, choice=chosen, search=search, wants_code=wants_code)
 
 
 def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> ResponseTools:
@@ -344,6 +383,7 @@ def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str])
     hosted = any(entry["type"] in HOSTED_SEARCHES for entry in listed)
     named = [choice_of(flat) for flat in allowed if flat != SEARCH or not hosted]
     narrowed: Json = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+    tools = replace(tools, wants_code=any(entry["type"] == CODE_INTERPRETER for entry in listed))
     if not hosted:
         return replace(tools, choice=narrowed, search=None)
     named.append({"type": SEARCH})
@@ -354,6 +394,8 @@ def _is_available(entry: Json, tools: ResponseTools, server_names: Collection[st
     """Whether the tool in a choice is not hosted, or is hosted and available here."""
     if entry["type"] in HOSTED_SEARCHES:
         return not tools.offline and (tools.search is not None or SEARCH in server_names)
+    if entry["type"] == CODE_INTERPRETER:
+        return tools.code_interpreter is not None
     return entry["type"] in ("function", "custom")
 
 
@@ -378,6 +420,8 @@ def _pick(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> 
         _refuse_tool(_named(choice), "tool_choice")
     if choice["type"] in HOSTED_SEARCHES:
         return SEARCH
+    if choice["type"] == CODE_INTERPRETER and tools.code_interpreter is not None:
+        return tools.code_interpreter.name
     name, namespace = choice.get("name"), choice.get("namespace")
     if not isinstance(name, str) or not isinstance(namespace, str | None):
         _refuse_unknown(name)

@@ -37,7 +37,7 @@ class _Folded:
 
     def done(self, item, final):
         """The final item says nothing that the deltas have not said, but for what has no delta."""
-        no_delta = {"status", "encrypted_content", "action", "error"}
+        no_delta = {"status", "encrypted_content", "action", "error", "outputs"}
         if item["type"] == "tool_search_call":
             no_delta.add("arguments")
         assert {key: value for key, value in item.items() if key not in no_delta} == {
@@ -97,3 +97,9 @@ class _Folded:
 
     def mcp_call_arguments_delta(self, item, event):
         item["arguments"] += event["delta"]
+
+    def code_interpreter_call_code_delta(self, item, event):
+        item["code"] += event["delta"]
+
+    def code_interpreter_call_code_done(self, item, event):
+        assert item["code"] == event["code"]

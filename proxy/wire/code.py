@@ -1,0 +1,61 @@
+"""What came of code that a tool has run: what it printed, and how it ended. A pure value.
+
+A tool returns it as text or as an object; a model reads it as one text, from which nothing of it is missing, and an API
+shows its parts. The parts give the text again, so that a client that returns them has the model read the same.
+"""
+
+from typing import Final, Self
+
+import msgspec
+from msgspec import Struct
+
+CODE_INTERPRETER: Final = "code_interpreter"
+"""The hosted tool that a tool serves (`ToolSpec.serves`) if it runs code."""
+
+_NOTHING = "(The code printed nothing.)"
+_STDERR = "[stderr]\n"
+_ENDED = "[return code {code}]"
+
+
+class CodeResult(Struct, frozen=True):
+    """The outcome of one run of code.
+
+    Attributes:
+        stdout: what it printed.
+        stderr: what it printed as errors.
+        return_code: 0 where it ended well.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    return_code: int = 0
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """The outcome in the text of a tool: an object with at least one of these fields, or all that was printed."""
+        if text.lstrip().startswith("{"):
+            try:
+                found = msgspec.json.decode(text, type=_Fields)
+            except (msgspec.DecodeError, UnicodeEncodeError):
+                return cls(text)
+            if found != _Fields():
+                return cls(found.stdout or "", found.stderr or "", found.return_code or 0)
+        return cls(text)
+
+    @property
+    def text(self) -> str:
+        """The outcome as a model reads it."""
+        parts = [self.stdout] if self.stdout else []
+        if self.stderr:
+            parts.append(_STDERR + self.stderr)
+        if self.return_code:
+            parts.append(_ENDED.format(code=self.return_code))
+        return "\n".join([part.removesuffix("\n") for part in parts]) or _NOTHING
+
+
+class _Fields(Struct):
+    """The object that a tool returns; `None` for a field that it leaves out."""
+
+    stdout: str | None = None
+    stderr: str | None = None
+    return_code: int | None = None
