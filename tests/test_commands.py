@@ -54,7 +54,9 @@ def commands():
 def place(tmp_path):
     """A working directory with the files that the documents speak of."""
     (tmp_path / "config.yaml").write_text((ROOT / "config.yaml").read_text())
-    script = re.search(r"```yaml\n(# conversations\.yaml\n.*?)```", (ROOT / "docs" / "testing.md").read_text(), re.DOTALL)
+    script = re.search(
+        r"```yaml\n(# conversations\.yaml\n.*?)```", (ROOT / "docs" / "testing.md").read_text(), re.DOTALL
+    )
     (tmp_path / "conversations.yaml").write_text(script[1])
     sqlite3.connect(tmp_path / "state.db").execute("CREATE TABLE t (x)").connection.close()
     bin_ = tmp_path / "bin"
