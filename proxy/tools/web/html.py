@@ -29,11 +29,15 @@ _UNSEEN = frozenset({
     "select", "style", "svg", "template", "textarea", "title", "video",
 })  # fmt: skip
 _BLOCKS = frozenset({
-    "address", "article", "aside", "blockquote", "body", "br", "dd", "details", "div", "dl", "dt", "fieldset",
-    "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
-    "nav", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot", "thead", "tr", "ul",
+    "address", "article", "aside", "blockquote", "body", "caption", "details", "div", "dl", "fieldset", "figcaption",
+    "figure", "footer", "form", "header", "hr", "main", "nav", "ol", "p", "pre", "section", "summary", "table", "ul",
 })  # fmt: skip
+_LINES = frozenset(("dd", "dt", "li", "tr"))  # they begin on a line of their own, without a blank line before it
+_LISTS = frozenset(("ol", "ul"))
+_HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+_MARKS = {**_HEADINGS, "li": "- "}
 _CELLS = frozenset(("td", "th"))
+_LONGEST_CELL, _MOST_PIECES = 300, 100  # characters and pieces; larger cells belong to tables that lay out a page
 _RAW = frozenset({"iframe", "noembed", "noframes", "script", "style", "textarea", "title", "xmp"})  # no tags in them
 _ENDED_BY_THE_NEXT = frozenset(("p", "dt", "dd", "option"))  # elements whose end tag may be left out
 _HIDING_STYLE = re.compile(
@@ -45,7 +49,7 @@ _TAG_BEGINS = re.compile(r"</?[a-z]", re.IGNORECASE)
 _LONGEST_TAG = 16 * 1024  # characters; only the end of a longer tag is read
 _ATTRIBUTE = re.compile(r"""([a-z-]++)\s*+(?:=\s*+("[^"]*+"|'[^']*+'|[^\s"'>]++))?""", re.IGNORECASE)
 _TOO_LONG = re.compile(r"&#x?[0-9a-f]{9,};?", re.IGNORECASE)  # not a character, and int() refuses some of these numbers
-_BLANKS = re.compile(r"[^\S\n]+")
+_BLANKS, _BLANKS_IN_LINE = re.compile(r"\s+"), re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{0,1000})", re.IGNORECASE)
 _TITLE_WITHIN = 256 * 1024  # characters; the title is in the head
@@ -104,7 +108,7 @@ def is_hidden(attributes: Mapping[str, str | None]) -> bool:
 
 
 def visible_text(html: str, url: str) -> str:
-    """The text of a page, a line for each block, links as `[text](url)`.
+    """The text of a page as Markdown: its paragraphs, headings, lists and tables, and links as `[text](url)`.
 
     Args:
         html: the page.
@@ -133,8 +137,8 @@ def visible_text(html: str, url: str) -> str:
             reader.text("<")
             at = begin + 1
     reader.text(html[at:])
-    reader.end_link()
-    lines = [_BLANKS.sub(" ", line).strip() for line in "".join(reader.pieces).split("\n")]
+    reader.close()
+    lines = [_BLANKS_IN_LINE.sub(" ", line).strip() for line in "".join(reader.pieces).split("\n")]
     return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
 
 
@@ -157,11 +161,25 @@ class _Reader:
         self._hidden_by = ""  # the name of the element that hides the current text
         self._depth = 0  # how many elements of that name are nested
         self._link = ""
+        self._breaks = 0  # line ends before the next text
+        self._mark = ""  # what stands before the next text: of a heading or of the item of a list
+        self._lists = self._preformatted = 0  # how many elements of the kind are open
+        self._rows: list[_Row] = []  # the current row of each open table
 
     def text(self, text: str) -> None:
         """Take the text between two tags."""
-        if not self._hidden_by:
-            self.pieces.append(_unescaped(text))
+        if self._hidden_by:
+            return
+        text = _unescaped(text)
+        if self._preformatted:
+            self._begin()
+            self.pieces.append(text)
+        elif (flat := _BLANKS.sub(" ", text)) != " ":
+            if flat:
+                self._begin()
+                self.pieces.append(flat)
+        elif not self._breaks and not self._mark:
+            self.pieces.append(flat)
 
     def start(self, name: str, written: str) -> None:
         """Take a start tag, with its attributes as text."""
@@ -181,6 +199,15 @@ class _Reader:
         if name == "a":
             self._begin_link(attributes.get("href", ""))
         self._separate(name)
+        if name in _MARKS:
+            self._mark = _MARKS[name]
+        elif name in _CELLS and self._rows:
+            self._begin_cell(self._rows[-1])
+        elif name == "table":
+            self._rows.append(_Row())
+        else:
+            self._lists += name in _LISTS
+            self._preformatted += name == "pre"
 
     def end(self, name: str) -> None:
         """Take an end tag."""
@@ -190,27 +217,99 @@ class _Reader:
                 self._hidden_by = ""
             return
         if name == "a":
-            self.end_link()
+            self._end_link()
+        elif name == "table" and self._rows:
+            self._end_row(self._rows.pop())
+        self._lists = max(0, self._lists - (name in _LISTS))
+        self._preformatted = max(0, self._preformatted - (name == "pre"))
         self._separate(name)
+        if name in _MARKS:
+            self._mark = ""
 
-    def end_link(self) -> None:
-        """End the current link, if there is one; its text is the text since its beginning."""
-        if self._link:
-            self.pieces.append(f"]({self._link})")
-            self._link = ""
+    def close(self) -> None:
+        """Take the end of the page."""
+        self._end_link()
+        while self._rows:
+            self._end_row(self._rows.pop())
+
+    def _begin(self) -> None:
+        """Begin the next text, behind its line ends and its mark."""
+        if self._breaks or self._mark:
+            self.pieces.append("\n" * self._breaks + self._mark)
+            self._breaks, self._mark = 0, ""
 
     def _begin_link(self, href: str) -> None:
-        self.end_link()
+        self._end_link()
         try:
             link = urljoin(self._url, href.strip())
         except ValueError:
             return
         if href and not href.startswith("#") and link.startswith(("http://", "https://")):
+            self._begin()
             self._link = link
             self.pieces.append("[")
 
+    def _end_link(self) -> None:
+        """End the current link, if there is one; its text is the text since its beginning."""
+        if self._link:
+            self.pieces.append(f"]({self._link})")
+            self._link = ""
+
     def _separate(self, name: str) -> None:
-        if name in _BLOCKS:
-            self.pieces.append("\n")
-        elif name in _CELLS:
-            self.pieces.append(" ")
+        """Begin a line, or a paragraph behind a blank line, with the next text."""
+        if name == "tr" and self._rows:
+            self._end_row(self._rows[-1])
+        if self._mark:  # a paragraph that begins an item begins on its line
+            return
+        if name in _HEADINGS or (name in _BLOCKS and not (name in _LISTS and self._lists)):
+            self._breaks = 2
+        elif name == "br":
+            self._breaks = min(self._breaks + 1, 2)
+        elif name in _LINES or name in _LISTS:
+            self._breaks = max(self._breaks, 1)
+
+    def _begin_cell(self, row: "_Row") -> None:
+        self._end_cell(row)
+        if not row.marks:
+            self._begin()
+        row.marks.append(len(self.pieces))
+        row.in_cell = True
+        self.pieces.append("| ")
+
+    def _end_cell(self, row: "_Row") -> None:
+        """End the open cell of a row; the text of a small one is put on one line."""
+        if not row.in_cell:
+            return
+        row.in_cell = False
+        begin = row.marks[-1] + 1
+        is_small = len(self.pieces) - begin <= _MOST_PIECES
+        cell = " ".join("".join(self.pieces[begin:]).split()) if is_small else ""
+        if is_small and len(cell) <= _LONGEST_CELL:
+            self.pieces[begin:] = [cell, " "]
+            self._breaks, self._mark = 0, ""
+        else:
+            row.lays_out = True
+
+    def _end_row(self, row: "_Row") -> None:
+        """End a row of a table. One with a large cell, or with only one, is not a row of data, and is told as text."""
+        self._end_cell(row)
+        if row.lays_out or len(row.marks) == 1:
+            for mark in row.marks:
+                self.pieces[mark] = "\n\n" if row.lays_out else ""
+        elif row.marks:
+            self.pieces.append("|")
+        row.marks, row.lays_out = [], False
+
+
+class _Row:
+    """The current row of a table.
+
+    Attributes:
+        marks: the places of the marks before its cells, among the pieces of the text.
+        in_cell: whether the last of the cells is open.
+        lays_out: whether a cell is too large for a row of data.
+    """
+
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+        self.in_cell = self.lays_out = False

@@ -479,7 +479,7 @@ async def test_an_extractor_that_fails_is_stood_in_for():
         raise RecursionError
 
     read = read_html("<p>one<p>two", "http://a.test/", fails)
-    assert read == "one\ntwo"
+    assert read == "one\n\ntwo"
 
 
 @pytest.mark.parametrize(
@@ -512,8 +512,23 @@ def test_broken_markup_takes_no_more_time_than_other(markup):
     [
         ("a < b <3 > c", "a < b <3 > c"),
         ("<p title='a > b'>x", "x"),
-        ('<P TITLE="a > b\'">x</P>y', "x\ny"),
-        ("<p title='never closed>x</p>y", "x\ny"),
+        ('<P TITLE="a > b\'">x</P>y', "x\n\ny"),
+        ("<p title='never closed>x</p>y", "x\n\ny"),
+        ("one<br>two<br><br>three\nfour", "one\ntwo\n\nthree four"),
+        ("<pre>if x:\n  y</pre>z", "if x:\ny\n\nz"),
+        ("<h1>A</h1><h3><a href='#x'>B</a></h3><h2></h2>c", "# A\n\n### B\n\nc"),
+        ("<ul>\n <li>a</li>\n <li><p>b</p><ul><li>c</ul></li></ul>d", "- a\n- b\n\n- c\n\nd"),
+        ("<dl><dt>a<dd>b<dt>c<dd>d</dl>", "a\nb\nc\nd"),
+        (
+            "<table>\n<tr><th>a</th> <th>b</th></tr>\n<tr><td><p>1</p> <p>2</p></td><td></td></tr></table>c",
+            "| a | b |\n| 1 2 | |\n\nc",
+        ),
+        ("<table><tr><td>only</td></tr><tr><td>one</td></tr></table>", "only\none"),
+        (
+            f"<table><tr><td>menu<td><p>{'long ' * 80}<table><tr><td>1<td>2</table></table>",
+            f"menu\n\n{('long ' * 80).strip()}\n\n| 1 | 2 |",
+        ),
+        ("<td>a<td>b<tr><td>c", "ab\nc"),
         ("a<!-- b --!> c -->d", "ad"),
         ("a<!-- never closed", "a"),
         ("<!doctype html><?php x ?>a", "a"),
@@ -556,12 +571,12 @@ async def test_what_people_do_not_see_a_model_does_not_read(markup, with_extra):
     assert OTHER.strip() in read
 
 
-def test_without_the_extra_a_page_is_told_block_by_block_with_its_links():
+def test_without_the_extra_a_page_is_markdown():
     page = """<head><title>T</title></head><nav><a href="/home">Home</a> <a>no link</a> <a href="javascript:x">x</a></nav>
     <h1>Head</h1><p>One   &amp;\n two<br>three <a href=/other>and <a href="http://[">more</a></p>
     <table><tr><td>a<td>b</table><ul><li>x<li>y</ul><a href="/unclosed">end"""
     assert read_html(page, "http://a.test/dir/", None) == (
-        "[Home](http://a.test/home) no link x\n\nHead\n\nOne &\ntwo\nthree [and ](http://a.test/other)more\n\na b\n\nx\ny\n[end](http://a.test/unclosed)"
+        "[Home](http://a.test/home) no link x\n\n# Head\n\nOne & two\nthree [and ](http://a.test/other)more\n\n| a | b |\n\n- x\n- y\n\n[end](http://a.test/unclosed)"
     )
 
 
