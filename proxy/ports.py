@@ -287,12 +287,20 @@ class Budgets(Protocol):
         """Add the use of a request that ended on `day` to that day, and to its month."""
         ...
 
+    def book_later(self, client: str, model: str, day: str, use: Use) -> None:
+        """Add such a use, in the next second or so."""
+        ...
+
     async def used(self, client: str, period: str) -> Use:
         """The use of a client in a day or month; a new value, which the caller may change."""
         ...
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
         """The use of a client on each of the `days`, by model; empty for a day before the last `DAYS_KEPT` days."""
+        ...
+
+    async def clients(self, days: Sequence[str]) -> Sequence[str]:
+        """The clients with any use on one of the `days`, whether or not the configuration still has them."""
         ...
 
 

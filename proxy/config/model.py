@@ -309,7 +309,12 @@ class Config(Value, frozen=True, kw_only=True):
 
     @property
     def counts_use(self) -> bool:
-        """Whether the use of clients is counted: a client has a budget, or a model or tool has a price."""
+        """Whether the use of clients is counted: the state outlives the process, or there is a budget or a price."""
+        return self.needs_use or not self.state.url.startswith("memory:")
+
+    @property
+    def needs_use(self) -> bool:
+        """Whether the upstreams' own counts are needed, because a client has a budget, or a model or tool a price."""
         return self.has_prices or any(client.budget for client in self.clients)
 
 

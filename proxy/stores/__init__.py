@@ -89,6 +89,7 @@ def _redis_state(config: StateConfig, *, clock: Clock, observe: Observer, local:
 
     shared = SharedRedis(config.url, clock=clock, observe=observe)
     leases = RedisLeases(shared, clock=clock)
+    budgets = RedisBudgets(shared, local=local.budgets)
 
     def cache(tool: str, seconds: float) -> Results:
         own = local.caches(tool, seconds)
@@ -98,11 +99,11 @@ def _redis_state(config: StateConfig, *, clock: Clock, observe: Observer, local:
         continuations=RedisContinuations(shared, config, local=local.continuations),
         rates=RedisRates(shared, local=local.rates),
         leases=leases,
-        budgets=RedisBudgets(shared, local=local.budgets),
+        budgets=budgets,
         caches=cache,
         secrets=partial(shared.secrets, config.secrets),
         readiness=shared.readiness,
-        running=partial(_running, shared, leases.keep),
+        running=partial(_running, shared, leases.keep, budgets.keep),
     )
 
 
@@ -112,6 +113,7 @@ def _sqlite_state(config: StateConfig, *, clock: Clock, observe: Observer, local
     check_file(path)
     shared = SharedSqlite(path, clock=clock, observe=observe)
     leases = SqliteLeases(shared)
+    budgets = SqliteBudgets(shared, local=local.budgets)
 
     def cache(tool: str, seconds: float) -> Results:
         own = local.caches(tool, seconds)
@@ -121,11 +123,11 @@ def _sqlite_state(config: StateConfig, *, clock: Clock, observe: Observer, local
         continuations=SqliteContinuations(shared, config, local=local.continuations),
         rates=SqliteRates(shared, local=local.rates),
         leases=leases,
-        budgets=SqliteBudgets(shared, local=local.budgets),
+        budgets=budgets,
         caches=cache,
         secrets=partial(shared.secrets, config.secrets),
         readiness=shared.readiness,
-        running=partial(_running, shared, leases.keep, partial(clean_up, shared)),
+        running=partial(_running, shared, leases.keep, budgets.keep, partial(clean_up, shared)),
     )
 
 

@@ -18,6 +18,10 @@ class LocalBudgets:
 
     async def book(self, client: str, model: str, day: str, use: Use) -> None:
         """Add the use of a request."""
+        self.book_later(client, model, day, use)
+
+    def book_later(self, client: str, model: str, day: str, use: Use) -> None:
+        """Add the use of a request, here at once."""
         if day not in self._used:
             first = first_day_kept(day)
             # The names of periods sort by date. The month that contains the first kept day is kept as well.
@@ -32,6 +36,10 @@ class LocalBudgets:
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
         """The use of a client on each of the days, by model."""
         return [self._of(client, day) for day in days]
+
+    async def clients(self, days: Sequence[str]) -> Sequence[str]:
+        """The clients with any use on one of the days."""
+        return sorted({client for day in days for client in self._used.get(day, ())})
 
     def _of(self, client: str, period: str) -> Mapping[str, Use]:
         return self._used.get(period, {}).get(client, {})

@@ -54,7 +54,7 @@ class SharedState(ABC):
     def __init__(self, at: str, *, clock: Clock, observe: Observer) -> None:
         self.clock = clock
         self._at = at
-        self._observe = observe
+        self.observe = observe
         self._why_not: str | None = None
         self._secret: MadeSecret | None = None
         self._sealed_without_secret = False
@@ -83,7 +83,7 @@ class SharedState(ABC):
     def lost(self, why: str) -> StateUnavailable:
         """Note that the state is unavailable, and return the error to raise."""
         if self._why_not is None:
-            self._observe("state.unavailable", at=self._at, why=why)
+            self.observe("state.unavailable", at=self._at, why=why)
         self._why_not = why
         return StateUnavailable(why)
 
@@ -98,7 +98,7 @@ class SharedState(ABC):
             return
         if self._why_not is not None:
             self._why_not = None
-            self._observe("state.recovered", at=self._at)
+            self.observe("state.recovered", at=self._at)
 
     def _learn(self, secret: MadeSecret | None) -> None:
         if self._secret is None and secret is not None:

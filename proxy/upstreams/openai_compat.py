@@ -58,7 +58,8 @@ class OpenAICompatible:
         profile: the upstream's quirks.
         key_advice: advice for the operator if the key is refused.
         price: the price of tokens; None: no cost is added to the usage.
-        counts_use: whether the tokens of every answer are counted, even if the client does not ask for the usage.
+        counts_use: whether the tokens of every answer are counted, and estimated if the upstream does not send them.
+        asks_for_usage: whether the usage of a relayed stream is asked for, even if the client does not ask for it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class OpenAICompatible:
     key_advice: str = ""
     price: PriceConfig | None = None
     counts_use: bool = False
+    asks_for_usage: bool = False
 
     async def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run (`Upstream.complete`); `latest`: the requests that this one may extend.
@@ -138,7 +140,7 @@ class OpenAICompatible:
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion event by event, with the original bytes if possible."""
         options = request.get("stream_options") or {}
-        shows_usage = not self.counts_use or bool(options.get("include_usage"))
+        shows_usage = not self.asks_for_usage or bool(options.get("include_usage"))
         if not shows_usage:
             request = {**request, "stream_options": {**options, "include_usage": True}}
             body = rawjson.dumps(request)

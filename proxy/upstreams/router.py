@@ -95,7 +95,7 @@ class ConfigRouter:
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
         self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
-        self._counts_use = config.counts_use
+        self._counts_use, self._needs_use = config.counts_use, config.needs_use
         self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}
 
     def resolve(
@@ -170,6 +170,7 @@ class ConfigRouter:
                 key_advice=key_advice(PROFILES[upstream.profile], upstream.base_url),
                 price=model.price,
                 counts_use=self._counts_use,
+                asks_for_usage=self._needs_use,
             )
             if len(self._bound) >= _MOST_BOUND:
                 self._bound.clear()

@@ -107,6 +107,24 @@ async def test_the_request_after_the_budget_is_used_up_is_told_when_it_is_renewe
         assert (await post(url)).status_code == 200
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_in_a_file_use_is_counted_without_budgets_and_prices_and_a_relayed_request_stays_as_it_is(
+    upstream, tmp_path, streaming
+):
+    without_usage = stream(chunk({"content": "Hi there"}), chunk({}, "stop"))
+    upstream.replies = [without_usage if streaming else counted("Hi there")]
+    more = f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
+    more += f"clients: [{{name: app, key: {KEY}}}, {{name: boss, key: {ADMIN}, admin: true}}]"
+    async with proxy_of(upstream, more=more) as url, httpx.AsyncClient() as client:
+        body = orjson.dumps({**ASK, "stream": streaming})
+        headers = {"authorization": f"Bearer {KEY}", "x-server-tools": "none"}
+        await client.post(f"{url}/v1/chat/completions", content=body, headers=headers)
+        await client.post(f"{url}/v1/chat/completions", content=body, headers=headers | {"x-server-tools": "all"})
+        assert upstream.bodies[0] == body
+        assert (await used(url))["m"]["requests"] == 2
+        assert (await used(url))["m"]["output_tokens"] == (4 if streaming else 200)
+
+
 async def test_a_month_is_one_of_the_calendar(upstream):
     upstream.replies = [counted("Hi")]
     clock = FakeClock(datetime(2026, 12, 1, tzinfo=UTC).timestamp())

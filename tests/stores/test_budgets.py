@@ -1,5 +1,6 @@
 """What clients use, counted alike in memory, in a file and in Redis."""
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,6 +10,7 @@ from proxy.stores.budgets import LocalBudgets
 from proxy.stores.redis.budgets import RedisBudgets
 from proxy.stores.sqlite import SharedSqlite
 from proxy.stores.sqlite.tables import SqliteBudgets
+from tests.fakes import FakeClock
 
 NOTHING = Use()
 
@@ -49,6 +51,47 @@ async def test_use_is_counted_by_day_and_model_and_by_month(budgets):
             {"a": used(), "b": used(), "b c": used()},
         ]
         assert await counted.history("other app", ["2026-11-23"]) == [{"a": used()}]
+
+
+async def test_the_clients_of_some_days_are_known_whatever_their_names(budgets):
+    async with budgets() as counted:
+        for client, day in (("b:*", "2026-11-22"), ("app", "2026-11-23"), ("ä b", "2026-11-23"), ("old", "2026-10-01")):
+            await counted.book(client, "m", day, used())
+        assert await counted.clients(["2026-11-22", "2026-11-23", "2026-11-24"]) == ["app", "b:*", "ä b"]
+        assert await counted.clients(["2026-11-24"]) == []
+
+
+async def test_use_that_is_booked_for_later_is_counted_in_time(budgets):
+    async with budgets() as counted:
+        counted.book_later("app", "m", "2026-11-23", used())
+        assert await counted.history("app", ["2026-11-23"]) == [{"m": used()}]
+        counted.book_later("other", "m", "2026-11-23", used())
+        await counted.book("app", "m", "2026-11-23", used())
+        assert (await counted.used("other", "2026-11-23")).requests == 1
+
+
+async def test_use_that_waits_is_written_every_second_and_when_the_process_stops(database, monkeypatch, heard):
+    class Clock(FakeClock):
+        async def sleep(self, seconds):
+            await super().sleep(seconds)
+            await asyncio.sleep(0)
+
+    clock = Clock()
+    async with database(clock=clock) as shared, database() as other:
+        mine, theirs = (SqliteBudgets(one, local=LocalBudgets()) for one in (shared, other))
+        keeping = asyncio.ensure_future(mine.keep())
+        mine.book_later("app", "m", "2026-11-23", used())
+        while await theirs.used("app", "2026-11-23") == NOTHING:  # noqa: ASYNC110 - another process tells nobody
+            await asyncio.sleep(0)
+        with monkeypatch.context() as patched:  # a bug ends neither the process nor the writes
+            patched.setattr(mine, "write", None)
+            mine.book_later("app", "m", "2026-11-23", used())
+            while "use.not_counted" not in heard:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0)
+        mine.book_later("app", "m", "2026-11-24", used())
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert await theirs.used("app", "2026-11-24") == used()
 
 
 async def test_what_a_caller_is_given_is_its_own(budgets):

@@ -19,7 +19,7 @@ from proxy.wire.errors import AdminOnly
 
 _COLUMNS = ("day", "model")
 _AMOUNTS = ("requests", "input", "cached", "output", "tool calls", "cost")
-_OFF = "Use is counted once a client has a budget, or a model or tool has a price, in the configuration."
+_OFF = "Use is counted if state.url names a file or Redis, a client has a budget, or a model or tool has a price."
 
 
 class UsageEndpoint:

@@ -1,10 +1,11 @@
 """What clients use: counted when a request ends, by client and model, and compared with budgets when one begins.
 
-The layer is there where a client has a budget, or a model or tool a price. Requests that can use nothing pass it by.
+The layer is there where use is counted (`Config.counts_use`). Requests that can use nothing pass it by.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,7 +52,7 @@ class UseMeter:
             used = await self._require_left(client, budget)
             if budget.tool_calls is not None:
                 scope[TOOL_CALLS_LEFT] = budget.tool_calls - used.tool_calls
-        booking = _Booking(send, lambda: self._book(client))
+        booking = _Booking(send, partial(self._book, client, has_budget=budget is not None))
         try:
             await self._app(scope, receive, booking.send)
         finally:
@@ -72,21 +73,32 @@ class UseMeter:
                 raise _refusal(f"{_WORDS[kind].format(limit)} per {budget.per}", period)
         return used
 
-    async def _book(self, client: str) -> None:
+    def _book(self, client: str, *, has_budget: bool) -> Coroutine[Any, Any, None] | None:
         """Count what the request of this context has used; one that has not found its model has used nothing.
 
-        A fault of the count is logged and fails no answer.
+        For a client with a budget, the coroutine ends when it is counted. A fault of the count is logged and fails no
+        answer.
         """
         fields: Mapping[str, Any] = request_context.fields.get({})
         if (model := fields.get("model")) is None:
-            return
+            return None
         names = ("prompt_tokens", "cached_tokens", "completion_tokens", "tool_calls", "cost")
         try:
             read, cached, wrote, calls, cost = (max(0, fields.get(name) or 0) for name in names)
             use = Use(1, read, min(read, cached), wrote, calls, float(cost))
             name = model if model in self._models else OTHER
-            await self._ports.budgets.book(client, name, day_of(self._ports.clock.time()), use)
+            day = day_of(self._ports.clock.time())
+            if has_budget:
+                return self._book_at_once(client, name, day, use)
+            self._ports.budgets.book_later(client, name, day, use)
         except Exception:  # noqa: BLE001 - the answer is complete, and whatever could not be counted costs it nothing
+            self._ports.observe("use.not_counted", exc_info=True)
+        return None
+
+    async def _book_at_once(self, client: str, model: str, day: str, use: Use) -> None:
+        try:
+            await self._ports.budgets.book(client, model, day, use)
+        except Exception:  # noqa: BLE001 - as above
             self._ports.observe("use.not_counted", exc_info=True)
 
 
@@ -114,13 +126,18 @@ class _Booking:
     """The booking of one request: made once, before the last byte of its response, or at its end without one.
 
     So a client that waits for its response before it asks again is refused as soon as its budget is used up.
+
+    Args:
+        send: takes the messages of the response.
+        book: books; if it returns a coroutine, the booking ends with that.
     """
 
-    __slots__ = ("_book", "_send", "_task")
+    __slots__ = ("_book", "_has_begun", "_send", "_task")
 
-    def __init__(self, send: Send, book: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, send: Send, book: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
         self._send = send
         self._book = book
+        self._has_begun = False
         self._task: asyncio.Task[None] | None = None
 
     async def send(self, message: Message) -> None:
@@ -131,6 +148,9 @@ class _Booking:
 
     async def settle(self) -> None:
         """Book, unless that is done; a request that is cancelled meanwhile is booked all the same."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._book())  # noqa: TID251 - awaited here, and at the request's end
-        await asyncio.shield(self._task)
+        if not self._has_begun:
+            self._has_begun = True
+            if (booking := self._book()) is not None:
+                self._task = asyncio.create_task(booking)  # noqa: TID251 - awaited here, and at the request's end
+        if self._task is not None:
+            await asyncio.shield(self._task)

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from proxy.loop.tally import DAYS_KEPT, Use
 from proxy.ports import Budgets
-from proxy.stores.budgets import periods_of, total
+from proxy.stores.budgets import periods_of
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import StateUnavailable
+from proxy.stores.shared_budgets import SharedBudgets, Waiting
 
 _DAY_SECONDS: Final = 86400
 _KINDS: Final = Use.__struct_fields__
+_SCANNED_AT_ONCE: Final = 1000  # keys that Redis looks at between other commands; a few tenths of a millisecond
 
 # Whole numbers are added as floats, too: Redis writes them without a point, and they are exact up to 2^53.
 _BOOK: Final = """
@@ -27,11 +29,8 @@ end
 """
 
 
-class RedisBudgets:
+class RedisBudgets(SharedBudgets):
     """Implements `ports.Budgets`.
-
-    While Redis is unavailable, each process uses its own count, which it adds to Redis with its first booking after the
-    recovery.
 
     Args:
         shared: the connection to Redis.
@@ -39,17 +38,12 @@ class RedisBudgets:
     """
 
     def __init__(self, shared: SharedRedis, *, local: Budgets) -> None:
+        super().__init__(local=local, clock=shared.clock, observe=shared.observe)
         self._shared = shared
-        self._local = local
         self._book = shared.client.register_script(_BOOK)
-        self._waiting: dict[tuple[str, str, str], Use] = {}  # for Redis, by client, model and day
 
-    async def book(self, client: str, model: str, day: str, use: Use) -> None:
-        """Add the use of a request."""
-        await self._local.book(client, model, day, use)
-        self._waiting.setdefault((client, model, day), Use()).add(use)
-        # The waiting use is taken out before the first await, so that no other request books it as well.
-        waiting, self._waiting = self._waiting, {}
+    async def write(self, waiting: Waiting) -> None:
+        """Add use to the counts."""
         try:
             while waiting:
                 whose = next(iter(waiting))
@@ -58,8 +52,7 @@ class RedisBudgets:
         except StateUnavailable:
             pass
         finally:
-            for whose, missed in waiting.items():
-                self._waiting.setdefault(whose, Use()).add(missed)
+            self.put_back(waiting)
 
     async def _add(self, client: str, model: str, day: str, use: Use) -> None:
         keys, arguments = [], [str((DAYS_KEPT + 31) * _DAY_SECONDS)]
@@ -71,26 +64,28 @@ class RedisBudgets:
         async with self._shared.reached():
             await self._book(keys=keys, args=arguments)
 
-    async def used(self, client: str, period: str) -> Use:
-        """The use of a client in a day or month."""
-        try:
-            async with self._shared.reached() as redis:
-                counted = await redis.hgetall(_key(client, period))
-        except StateUnavailable:
-            return await self._local.used(client, period)
-        return total(_by_model(counted))
-
-    async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """The use of a client on each of the days, by model."""
-        try:
-            async with self._shared.reached() as redis:
-                commands = redis.pipeline(transaction=False)
-                for day in days:
-                    commands.hgetall(_key(client, day))
-                counted = await commands.execute()
-        except StateUnavailable:
-            return await self._local.history(client, days)
+    async def read(self, client: str, periods: Sequence[str]) -> Sequence[Mapping[str, Use]]:
+        """The use of a client in each of the periods, by model."""
+        async with self._shared.reached() as redis:
+            commands = redis.pipeline(transaction=False)
+            for period in periods:
+                commands.hgetall(_key(client, period))
+            counted = await commands.execute()
         return [_by_model(one) for one in counted]
+
+    async def read_clients(self, days: Sequence[str]) -> Sequence[str]:
+        """The clients with any use on one of the days, found by the names of their keys."""
+        prefix, wanted, found = key("used", ""), set(days), set()
+        cursor: int | None = None
+        names: Any  # a list of bytes; for the type checker, of text as well
+        while cursor != 0:
+            async with self._shared.reached() as redis:
+                cursor, names = await redis.scan(cursor or 0, match=f"{prefix}*", count=_SCANNED_AT_ONCE)
+            for name in names:
+                period, _, client = bytes(name).decode().removeprefix(prefix).partition(":")
+                if period in wanted:
+                    found.add(client)
+        return sorted(found)
 
 
 def _key(client: str, period: str) -> str:

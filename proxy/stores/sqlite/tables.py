@@ -3,14 +3,16 @@
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from proxy.config.model import StateConfig
 from proxy.loop.tally import Rate, Use
 from proxy.ports import Budgets, ClientStore, Clock, Rates, Results
-from proxy.stores.budgets import first_day_kept, periods_of, total
+from proxy.stores.budgets import first_day_kept, periods_of
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
+from proxy.stores.shared_budgets import SharedBudgets, Waiting
 from proxy.stores.shared_results import NOTHING, WAIT_SECONDS, Claim, SharedResults
 from proxy.stores.sqlite import SharedSqlite
 
@@ -203,11 +205,8 @@ class SqliteResults(SharedResults):
         await self._shared.write(write)
 
 
-class SqliteBudgets:
+class SqliteBudgets(SharedBudgets):
     """Implements `ports.Budgets`.
-
-    While the database is unavailable, each process uses its own count, which it adds to the database with its first
-    booking after the recovery.
 
     Args:
         shared: the database.
@@ -215,53 +214,32 @@ class SqliteBudgets:
     """
 
     def __init__(self, shared: SharedSqlite, *, local: Budgets) -> None:
+        super().__init__(local=local, clock=shared.clock, observe=shared.observe)
         self._shared = shared
-        self._local = local
-        self._waiting: dict[tuple[str, str, str], Use] = {}  # for the database, by client, model and day
 
-    async def book(self, client: str, model: str, day: str, use: Use) -> None:
-        """Add the use of a request."""
-        await self._local.book(client, model, day, use)
-        self._waiting.setdefault((client, model, day), Use()).add(use)
-        # The waiting use is taken out before the first await, so that no other request books it as well.
-        waiting, self._waiting = self._waiting, {}
+    async def write(self, waiting: Waiting) -> None:
+        """Add use to the counts, in one transaction."""
         columns = ", ".join(f"{kind} = {kind} + excluded.{kind}" for kind in _KINDS)
         marks = ", ".join("?" * (3 + len(_KINDS)))
         add = f"INSERT INTO used VALUES ({marks}) ON CONFLICT DO UPDATE SET {columns}"  # noqa: S608 - names of ours
         rows = [
-            (whose, period, name, *(getattr(booked, kind) for kind in _KINDS))
-            for (whose, of_model, on_day), booked in waiting.items()
-            for period, name in periods_of(on_day, of_model)
+            (client, period, name, *(getattr(booked, kind) for kind in _KINDS))
+            for (client, model, day), booked in waiting.items()
+            for period, name in periods_of(day, model)
         ]
-        first = first_day_kept(day)
+        # The names of periods sort by date. The month that contains the first kept day is kept as well.
+        drop = "DELETE FROM used WHERE client = ? AND period < substr(?, 1, length(period))"
+        kept = [(client, first_day_kept(day)) for client, _, day in waiting]
 
         def write(db: sqlite3.Connection) -> None:
             db.executemany(add, rows)
-            # The names of periods sort by date. The month that contains the first kept day is kept as well.
-            db.execute("DELETE FROM used WHERE client = ? AND period < substr(?, 1, length(period))", (client, first))
-
-        def put_back() -> None:
-            for whose, missed in waiting.items():
-                self._waiting.setdefault(whose, Use()).add(missed)
+            db.executemany(drop, kept)
 
         with suppress(StateUnavailable):
-            await self._shared.write(write, unwritten=put_back)
+            await self._shared.write(write, unwritten=partial(self.put_back, waiting))
 
-    async def used(self, client: str, period: str) -> Use:
-        """The use of a client in a day or month."""
-        try:
-            return total((await self._by_model(client, [period]))[0])
-        except StateUnavailable:
-            return await self._local.used(client, period)
-
-    async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """The use of a client on each of the days, by model."""
-        try:
-            return await self._by_model(client, days)
-        except StateUnavailable:
-            return await self._local.history(client, days)
-
-    async def _by_model(self, client: str, periods: Sequence[str]) -> list[Mapping[str, Use]]:
+    async def read(self, client: str, periods: Sequence[str]) -> Sequence[Mapping[str, Use]]:
+        """The use of a client in each of the periods, by model."""
         query = f"SELECT model, {', '.join(_KINDS)} FROM used WHERE client = ? AND period = ?"  # noqa: S608
 
         def read(db: sqlite3.Connection) -> list[Mapping[str, Use]]:
@@ -270,3 +248,10 @@ class SqliteBudgets:
 
         self._shared.require()  # on a full disk, the file lacks the latest use
         return await self._shared.read(read)
+
+    async def read_clients(self, days: Sequence[str]) -> Sequence[str]:
+        """The clients with any use on one of the days."""
+        marks = ", ".join("?" * len(days))
+        query = f"SELECT DISTINCT client FROM used WHERE period IN ({marks}) ORDER BY client"  # noqa: S608
+        self._shared.require()
+        return await self._shared.read(lambda db: [client for (client,) in db.execute(query, days)])
