@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tools.kinds.web_fetch import permits
+from proxy.tools.web.reader import permits
 from tests import hostile
 
 
