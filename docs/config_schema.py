@@ -17,7 +17,7 @@ import reference
 
 from proxy.config import model as c
 from proxy.config.messages import VARIABLE
-from proxy.loop.limits import LimitOverrides, Limits
+from proxy.loop.limits import LimitOverrides, LimitsConfig
 from proxy.tools.kinds import KINDS
 from proxy.tools.search.description import Description, shipped
 
@@ -62,15 +62,13 @@ def _mapping(kind: type[msgspec.Struct], definitions: Schema, *, overrides: bool
     required = []
     for info in msgspec.structs.fields(kind):
         said = reference.meaning(kind, info, _SAID)
-        if said.startswith(reference.NOT_IN_FILE):
-            continue
         if info.required:
             required.append(info.name)
         if issubclass(kind, c.ToolConfig) and info in _COMMON and kind is not c.ToolConfig:
             properties[info.name] = {"$ref": f"#/$defs/ToolConfig/properties/{info.name}"}
             continue
         value = _STRICTER.get((kind.__name__, info.name), info.type)
-        options = _options(value | None if kind is Limits else value, definitions)
+        options = _options(value | None if kind is LimitsConfig else value, definitions)
         properties[info.name] = _property(said, options, None if overrides else reference.default(info))
     return {
         "description": reference.docstring(kind),
@@ -120,7 +118,7 @@ def _plain_options(kind: Any, definitions: Schema) -> list[Schema]:
     if kind is c.ToolConfig:
         return [_tool(definitions)]
     if kind is LimitOverrides:
-        return [_defined("LimitOverrides", definitions, lambda: _mapping(Limits, definitions, overrides=True))]
+        return [_defined("LimitOverrides", definitions, lambda: _mapping(LimitsConfig, definitions, overrides=True))]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return [_defined(kind.__name__, definitions, lambda: _mapping(kind, definitions))]
     leaf = _leaf(kind)

@@ -27,8 +27,6 @@ from proxy.telemetry.series import Series  # noqa: E402
 from proxy.tools.kinds import KINDS  # noqa: E402
 from proxy.tools.search import description  # noqa: E402
 
-NOT_IN_FILE = "not in the file"
-
 _SECTIONS = (
     ("server", c.ServerConfig),
     ("clients[]", c.ClientConfig),
@@ -37,7 +35,7 @@ _SECTIONS = (
     ("tools.NAME", c.ToolConfig),
     *((f"tools.NAME, type: {name}", kind.config) for name, kind in KINDS.items()),
     ("offer", c.OfferConfig),
-    ("limits", c.Limits),
+    ("limits", c.LimitsConfig),
     ("state", c.StateConfig),
     ("telemetry", c.TelemetryConfig),
 )
@@ -56,7 +54,7 @@ _ALIASES = {
     c.Workers: "integer, 1 to 1024",
     c.Url: "URL",
     c.Key: "key",
-    c.Limits: "mapping: [limits](#limits)",
+    c.LimitsConfig: "mapping: [limits](#limits)",
     c.LimitOverrides: "mapping: [limits](#limits)",
 }
 
@@ -126,8 +124,6 @@ def _fields(kind: type[msgspec.Struct]) -> Iterator[msgspec.structs.FieldInfo]:
     inherited = () if kind is c.ToolConfig else c.ToolConfig.__struct_fields__
     own = kind.__annotations__
     for info in msgspec.structs.fields(kind):
-        if descriptions().get((kind.__name__, info.name), "").startswith(NOT_IN_FILE):
-            continue
         if info.name in own or info.name not in inherited or not issubclass(kind, c.ToolConfig):
             yield info
 

@@ -8,7 +8,7 @@ import uvicorn
 
 from proxy.app import create_app
 from proxy.app.configuration import parse
-from proxy.config.model import Config
+from proxy.config.loaded import Loaded
 from proxy.server.listener import address_of, listen
 from proxy.server.process import uvicorn_config
 from tests.fakes import FakeUpstream
@@ -38,9 +38,9 @@ async def serving(app, *, lifespan="on", port=0) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def serving_as_shipped(config: Config, **app) -> AsyncIterator[str]:
+async def serving_as_shipped(loaded: Loaded, **app) -> AsyncIterator[str]:
     """Serve the proxy on a free port, over the wire protocol that `toolproxy serve` speaks."""
-    async with _serving(uvicorn_config(config, create_app(config, **app))) as url:
+    async with _serving(uvicorn_config(loaded.config, create_app(loaded, **app))) as url:
         yield url
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.app import configuration
 from proxy.app.configuration import load
-from proxy.config.model import Config
+from proxy.config.loaded import Loaded
 from proxy.config.redaction import secrets_of
 from proxy.wire.errors import ConfigurationError
 from tests import hostile, schema
@@ -39,7 +39,7 @@ def faults(text, environ=None):
 
 def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
     nothing = load(SHIPPED, {})
-    assert nothing.upstreams == {}
+    assert nothing.config.upstreams == {}
     assert set(nothing.disabled) == {
         "clients[0]",
         "clients[1]",
@@ -49,30 +49,30 @@ def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
         "tools.zai_search",
     }
     assert nothing.disabled["upstreams.zai"].variables == ("ZAI_API_KEY",)
-    assert list(load(SHIPPED, {"ZAI_API_KEY": "k"}).upstreams) == ["zai"]
+    assert list(load(SHIPPED, {"ZAI_API_KEY": "k"}).config.upstreams) == ["zai"]
     keys = dict.fromkeys(("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY"), "k")
     full = load(SHIPPED, {**keys, "TOOLPROXY_ADMIN_KEY": "a"})
-    assert list(full.upstreams) == ["zai", "gmi"]
-    assert full.tools["web_search"].type == "serper"
-    assert full.clients[0].key == "k"
+    assert list(full.config.upstreams) == ["zai", "gmi"]
+    assert full.config.tools["web_search"].type == "serper"
+    assert full.config.clients[0].key == "k"
     assert full.disabled == {}
 
 
 def test_an_empty_file_is_all_defaults():
-    config = parse("", {})
+    config = parse("", {}).config
     assert config.server.port == 8080
     assert config.limits.max_turns == 5
 
 
 def test_clients_that_are_all_commented_out_are_none():
-    assert parse("clients:\n# - {name: a, key: k}\n" + UP, {}).clients == ()
+    assert parse("clients:\n# - {name: a, key: k}\n" + UP, {}).config.clients == ()
 
 
 def test_variables_are_replaced_and_typed_like_the_value_they_stand_for():
     config = parse(
         "server:\n  port: ${PORT:-8080}\n  allow_anonymous: ${ANON:-false}\n  host: ${HOST:-0.0.0.0}\n" + UP,
         {"PORT": "99", "ANON": "true", "HOST": ""},
-    )
+    ).config
     assert (config.server.port, config.server.allow_anonymous, config.server.host) == (99, True, "0.0.0.0")
 
 
@@ -83,7 +83,7 @@ def test_a_variable_may_leave_out_what_may_be_null(word):
         f"telemetry: {{otlp_endpoint: '${{E:-{word}}}'}}\n"
         f"tools: {{t: {{type: clock, offer: '${{O:-{word}}}', timeout: '${{T:-{word}}}'}}}}\n",
         {},
-    )
+    ).config
     tool = config.tools["t"]
     assert (config.limits.max_total_tokens, config.telemetry.otlp_endpoint, tool.offer, tool.timeout) == (None,) * 4
     for text in ("server: {port: '${P:-null}'}", "server: {host: '${P:-}'}"):
@@ -94,31 +94,31 @@ def test_a_variable_may_leave_out_what_may_be_null(word):
 
 @pytest.mark.parametrize(("word", "meant"), [("no", False), ("Off", False), ("0", False), ("YES", True), ("1", True)])
 def test_a_variable_may_be_any_truth_value_that_the_file_takes(word, meant):
-    assert parse("server: {allow_anonymous: '${A}'}", {"A": word}).server.allow_anonymous is meant
+    assert parse("server: {allow_anonymous: '${A}'}", {"A": word}).config.server.allow_anonymous is meant
 
 
 def test_a_key_of_digits_stays_text():
     assert (
-        parse("upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}", {"K": "12345"}).upstreams["u"].api_key
+        parse("upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}", {"K": "12345"}).config.upstreams["u"].api_key
         == "12345"
     )
 
 
 @pytest.mark.parametrize("environ", [{}, {"K": ""}])
 def test_an_entry_whose_variable_has_no_value_is_disabled_and_may_still_be_referred_to(environ):
-    config = parse(
+    loaded = parse(
         "upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}\n"
         "models: {m: {upstream: u, tools: [s]}}\n"
         "tools: {s: {type: serper, api_key: 'x${K}'}}\n",
         environ,
     )
-    assert config.upstreams == config.tools == {}
-    assert [entry.why for entry in config.disabled.values()] == ["K is not set", "K is not set"]
+    assert loaded.config.upstreams == loaded.config.tools == {}
+    assert [entry.why for entry in loaded.disabled.values()] == ["K is not set", "K is not set"]
 
 
 def test_an_empty_key_disables_too():
-    config = parse("upstreams: {u: {base_url: 'http://u', api_key: ''}}", {})
-    assert config.disabled["upstreams.u"].why == "api_key is empty"
+    loaded = parse("upstreams: {u: {base_url: 'http://u', api_key: ''}}", {})
+    assert loaded.disabled["upstreams.u"].why == "api_key is empty"
 
 
 def test_a_variable_without_a_value_elsewhere_is_a_fault():
@@ -265,7 +265,7 @@ def test_every_fault_is_told_at_once():
     ],
 )
 def test_state_may_be_kept_in_this_process_or_in_redis(url):
-    assert parse("state: {url: '${URL}'}", {"URL": url}).state.url == url
+    assert parse("state: {url: '${URL}'}", {"URL": url}).config.state.url == url
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_an_address_that_there_cannot_be_is_a_fault_in_every_url(text, path, add
 @pytest.mark.parametrize("address", ["[::1]:65535", "[2001:db8::192.0.2.1]", "10.0.0.1:1", "127.1", "v1.2.3.example"])
 def test_any_other_address_may_stand_in_a_url(address):
     text = f"upstreams: {{u: {{base_url: 'http://{address}/v1', api_key: k}}}}"
-    assert parse(text, {}).upstreams["u"].base_url == f"http://{address}/v1"
+    assert parse(text, {}).config.upstreams["u"].base_url == f"http://{address}/v1"
 
 
 def test_redis_without_its_package_is_a_fault_that_says_how_to_get_it(tmp_path):
@@ -349,7 +349,7 @@ def test_limits_of_a_model_and_a_client_lie_over_the_general_ones():
         + "models: {m: {upstream: up, limits: {max_turns: 3}}}\n"
         + "clients: [{name: a, key: k, limits: {max_tool_calls: 1}}]",
         {},
-    )
+    ).config
     limits = config.limits.overlaid(config.models["m"].limits, config.clients[0].limits)
     assert (limits.max_turns, limits.max_tool_calls, limits.deadline) == (3, 1, 10)
 
@@ -362,7 +362,9 @@ def test_limits_that_are_no_keys_of_the_file_are_refused(key):
 
 
 def test_a_limit_of_null_is_the_same_as_none():
-    config = parse("limits: {max_turns: null}\nclients: [{name: a, key: k, limits: {deadline: null}}]\n" + UP, {})
+    config = parse(
+        "limits: {max_turns: null}\nclients: [{name: a, key: k, limits: {deadline: null}}]\n" + UP, {}
+    ).config
     assert config.limits.max_turns == 5
     assert config.clients[0].limits == {}
 
@@ -394,7 +396,7 @@ def test_a_value_that_is_shared_by_an_anchor_keeps_its_variable_and_a_merged_one
         "  a: &a {base_url: 'http://a', api_key: k, timeouts: {connect: &t \"${T}\", read: *t}}\n"
         "  b: {<<: *a, base_url: 'http://b'}\n",
         {"T": "7"},
-    )
+    ).config
     assert (config.upstreams["a"].timeouts.connect, config.upstreams["a"].timeouts.read) == (7, 7)
     assert (config.upstreams["b"].base_url, config.upstreams["b"].api_key) == ("http://b", "k")
 
@@ -407,14 +409,14 @@ def test_a_tool_may_be_merged_from_others_and_referred_to_again():
         "  c: *b\n"
         "  d: {<<: *b, url: 'http://v/'}\n",
         {},
-    )
+    ).config
     told = [(tool.description, tool.url) for tool in config.tools.values()]
     assert told == [("d", "http://u/"), ("e", "http://u/"), ("e", "http://u/"), ("e", "http://v/")]
 
 
 def test_a_client_with_an_empty_key_is_disabled():
-    config = parse("clients: [{name: a, key: '${K:-}'}]", {})
-    assert (config.clients, config.disabled["clients[0]"].why) == ((), "key is empty")
+    loaded = parse("clients: [{name: a, key: '${K:-}'}]", {})
+    assert (loaded.config.clients, loaded.disabled["clients[0]"].why) == ((), "key is empty")
 
 
 def test_the_tools_of_an_mcp_server_may_be_chosen_by_names_that_only_it_knows():
@@ -425,8 +427,8 @@ def test_the_tools_of_an_mcp_server_may_be_chosen_by_names_that_only_it_knows():
 
 
 def test_an_mcp_server_whose_key_is_not_set_is_disabled():
-    config = parse("tools: {wiki: {type: mcp, url: 'http://x', headers: {authorization: 'Bearer ${K}'}}}", {})
-    assert (config.tools, config.disabled["tools.wiki"].why) == ({}, "K is not set")
+    loaded = parse("tools: {wiki: {type: mcp, url: 'http://x', headers: {authorization: 'Bearer ${K}'}}}", {})
+    assert (loaded.config.tools, loaded.disabled["tools.wiki"].why) == ({}, "K is not set")
 
 
 @pytest.mark.parametrize(
@@ -496,7 +498,7 @@ def test_a_file_is_read_or_every_fault_of_it_has_its_line_and_no_secret(document
 @given(st.text("{}[]:-,&*!|>'\"%#@ \n\tab${}1", max_size=40))
 def test_any_text_is_read_or_refused_as_a_configuration(text):
     found = hostile.outcome(ConfigurationError, lambda: parse(text, {}))
-    assert isinstance(found, Config) or all(fault.startswith("config.yaml:") for fault in found.faults)
+    assert isinstance(found, Loaded) or all(fault.startswith("config.yaml:") for fault in found.faults)
 
 
 @pytest.mark.parametrize(
@@ -526,10 +528,10 @@ def test_headers_that_are_not_to_be_sent_are_refused(said, fault):
     ],
 )
 def test_the_secret_of_the_state_may_be_empty_one_or_several_and_is_known_to_the_log(secret, secrets):
-    config = parse(f"state: {{secret: {secret}}}", {"OLD_SECRET": "the-old-passphrase"})
-    assert config.state.secrets == secrets
-    assert secrets_of(config) == set(secrets)
-    assert config.warnings == ()
+    loaded = parse(f"state: {{secret: {secret}}}", {"OLD_SECRET": "the-old-passphrase"})
+    assert loaded.config.state.secrets == secrets
+    assert secrets_of(loaded) == set(secrets)
+    assert loaded.warnings == ()
 
 
 def test_a_secret_of_the_state_that_others_know_is_refused_and_one_that_can_be_guessed_is_doubtful():
@@ -550,19 +552,19 @@ def test_a_clients_pattern_that_fits_no_model_is_doubtful():
 def test_a_header_whose_variable_is_not_set_disables_its_upstream():
     text = "upstreams: {up: {base_url: 'http://u/v1', api_key: k, headers: {X-Organization-ID: '${ORG}'}}}"
     assert parse(text, {}).disabled["upstreams.up"].variables == ("ORG",)
-    assert parse(text, {"ORG": "o"}).upstreams["up"].headers == {"X-Organization-ID": "o"}
+    assert parse(text, {"ORG": "o"}).config.upstreams["up"].headers == {"X-Organization-ID": "o"}
 
 
 def test_a_client_may_have_several_keys_and_those_that_are_not_set_are_left_out():
     text = "clients: [{name: a, key: ['${OLD}', '${NEW}']}, {name: b, key_sha256: ['${HASH}']}]"
     digest = sha256(b"old").hexdigest()
-    config = parse(text, {"OLD": "o" * 20})
-    assert [client.keys for client in config.clients] == [("o" * 20,)]
-    assert config.disabled["clients[1]"].why == "HASH is not set"
-    assert "config.yaml:1: clients[0].key: NEW is not set, and left out" in config.warnings
+    loaded = parse(text, {"OLD": "o" * 20})
+    assert [client.keys for client in loaded.config.clients] == [("o" * 20,)]
+    assert loaded.disabled["clients[1]"].why == "HASH is not set"
+    assert "config.yaml:1: clients[0].key: NEW is not set, and left out" in loaded.warnings
     both = parse(text, {"OLD": "o" * 20, "NEW": "n" * 20, "HASH": digest.upper()})
-    assert [len(client.digests) for client in both.clients] == [2, 1]
-    assert both.clients[1].digests == {digest}
+    assert [len(client.digests) for client in both.config.clients] == [2, 1]
+    assert both.config.clients[1].digests == {digest}
     assert {"o" * 20, "n" * 20} <= secrets_of(both)
     assert parse(text, {}).disabled["clients[0]"].why == "OLD, NEW are not set"
 

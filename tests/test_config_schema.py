@@ -90,7 +90,7 @@ telemetry: {log_level: "${A}", otlp_endpoint: "${A}"}
 def test_the_type_of_a_tool_determines_its_keys(name):
     union = SCHEMA["properties"]["tools"]["additionalProperties"]["oneOf"]
     (made,) = [found for one in union if "$ref" in one and _type_of(found := _resolved(one)) == name]
-    assert set(made["properties"]) == {"type", *KINDS[name].config.__struct_fields__} - {"secrets"}
+    assert set(made["properties"]) == {"type", *KINDS[name].config.__struct_fields__}
     assert made["additionalProperties"] is False
 
 

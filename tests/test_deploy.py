@@ -225,20 +225,22 @@ def test_the_configuration_in_the_manifests_is_good_and_gets_every_key_that_it_w
     wanted = set(re.findall(r"\$\{(\w+)\}", text))
     keys = re.findall(r"^(\w+)=", (KUBERNETES / folder / "keys.env").read_text(), re.MULTILINE)
     assert wanted == set(keys)
-    config = parse(text, {name: f"key-of-{name}" for name in wanted})
-    assert config.disabled == {}
+    loaded = parse(text, {name: f"key-of-{name}" for name in wanted})
+    assert loaded.disabled == {}
     pod = manifest("Deployment toolproxy")["spec"]["template"]["spec"]
     pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] > config.server.shutdown_grace_seconds + pause
+    assert pod["terminationGracePeriodSeconds"] > loaded.config.server.shutdown_grace_seconds + pause
 
 
 def test_with_nothing_but_a_variable_the_shipped_configuration_has_an_administrator():
     text = (ROOT / "config.yaml").read_text()
     admins = [
-        client.name for client in parse(text, {"TOOLPROXY_ADMIN_KEY": "a-key-of-the-admin"}).clients if client.admin
+        client.name
+        for client in parse(text, {"TOOLPROXY_ADMIN_KEY": "a-key-of-the-admin"}).config.clients
+        if client.admin
     ]
     assert admins == ["admin"]
-    assert [client.name for client in parse(text, {"TOOLPROXY_KEY": "a-key-of-the-app"}).clients] == ["app"]
+    assert [client.name for client in parse(text, {"TOOLPROXY_KEY": "a-key-of-the-app"}).config.clients] == ["app"]
     settings = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["proxy"]["environment"]
     assert set(re.findall(r"\$\{(\w+_\w+)", text)) - settings.keys() == {"TOOLPROXY_ALLOW_ANONYMOUS"}
 

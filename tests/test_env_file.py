@@ -34,7 +34,7 @@ def read(place, environ=None):
 )
 def test_env_file_fills_variables_that_are_not_set_or_empty_in_the_environment(place, environ, key):
     (place / ".env").write_text(f"APP_KEY={FIRST}\n")
-    assert read(place, environ).clients[0].key == key
+    assert read(place, environ).config.clients[0].key == key
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_env_file_fills_variables_that_are_not_set_or_empty_in_the_environment(p
 def test_env_file_has_quotes_comments_and_no_expansion(place, line, value):
     (place / "config.yaml").write_text('tools: {t: {type: mcp, command: [x], env: {A: "${APP_KEY}"}}}')
     (place / ".env").write_bytes(line.encode())
-    config = read(place)
-    assert config.tools["t"].env == {"A": value}
-    assert config.warnings == ()
+    loaded = read(place)
+    assert loaded.config.tools["t"].env == {"A": value}
+    assert loaded.warnings == ()
 
 
 def test_an_empty_value_in_env_file_is_as_if_not_set(place):
@@ -65,8 +65,8 @@ def test_an_empty_value_in_env_file_is_as_if_not_set(place):
 def test_a_line_of_env_file_that_is_no_assignment_is_a_warning_that_does_not_quote_it(place):
     (place / ".env").write_text(f'# keys\n\n  canary one\nAPP_KEY={FIRST}\ncanary\n\nB="canary\nexport canary\nC=1')
     warnings = [f".env:{line}: is no assignment NAME=value, and left out" for line in (3, 5, 7, 8)]
-    config = read(place)
-    assert (list(config.warnings), config.clients[0].key) == (warnings, FIRST)
+    loaded = read(place)
+    assert (list(loaded.warnings), loaded.config.clients[0].key) == (warnings, FIRST)
     done = toolproxy("check", cwd=place)
     assert done.returncode == 0
     assert [f"toolproxy: warning: {warning}" for warning in warnings] == done.stderr.splitlines()
@@ -101,9 +101,9 @@ def test_secrets_of_env_file_are_masked_like_those_of_the_environment(place):
     more = 'tools: {t: {type: http, description: d, url: "http://h/", headers: {X-Any: "${SOME_TOKEN}"}}}'
     (place / "config.yaml").write_text(more)
     (place / ".env").write_text("SOME_TOKEN=canary-token\n")
-    config = read(place)
-    assert config.tools["t"].secrets == ("canary-token",)
-    assert "canary-token" in secrets_of(config)
+    loaded = read(place)
+    assert loaded.secrets["tools.t"] == {"canary-token"}
+    assert "canary-token" in secrets_of(loaded)
 
 
 def test_env_file_sets_neither_options_nor_the_environment(place, monkeypatch, capsys):

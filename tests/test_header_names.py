@@ -13,9 +13,9 @@ ENTRY = "tools: {{t: {{type: http, description: d, parameters: {{}}, url: 'http:
     ["X-Signature", "X-Credential", "Authorization", "Cookie", "X-Api-Key", "X-Pass", "X-Secret", "Private-Token"],
 )
 def test_a_secret_header_is_masked_in_the_log_and_in_results_alike(name):
-    config = parse(ENTRY.format(name=name, value="s3cret-value"), {})
-    assert "s3cret-value" in secrets_of(config)
-    assert "s3cret-value" in secrets_in(config.tools["t"])
+    loaded = parse(ENTRY.format(name=name, value="s3cret-value"), {})
+    assert "s3cret-value" in secrets_of(loaded)
+    assert "s3cret-value" in secrets_in(loaded.config.tools["t"], ())
 
 
 @pytest.mark.parametrize("name", ["Accept", "User-Agent", "X-City"])

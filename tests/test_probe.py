@@ -13,7 +13,6 @@ from proxy import app
 from proxy.app.configuration import parse
 from proxy.commands import cli
 from proxy.commands.probe import Means, probe
-from proxy.config.model import place_of
 from tests.free_port import free_port
 from tests.redis_server import RedisServer
 
@@ -49,10 +48,10 @@ async def scripted(answers, *, tls=None):
 
 async def findings(text):
     """What a probe of a configuration finds: good news and faults, as `check` prints them."""
-    config = parse(text, {})
-    found = await probe(config, Means(app.http_client_for, app.tool_client, app.SystemClock()))
+    loaded = parse(text, {})
+    found = await probe(loaded.config, Means(app.http_client_for, app.tool_client, app.SystemClock()))
     good = [f"{one.path}: {one.message}" for one in found if not one.is_fault]
-    return good, [f"{place_of(one.path, config)}: {one.message}" for one in found if one.is_fault]
+    return good, [f"{loaded.place_of(one.path)}: {one.message}" for one in found if one.is_fault]
 
 
 def upstream(base_url, *, profile="openai", key=KEY, models="m: {upstream: up, model: the/model}"):

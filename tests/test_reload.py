@@ -185,7 +185,7 @@ def test_a_watched_file_that_is_gone_is_told_of_once_and_read_when_there_is_one_
     path.unlink()
     assert [reloads.reload() for _ in range(5)] == [None] * 5
     assert told == ["configuration.gone"]
-    assert reloads.config is before
+    assert reloads.loaded is before
     path.write_text(text)
     assert [reloads.reload() is None for _ in range(5)] == [True, False, True, True, True]
     assert told == ["configuration.gone", "configuration.reloaded"]
@@ -201,8 +201,8 @@ def test_requests_to_read_the_file_are_joined():
 
 def test_what_is_bound_at_the_start_keeps_its_value():
     before = parse("server: {workers: 2}\nstate: {ttl: 5}\n", {})
-    config, changed = keep_fixed(parse("server: {workers: 3, max_headers: 7}\nstate:\n  ttl: 6\n", {}), before)
-    assert (config.server.workers, config.server.max_headers, config.state.ttl) == (2, 7, 5)
+    loaded, changed = keep_fixed(parse("server: {workers: 3, max_headers: 7}\nstate:\n  ttl: 6\n", {}), before)
+    assert (loaded.config.server.workers, loaded.config.server.max_headers, loaded.config.state.ttl) == (2, 7, 5)
     assert changed == ["config.yaml:1: server.workers", "config.yaml:3: state.ttl"]
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from proxy.config.model import ToolEvents
 from proxy.loop.actions import Stop
-from proxy.loop.limits import LimitOverrides, Limits
+from proxy.loop.limits import LimitOverrides, Limits, LimitsConfig
 from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, make_offer
 from proxy.ports import Model, Toolset
 from proxy.wire.chat import Json, ToolSpec
@@ -116,7 +116,7 @@ class AccessPolicies:
         toolset: the server tools.
     """
 
-    def __init__(self, limits: Limits, toolset: Toolset) -> None:
+    def __init__(self, limits: LimitsConfig, toolset: Toolset) -> None:
         self._limits = limits
         self._toolset = toolset
         self._specs: Mapping[str, ToolSpec] = {}
@@ -151,7 +151,7 @@ class AccessPolicies:
 
 
 def access_policy(
-    limits: Limits, caller: Caller, model: Model, specs: Iterable[ToolSpec], selection: ToolSelection
+    limits: LimitsConfig, caller: Caller, model: Model, specs: Iterable[ToolSpec], selection: ToolSelection
 ) -> AccessPolicy:
     """The policy for a caller, a model and a selection.
 

@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 import httpx
 
-from proxy.config.model import Config, UpstreamConfig, place_of
+from proxy.config.loaded import Loaded
+from proxy.config.model import UpstreamConfig
 from proxy.http.client import HttpClient
 from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
@@ -31,7 +32,7 @@ class SystemClock:
 
 
 def registry_of(
-    config: Config,
+    loaded: Loaded,
     resources: Resources,
     tools: Iterable[Tool] = (),
     *,
@@ -41,19 +42,19 @@ def registry_of(
     """The registry of the configuration's tools and of `tools`. Raises `ConfigurationError`, as `create_app` does."""
     try:
         return Registry(
-            [*tools_of(config, resources), *tools],
+            [*tools_of(loaded, resources), *tools],
             clock=resources.clock,
             observe=observe,
             caches=resources.caches,
             states=states,
         )
     except ValueError as exc:
-        raise ConfigurationError([place_of(f"tools: {exc}", config)]) from exc
+        raise ConfigurationError([loaded.place_of(f"tools: {exc}")]) from exc
 
 
-def origins_of(config: Config) -> dict[str, str]:
+def origins_of(loaded: Loaded) -> dict[str, str]:
     """The origin of each tool of the configuration, for `toolproxy check`. Raises `ConfigurationError`."""
-    return registry_of(config, Resources(tool_client(), SystemClock()), observe=log.LogObserver()).origins
+    return registry_of(loaded, Resources(tool_client(), SystemClock()), observe=log.LogObserver()).origins
 
 
 def tool_client(

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.middleware.admission import Lifecycle
 from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
+from proxy.config.loaded import Loaded
 from proxy.config.model import Config
 from proxy.ports import Clock, Observer
 from proxy.tools.servers import start_tool_servers
@@ -26,7 +27,7 @@ _TWICE = b"/v1/v1/"  # from a base URL that ends in /v1 and an SDK that appends 
 
 
 def create_app(
-    config: Config,
+    config: Config | Loaded,
     *,
     tools: Iterable[Tool] = (),
     transport: httpx.AsyncBaseTransport | None = None,
@@ -36,7 +37,7 @@ def create_app(
     """The proxy as an ASGI application: its own middleware around Starlette's router.
 
     Args:
-        config: the configuration, as `config.reading.load` reads it.
+        config: the configuration, as `app.configuration.load` reads it, or only its contents.
         tools: further tools, besides those of the configuration.
         transport: carries all requests to upstreams and tools; None: each has its own transport.
         clock: the clock; tests pass one that they control.
@@ -45,8 +46,9 @@ def create_app(
     Raises:
         ConfigurationError: a tool cannot be made, or two have the same name.
     """
-    process = start_process(config, tools=tools, transport=transport, clock=clock, lifecycle=lifecycle)
-    return Application(process, Generation(process, config))
+    loaded = config if isinstance(config, Loaded) else Loaded(config)
+    process = start_process(loaded, tools=tools, transport=transport, clock=clock, lifecycle=lifecycle)
+    return Application(process, Generation(process, loaded))
 
 
 class Application:
@@ -100,7 +102,7 @@ class Application:
             if generation is not self.current:
                 self._close_if_idle(generation)
 
-    async def reload(self, config: Config) -> None:
+    async def reload(self, loaded: Loaded) -> None:
         """Answer new requests by another configuration. To be called while the process serves.
 
         `state`, `telemetry.metrics` and `telemetry.otlp_endpoint` remain as they were at the start.
@@ -109,9 +111,9 @@ class Application:
             ConfigurationError: a tool cannot be made, or two have the same name; nothing has changed.
         """
         process, before = self._process, self.current
-        process.apply_log_settings(config, before.config, *(other.config for other in self._replaced))
+        process.apply_log_settings(loaded, before.loaded, *(other.loaded for other in self._replaced))
         try:
-            following = Generation(process, config, before)
+            following = Generation(process, loaded, before)
         except BaseException:
             self._mask()
             raise
@@ -128,7 +130,7 @@ class Application:
 
     def _mask(self) -> None:
         """Mask the secrets of every configuration that is in use."""
-        self._process.apply_log_settings(self.current.config, *(other.config for other in self._replaced))
+        self._process.apply_log_settings(self.current.loaded, *(other.loaded for other in self._replaced))
 
     def _close_if_idle(self, generation: Generation) -> None:
         """Close a replaced generation, in a task of the process, once it has no open requests."""

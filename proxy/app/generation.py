@@ -20,6 +20,7 @@ from proxy.api.ports import Ports
 from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
 from proxy.app.routes import error_shape, router_of
+from proxy.config.loaded import Loaded
 from proxy.config.model import Config, UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.readiness import Readiness
@@ -46,11 +47,11 @@ class Generation:
 
     Args:
         process: the parts that all configurations share.
-        config: the configuration.
+        loaded: the configuration.
         before: the generation that this one replaces; None at the start.
 
     Attributes:
-        config: the configuration.
+        loaded: the configuration.
         app: the application that answers requests.
         open_requests: the number of requests that it is answering.
         registry: the tools.
@@ -61,20 +62,22 @@ class Generation:
         ConfigurationError: a tool cannot be made, or two have the same name.
     """
 
-    def __init__(self, process: Process, config: Config, before: "Generation | None" = None) -> None:
-        self.config = config
+    def __init__(self, process: Process, loaded: Loaded, before: "Generation | None" = None) -> None:
+        self.loaded = loaded
         self.open_requests = 0
         self.registry = registry_of(
-            config,
+            loaded,
             process.resources,
             process.tools,
             observe=process.telemetry.observe,
-            states=dict(_unchanged_states(before, config)) if before else {},
+            states=dict(_unchanged_states(before, loaded)) if before else {},
         )
         if before is not None:
-            process.change(config)
-        self.upstreams: dict[str, UpstreamLink] = _upstreams_of(process, config, before.upstreams if before else {})
-        self.tool_servers = _tool_servers_of(process, config, before)
+            process.change(loaded.config)
+        self.upstreams: dict[str, UpstreamLink] = _upstreams_of(
+            process, loaded.config, before.upstreams if before else {}
+        )
+        self.tool_servers = _tool_servers_of(process, loaded, before)
         for server in self.tool_servers.values():
             server.publish_to(self.registry)
         self.app = self._app_of(process)
@@ -104,7 +107,8 @@ class Generation:
     def _app_of(self, process: Process) -> ASGIApp:
         """The middleware around the routes, the outermost layer first."""
         ports = self._ports(process)
-        server, clients = self.config.server, self.config.clients
+        config = self.loaded.config
+        server, clients = config.server, config.clients
         limited = [client for client in clients if is_limited(client)]
         state, capacity, lifecycle = process.state, process.capacity, process.lifecycle
         timeout = server.queue_timeout_seconds
@@ -116,7 +120,7 @@ class Generation:
             *([] if clients else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
             functools.partial(Auth, clients=clients),
             *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
-            *([functools.partial(UseMeter, ports=ports)] if self.config.counts_use else []),
+            *([functools.partial(UseMeter, ports=ports)] if config.counts_use else []),
         ]
         app: ASGIApp = router_of(ports)
         for layer in reversed(layers):
@@ -124,7 +128,7 @@ class Generation:
         return app
 
     def _ports(self, process: Process) -> Ports:
-        config, clock, telemetry = self.config, process.clock, process.telemetry
+        loaded, config, clock, telemetry = self.loaded, self.loaded.config, process.clock, process.telemetry
         endpoints = {name: link.endpoint for name, link in self.upstreams.items()}
         breakers = {name: link.breaker for name, link in self.upstreams.items()}
         observe = telemetry.observe
@@ -138,8 +142,8 @@ class Generation:
             secrets=process.state.secrets,
             observe=observe,
             clock=clock,
-            upstream_states=lambda: _upstream_states(config, breakers),
-            tool_states=lambda: _tool_states(config, [*self.tool_servers.values()], self.registry.skipped()),
+            upstream_states=lambda: _upstream_states(loaded, breakers),
+            tool_states=lambda: _tool_states(loaded, [*self.tool_servers.values()], self.registry.skipped()),
             state=process.state.readiness,
             is_draining=lambda: process.lifecycle.draining,
             scrape=telemetry.scrape,
@@ -160,49 +164,50 @@ def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
     return UpstreamLink(entry, endpoint, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
 
 
-def _tool_servers_of(process: Process, config: Config, before: Generation | None) -> dict[str, SharedToolServer]:
+def _tool_servers_of(process: Process, loaded: Loaded, before: Generation | None) -> dict[str, SharedToolServer]:
     """The MCP servers of the configuration, shared with the previous one where the entries are the same."""
     kept = {
         name: server
         for name, server in (before.tool_servers if before else {}).items()
-        if before and _entry(before.config, name) == _entry(config, name)
+        if before and _entry(before.loaded, name) == _entry(loaded, name)
     }
-    made = tool_servers_of(config, process.clock, process.telemetry.observe, leave_out=kept)
+    made = tool_servers_of(loaded.config, process.clock, process.telemetry.observe, leave_out=kept)
     return {**kept, **{server.name: SharedToolServer(server) for server in made}}
 
 
-def _unchanged_states(before: Generation, config: Config) -> Iterator[tuple[str, ToolState]]:
+def _unchanged_states(before: Generation, loaded: Loaded) -> Iterator[tuple[str, ToolState]]:
     """The states of the tools whose entries have not changed."""
     for name, state in before.registry.tool_states.items():
         entry = before.registry.group_of(name) or name
-        if _entry(before.config, entry) == _entry(config, entry):
+        if _entry(before.loaded, entry) == _entry(loaded, entry):
             yield name, state.reloaded()
 
 
-def _entry(config: Config, name: str) -> Any:
+def _entry(loaded: Loaded, name: str) -> Any:
     """A tool's entry, usable or not, with the settings for it in other sections."""
-    disabled = config.disabled.get(f"tools.{name}")
-    return config.tools.get(name), disabled and disabled.entry, config.offer.mode
+    disabled = loaded.disabled.get(f"tools.{name}")
+    return (
+        loaded.config.tools.get(name),
+        disabled and disabled.entry,
+        loaded.config.offer.mode,
+        loaded.secrets.get(f"tools.{name}"),
+    )
 
 
-def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:
-    disabled = [
-        Readiness(where.removeprefix(f"{section}."), usable=False, why_not=entry.why)
-        for where, entry in config.disabled.items()
-        if where.startswith(f"{section}.")
-    ]
+def _states(section: str, usable: Iterable[str], loaded: Loaded) -> list[Readiness]:
+    disabled = [Readiness(name, usable=False, why_not=entry.why) for name, entry in loaded.disabled_in(section).items()]
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
 
 
-def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Readiness]:
-    states = _states("upstreams", config.upstreams, config)
+def _upstream_states(loaded: Loaded, breakers: Mapping[str, Breaker]) -> list[Readiness]:
+    states = _states("upstreams", loaded.config.upstreams, loaded)
     return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
 
 
-def _tool_states(config: Config, servers: Sequence[SharedToolServer], skipped: Mapping[str, Cause]) -> list[Readiness]:
+def _tool_states(loaded: Loaded, servers: Sequence[SharedToolServer], skipped: Mapping[str, Cause]) -> list[Readiness]:
     states = {state.name: state for state in (server.state() for server in servers)}
-    states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(config)}
-    found = [states.get(state.name, state) for state in _states("tools", config.tools, config)]
+    states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(loaded)}
+    found = [states.get(state.name, state) for state in _states("tools", loaded.config.tools, loaded)]
     return [
         replace(state, breaker=BreakerState.OPEN, cause=cause) if (cause := skipped.get(state.name)) else state
         for state in found

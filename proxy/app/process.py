@@ -11,7 +11,8 @@ from proxy import __version__
 from proxy.api.body_memory import available_memory
 from proxy.api.middleware.admission import Capacity, Lifecycle
 from proxy.app.adapters import SystemClock, tool_client
-from proxy.config.model import Config, ServerConfig, place_of
+from proxy.config.loaded import Loaded
+from proxy.config.model import Config, ServerConfig
 from proxy.config.redaction import secrets_of
 from proxy.ports import Clock
 from proxy.stores import State, open_state
@@ -58,9 +59,9 @@ class Process:
             await self.resources.client.aclose()
             await asyncio.to_thread(self.telemetry.close)
 
-    def apply_log_settings(self, config: Config, *others: Config) -> None:
+    def apply_log_settings(self, loaded: Loaded, *others: Loaded) -> None:
         """Set up the log by one configuration, and mask the secrets of all configurations in use."""
-        self.telemetry.apply_log_settings(config, frozenset().union(*map(secrets_of, (config, *others))))
+        self.telemetry.apply_log_settings(loaded.config, frozenset().union(*map(secrets_of, (loaded, *others))))
 
     def change(self, config: Config) -> None:
         """Apply the settings of another configuration. All counts, entries and records are kept."""
@@ -69,7 +70,7 @@ class Process:
 
 
 def start_process(
-    config: Config,
+    loaded: Loaded,
     *,
     tools: Iterable[Tool],
     transport: httpx.AsyncBaseTransport | None,
@@ -77,14 +78,15 @@ def start_process(
     lifecycle: Lifecycle | None,
 ) -> Process:
     """The process under its first configuration; the arguments are those of `create_app`."""
+    config = loaded.config
     clock = clock or SystemClock()
-    telemetry = build_telemetry(config, clock, version=__version__)
+    telemetry = build_telemetry(config, secrets_of(loaded), clock, version=__version__)
     memory = _memory_of_worker(config.server) // 8
     caches = local_caches(clock)
     try:
         state = open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory)
     except ConfigurationError as exc:
-        raise ConfigurationError([place_of(fault, config) for fault in exc.faults]) from exc
+        raise ConfigurationError([*map(loaded.place_of, exc.faults)]) from exc
     return Process(
         clock=clock,
         lifecycle=lifecycle or Lifecycle(),

@@ -16,8 +16,9 @@ import msgspec
 
 from proxy import __version__
 from proxy.config import env_file
+from proxy.config.loaded import Loaded
 from proxy.config.messages import PATTERNS
-from proxy.config.model import Config, Key, place_of
+from proxy.config.model import Key
 from proxy.config.redaction import Redact, redactor, secrets_of
 from proxy.config.warnings import SHORT_CLIENT_KEY
 from proxy.kit.terminal import style_of
@@ -138,14 +139,15 @@ def _serve(arguments: argparse.Namespace) -> None:
     server.serve(functools.partial(_configuration, arguments), watched=files if arguments.watch else ())
 
 
-def _configuration(arguments: argparse.Namespace) -> Config:
+def _configuration(arguments: argparse.Namespace) -> Loaded:
     """The configuration file, overridden by the command line and its environment variables."""
     from proxy.app import configuration  # noqa: PLC0415 - `--help` needs no tools
 
-    config = configuration.load(arguments.config, os.environ, env_file=_env_file(arguments))
+    loaded = configuration.load(arguments.config, os.environ, env_file=_env_file(arguments))
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
-    return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
+    server = msgspec.structs.replace(loaded.config.server, **overrides)
+    return msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, server=server))
 
 
 def _env_file(arguments: argparse.Namespace) -> Path | None:
@@ -180,31 +182,31 @@ def _check(arguments: argparse.Namespace) -> None:
     from proxy.server.checks import check_startable  # noqa: PLC0415 - as above
 
     _make_importable(arguments.app_dir)
-    config = _configuration(arguments)
+    loaded = _configuration(arguments)
     style = style_of(sys.stdout)
-    redact = redactor(secrets_of(config))  # a URL may contain a key, and an error message may quote a key
-    for line in overview.describe(config, app.origins_of(config)):
+    redact = redactor(secrets_of(loaded))  # a URL may contain a key, and an error message may quote a key
+    for line in overview.describe(loaded, app.origins_of(loaded)):
         print(overview.tinted(redact(line), style))
-    for warning in config.warnings:
+    for warning in loaded.warnings:
         print(f"toolproxy: warning: {redact(warning)}", file=sys.stderr)
-    check_startable(config)
+    check_startable(loaded)
     if arguments.probe:
-        _probe(config, redact)
+        _probe(loaded, redact)
 
 
-def _probe(config: Config, redact: Redact) -> None:
+def _probe(loaded: Loaded, redact: Redact) -> None:
     """Print the finding on every server. Raises `ConfigurationError` with the faulty ones."""
     from proxy import app  # noqa: PLC0415 - as above
     from proxy.commands import probe  # noqa: PLC0415 - as above
 
     means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
-    findings = asyncio.run(probe.probe(config, means))
+    findings = asyncio.run(probe.probe(loaded.config, means))
     print("probes:")
     for finding in findings:
         if not finding.is_fault:
             print(f"  {finding.path}: {redact(finding.message)}")
     print(f"  {sum(not finding.is_fault for finding in findings)} of {len(findings)} servers can be used", flush=True)
-    if faults := [f"{place_of(one.path, config)}: {redact(one.message)}" for one in findings if one.is_fault]:
+    if faults := [f"{loaded.place_of(one.path)}: {redact(one.message)}" for one in findings if one.is_fault]:
         raise ConfigurationError(faults)
 
 

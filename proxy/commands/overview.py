@@ -3,23 +3,25 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from proxy.config.model import ClientConfig, Config
+from proxy.config.loaded import Loaded
+from proxy.config.model import ClientConfig
 from proxy.kit.terminal import Style
 from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of
 from proxy.tools.kinds.python import unused_entry_points
 
 
-def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
+def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     """The lines of `toolproxy check`: models, upstreams and tools, and whether each is usable.
 
     Args:
-        config: the configuration.
+        loaded: the configuration.
         origins: the origin of each tool.
     """
+    config = loaded.config
     lines = ["upstreams:"]
     lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
-    lines += _disabled("upstreams", config)
+    lines += _disabled("upstreams", loaded)
     lines.append("models:")
     for name, model in config.models.items():
         state = f"usable, at {model.upstream} as {model.model or _own_name(name)}"
@@ -30,13 +32,13 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
     for name, tool in config.tools.items():
         state, *more = kind_of(tool).describe(tool, origins.get(name, "built in"))
         lines += [f"  {name}: {state}", *(f"    {line}" for line in more)]
-    instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}
-    lines += _disabled("tools", config, instead)
+    instead = {name: " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(loaded)}
+    lines += _disabled("tools", loaded, instead)
     lines += [f"  installed, not configured: {origin}" for origin in unused_entry_points(config.tools.items())]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
     lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [anyone]
-    lines += _disabled("clients", config)
+    lines += _disabled("clients", loaded)
     return lines
 
 
@@ -55,17 +57,13 @@ def _own_name(name: str) -> str:
     return {"*": "any name"}.get(name, "any such name" if "*" in name else name)
 
 
-def _disabled(section: str, config: Config, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+def _disabled(section: str, loaded: Loaded, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """The entries of a section that cannot be used, with the fallback that is used `instead`, if there is one."""
     return [
-        f"  {where.removeprefix(f'{section}.')}: "
-        + (
-            f"usable through its fallback {instead[where]}: {entry.why}"
-            if where in instead
-            else f"disabled, {entry.why}"
-        )
-        for where, entry in config.disabled.items()
-        if where.startswith(section)
+        f"  {name}: usable through its fallback {instead[name]}: {entry.why}"
+        if name in instead
+        else f"  {name}: disabled, {entry.why}"
+        for name, entry in loaded.disabled_in(section).items()
     ]
 
 

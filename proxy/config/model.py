@@ -7,13 +7,13 @@ comment after a field, or before it, is its description in `docs/configuration.m
 
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
-from proxy.loop.limits import Bytes, Count, CountOrZero, LimitOverrides, Limits, Seconds, Tokens
+from proxy.loop.limits import Bytes, Count, CountOrZero, LimitOverrides, LimitsConfig, Seconds, Tokens
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Workers: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
@@ -267,19 +267,8 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
     otlp_endpoint: Url | None = None
 
 
-class Disabled(Value, frozen=True, kw_only=True):
-    """An upstream, tool or client that is configured but cannot be used: the reason, and the variables without a value.
-
-    `entry` is its readable part: a tool without a key may still have a fallback.
-    """
-
-    why: str
-    variables: tuple[str, ...] = ()
-    entry: Any = None
-
-
 class Config(Value, frozen=True, kw_only=True):
-    """The whole file. Entries that are disabled because a key is missing are in `disabled` only."""
+    """The whole file, without entries that cannot be used because a key is missing: see `loaded.Loaded`."""
 
     server: ServerConfig = ServerConfig()  # Address, processes and bounds.
     clients: tuple[ClientConfig, ...] = ()  # Clients that may call; without any, everyone may, on loopback only.
@@ -287,14 +276,9 @@ class Config(Value, frozen=True, kw_only=True):
     models: dict[str, ModelConfig] = {}  # Models by the names that clients send; `*` stands for any other name.
     tools: dict[ToolName, ToolConfig] = {}  # Server tools by the names that models call; no other tool is ever run.
     offer: OfferConfig = OfferConfig()  # When tools are offered to the model.
-    limits: Limits = Limits()  # Limits of one request.
+    limits: LimitsConfig = LimitsConfig()  # Limits of one request.
     state: StateConfig = StateConfig()  # What is kept between requests.
     telemetry: TelemetryConfig = TelemetryConfig()  # Logs, metrics and traces.
-    disabled: dict[str, Disabled] = {}  # not in the file: path of each entry that cannot be used -> why
-    secrets: frozenset[str] = frozenset()  # not in the file: the values of variables with a secret's name
-    places: dict[str, str] = {}  # not in the file: the place of each part of it, path -> `config.yaml:LINE`
-    # not in the file: settings that are hardly what was meant, `config.yaml:LINE: path: message`
-    warnings: tuple[str, ...] = ()
 
     @property
     def has_prices(self) -> bool:
@@ -337,17 +321,6 @@ def appended_path_fault(url: str, *paths: str) -> str | None:
     """The fault of a base URL that already ends with one of the paths that are appended to it."""
     end = next((path for path in paths if url.rstrip("/").endswith(path)), None)
     return f"must end before {end}, which is appended to it" if end else None
-
-
-def place_of(path: str, config: Config) -> str:
-    """The place of a part of the configuration, or of the part that would contain it: `config.yaml:LINE: path`.
-
-    The path may be followed by a message: `path: what is wrong`.
-    """
-    known = path.partition(": ")[0]
-    while known and known not in config.places:
-        known = known.rpartition(".")[0]
-    return f"{config.places[known]}: {path}" if known else path
 
 
 FROM_CLIENT: Final = "from_client"

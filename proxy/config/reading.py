@@ -1,4 +1,4 @@
-"""YAML, environment and `.env` -> Config; every fault names its file, line and path.
+"""YAML, environment and `.env` -> Loaded; every fault names its file, line and path.
 
     node (it knows its line) --> `${NAME}` replaced --> typed by the classes of `config` --> references checked
 
@@ -20,20 +20,20 @@ import yaml
 
 from proxy.config import model as c
 from proxy.config.env_file import read_env_file
+from proxy.config.loaded import Disabled, Loaded
 from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
 from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
-from proxy.loop.limits import LimitOverrides, Limits
+from proxy.loop.limits import LimitOverrides, LimitsConfig
 from proxy.wire.errors import ConfigurationError
 
 _FAULTY: Final = object()  # in place of a value that could not be read; its fault is in `_Reader.faults`
 _NULL: Final = "tag:yaml.org,2002:null"
 _NULL_WORDS: Final = ("", "~", "null", "Null", "NULL")
-_NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "calls_stop", "max_tool_timeout")
 
 
-def load(path: Path, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: Path | None = None) -> c.Config:
+def load(path: Path, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: Path | None = None) -> Loaded:
     """Read and check a configuration file.
 
     Args:
@@ -58,11 +58,11 @@ def load(path: Path, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: 
     if env_file is None:
         return parse(text, environ, kinds=kinds, name=path.name)
     beside = read_env_file(env_file)
-    config = parse(text, beside.under(environ), kinds=kinds, name=path.name)
-    return msgspec.structs.replace(config, warnings=(*beside.warnings, *config.warnings))
+    loaded = parse(text, beside.under(environ), kinds=kinds, name=path.name)
+    return msgspec.structs.replace(loaded, warnings=(*beside.warnings, *loaded.warnings))
 
 
-def parse(text: str, environ: Mapping[str, str], *, kinds: ToolKinds, name: str = "config.yaml") -> c.Config:
+def parse(text: str, environ: Mapping[str, str], *, kinds: ToolKinds, name: str = "config.yaml") -> Loaded:
     """Read and check the text of a file, which messages call `name`. Raises `ConfigurationError`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -72,7 +72,7 @@ def parse(text: str, environ: Mapping[str, str], *, kinds: ToolKinds, name: str 
     except (yaml.YAMLError, RecursionError) as exc:
         raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
     if root is None:
-        return c.Config()
+        return Loaded(c.Config())
     reader = _Reader(environ, kinds)
     try:
         read = reader.value(root, c.Config, _Path("", 1))
@@ -83,12 +83,12 @@ def parse(text: str, environ: Mapping[str, str], *, kinds: ToolKinds, name: str 
         reader.fault(_Path(path, _line_of(path, reader.lines)), message)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
-    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=frozenset(reader.secrets))
     found = [*warnings_in(parts), *reader.omitted]
     doubtful = sorted((_line_of(path, reader.lines), path, message) for path, message in found)
     warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubtful)
     places = {path: f"{name}:{line}" for path, line in reader.lines.items()}
-    return msgspec.structs.replace(config, warnings=warnings, places=places)
+    secrets = {path: frozenset(values) for path, values in reader.secrets.items()}
+    return Loaded(read, disabled=reader.disabled, places=places, warnings=warnings, secrets=secrets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class _Reader:
     environ: Mapping[str, str]
     kinds: ToolKinds
     faults: list[tuple[int, str]] = field(default_factory=list)
-    disabled: dict[str, c.Disabled] = field(default_factory=dict)
+    disabled: dict[str, Disabled] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)  # the paths of the faults
     lines: dict[str, int] = field(default_factory=dict)
     # The keys of each section with entries, including faulty ones.
@@ -124,7 +124,7 @@ class _Reader:
     substituted: dict[int, list[str]] = field(default_factory=dict)
     from_environment: list[str] = field(default_factory=list)  # the values of variables in the current entry
     omitted: list[tuple[str, str]] = field(default_factory=list)  # keys without a value in lists of keys: path, message
-    secrets: set[str] = field(default_factory=set)  # the values of variables with a secret's name
+    secrets: dict[str, set[str]] = field(default_factory=lambda: {"": set()})  # as in `Loaded`
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -142,7 +142,7 @@ class _Reader:
             options = [option for option in typing.get_args(kind) if option is not type(None)]
             nullable = len(options) < len(typing.get_args(kind))
             kind = next((option for option in options if _is_for(option, node)), options[0])
-        if kind in (Limits, LimitOverrides):
+        if kind in (LimitsConfig, LimitOverrides):
             return self.limits(node, kind, path)
         if isinstance(kind, type) and issubclass(kind, c.Value):
             return self.section(node, kind, path)
@@ -166,8 +166,8 @@ class _Reader:
         self.unset, self.from_environment, before = [], [], len(self.faults)
         value = read(node, path)
         missing, self.unset = dict.fromkeys(self.unset), None
-        if "secrets" in getattr(value, "__struct_fields__", ()):
-            value = msgspec.structs.replace(value, secrets=tuple(dict.fromkeys(self.from_environment)))
+        if isinstance(value, c.ToolConfig) and self.kinds[value.type].variables_are_secrets:
+            self.secrets[path.name] = set(self.from_environment)
         entry = None if value is _FAULTY else value
         if entry is not None:
             self.entries[path.name] = entry
@@ -175,7 +175,7 @@ class _Reader:
             return value
         unset = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
         if why := unset if missing else why_no_key(entry):
-            self.disabled[path.name] = c.Disabled(why=why, variables=tuple(missing), entry=entry)
+            self.disabled[path.name] = Disabled(why=why, variables=tuple(missing), entry=entry)
             return None
         return value
 
@@ -215,7 +215,7 @@ class _Reader:
         return True
 
     def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
-        fields = _fields_in_file(kind)
+        fields = _fields_of(kind)
         before = len(self.faults)
         values = self.fields(node, {name: info.type for name, info in fields.items()}, path, skip=skip)
         for name, info in fields.items():
@@ -229,13 +229,13 @@ class _Reader:
         return kind(**read)
 
     def limits(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
-        """The `limits:` as `Limits`, or those of a model or client as `LimitOverrides`; null is treated as absent."""
+        """The `limits:` of the file as `LimitsConfig`, or those of a model or client; null is treated as absent."""
         before = len(self.faults)
-        values = self.fields(node, {name: info.type | None for name, info in _fields_in_file(Limits).items()}, path)
+        values = self.fields(node, {name: info.type | None for name, info in _fields_of(LimitsConfig).items()}, path)
         if any(value is _FAULTY for value in values.values()) and len(self.faults) == before:
             return _FAULTY  # a variable has no value
         own = {name: value for name, value in values.items() if value is not _FAULTY and value is not None}
-        return Limits(**own) if kind is Limits else own
+        return LimitsConfig(**own) if kind is LimitsConfig else own
 
     def fields(self, node: yaml.Node, kinds: Mapping[str, Any], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
         """The values of a mapping with known keys, each of its kind or `_FAULTY`."""
@@ -375,7 +375,7 @@ class _Reader:
             missing.append(name)
             return ""
         if SECRET_NAME.search(name):
-            self.secrets.add(value)
+            self.secrets[""].add(value)
         return value
 
 
@@ -397,5 +397,5 @@ def _line_of(path: str, lines: Mapping[str, int]) -> int:
     return lines.get(path, 1)
 
 
-def _fields_in_file(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    return {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}
+def _fields_of(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {info.name: info for info in msgspec.structs.fields(kind)}

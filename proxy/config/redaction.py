@@ -7,7 +7,8 @@ from urllib.parse import quote, quote_plus, urlsplit
 import msgspec
 import orjson
 
-from proxy.config.model import FROM_CLIENT, Config, Key
+from proxy.config.loaded import Loaded
+from proxy.config.model import FROM_CLIENT, Key
 from proxy.kit.header_names import SECRET_NAME
 
 Redact: TypeAlias = Callable[[str], str]
@@ -58,18 +59,16 @@ def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHOR
     return redact
 
 
-def secrets_of(config: Config) -> frozenset[str]:
+def secrets_of(loaded: Loaded) -> frozenset[str]:
     """All secret values of a configuration: keys, passwords in URLs, and headers that contain either."""
-    password = urlsplit(config.state.url).password
-    return (
-        config.secrets | {*_keys_in(msgspec.structs.replace(config, places={})), *([password] if password else [])}
-    ) - {FROM_CLIENT, ""}
+    password = urlsplit(loaded.config.state.url).password
+    keys = (*_keys_in(loaded.config), *_keys_in(loaded.disabled), *([password] if password else []))
+    return frozenset().union(keys, *loaded.secrets.values()) - {FROM_CLIENT, ""}
 
 
 def _keys_in(value: Any) -> Iterator[str]:
     match value:
         case msgspec.Struct():
-            yield from getattr(value, "secrets", ())
             for info in msgspec.structs.fields(value):
                 held = getattr(value, info.name)
                 if Key in (info.type, *get_args(info.type)):  # the field holds a key, a list of keys, or None

@@ -40,6 +40,11 @@ class ToolKind(Protocol):
         ...
 
     @property
+    def variables_are_secrets(self) -> bool:
+        """Whether the values of all variables in an entry are secrets, because a key may stand in any of its keys."""
+        ...
+
+    @property
     def warnings(self) -> Callable[[Any, c.Config], _Faults]:
         """Finds what is permitted in an entry, but hardly meant, given the rest of the configuration."""
         ...

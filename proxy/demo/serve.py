@@ -74,9 +74,9 @@ async def _serve(port: int) -> None:
     script = Searching(conversations=DEMO.conversations[:1], pace=_PACE)
     mock = MockUpstream(script, search_seconds=_SEARCH_SECONDS, answer_search=search_anything)
     async with serving(mock, lifespan="off") as mock_url:
-        config = configuration.parse(_CONFIG.format(mock=mock_url), {})
-        log.configure(config.telemetry)
-        async with serving(create_app(config), lifespan="on", port=port) as url:
+        loaded = configuration.parse(_CONFIG.format(mock=mock_url), {})
+        log.configure(loaded.config.telemetry)
+        async with serving(create_app(loaded), lifespan="on", port=port) as url:
             stopped = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):  # instead of the servers' own handlers
                 asyncio.get_running_loop().add_signal_handler(number, stopped.set)

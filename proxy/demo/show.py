@@ -64,10 +64,10 @@ def main() -> None:
 async def _demo() -> int:
     mock = MockUpstream(msgspec.structs.replace(DEMO, pace=_PACE), search_seconds=_SEARCH_SECONDS)
     async with serving(mock, lifespan="off") as mock_url:
-        config = configuration.parse(_CONFIG.format(mock=mock_url), {})
-        log.configure(config.telemetry)
-        async with serving(create_app(config), lifespan="on") as proxy_url:
-            _introduce(config, proxy_url, mock_url)
+        loaded = configuration.parse(_CONFIG.format(mock=mock_url), {})
+        log.configure(loaded.config.telemetry)
+        async with serving(create_app(loaded), lifespan="on") as proxy_url:
+            _introduce(loaded.config, proxy_url, mock_url)
             async with (
                 openai.AsyncOpenAI(base_url=f"{proxy_url}/v1", api_key="unused", max_retries=0) as chat,
                 anthropic.AsyncAnthropic(base_url=proxy_url, api_key="unused", max_retries=0) as messages,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from proxy.loop.actions import Stop
 from proxy.loop.tally import Tally
@@ -17,10 +17,10 @@ Count: TypeAlias = Annotated[int, Meta(ge=1)]
 CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
 
 LimitOverrides: TypeAlias = Mapping[str, Any]
-"""The limits of one model or one client: name of the field in `Limits` -> value."""
+"""The limits of one model or one client: name of the field in `LimitsConfig` -> value."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class LimitsConfig(Struct, frozen=True, kw_only=True):
     """`limits:`, how far one request may go. A model's own limits override these, and a client's own override both."""
 
     max_turns: Count = 5  # Upstream calls, the final answer included: 2 permits one round of tools.
@@ -34,16 +34,27 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_result_bytes: Bytes = 65536  # Bytes of one tool result; a longer one is cut, with a note that says so.
     max_total_result_bytes: Bytes = 524288  # Bytes of all tool results of one request together.
     max_total_tokens: Tokens | None = None  # Tokens over all turns, as the upstream counts them. None: no limit.
-    max_output_tokens: int | None = None  # not in the file: tokens that the model writes, over all turns
-    calls_stop: Stop = Stop.MAX_TOOL_CALLS  # not in the file: why a run ends at max_tool_calls
-    max_tool_timeout: float = math.inf  # not in the file: seconds for a call of any tool
 
     def overlaid(self, *layers: LimitOverrides | None) -> "Limits":
-        """These limits, overridden by each layer in turn."""
+        """These limits as they hold for a request, overridden by each layer in turn."""
         own = {name: value for layer in layers if layer for name, value in layer.items()}
         if "tool_timeout" in own:
             own["max_tool_timeout"] = own["tool_timeout"]
-        return replace(self, **own) if own else self
+        return Limits(**(asdict(self) | own))
+
+
+class Limits(LimitsConfig, frozen=True, kw_only=True):
+    """The limits of one request, with those that follow from the request and from who sent it.
+
+    Attributes:
+        max_output_tokens: tokens that the model may write, over all turns; None: no limit.
+        calls_stop: why a run ends at `max_tool_calls`.
+        max_tool_timeout: seconds for a call of any tool.
+    """
+
+    max_output_tokens: int | None = None
+    calls_stop: Stop = Stop.MAX_TOOL_CALLS
+    max_tool_timeout: float = math.inf
 
     def with_calls_at_most(self, most: int, stop: Stop = Stop.MAX_TOOL_CALLS) -> "Limits":
         """These limits with at most `most` tool calls; a run that reaches that number ends with the reason `stop`."""

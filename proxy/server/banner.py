@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from proxy.config.model import Config
+from proxy.config.loaded import Loaded
 from proxy.kit.terminal import Style, shortened
 from proxy.tools.catalog import answered_by_fallback
 
@@ -12,22 +12,23 @@ _ANYONE = "none configured: anyone {} may call (set TOOLPROXY_KEY)"
 _QUESTION = "What is new in Python? Search the web."
 
 
-def banner(url: str, config: Config, style: Style) -> str:
+def banner(url: str, loaded: Loaded, style: Style) -> str:
     """The lines below the address.
 
     Args:
         url: where the proxy serves, without `/v1`.
-        config: the configuration that it serves.
+        loaded: the configuration that it serves.
         style: of the terminal.
     """
-    lines = [f"  {style(f'{label:<13}', 'dim')}{text}" if label else "" for label, text in _rows(url, config)]
+    lines = [f"  {style(f'{label:<13}', 'dim')}{text}" if label else "" for label, text in _rows(url, loaded)]
     return "\n".join(["", *lines, "", ""])
 
 
-def _rows(url: str, config: Config) -> Iterator[tuple[str, str]]:
+def _rows(url: str, loaded: Loaded) -> Iterator[tuple[str, str]]:
+    config = loaded.config
     models = [name for name, model in config.models.items() if model.upstream in config.upstreams]
     yield "models", shortened(", ".join(models) or "none", _WIDTH)
-    yield "tools", shortened(", ".join(_offered(config)) or "none", _WIDTH)
+    yield "tools", shortened(", ".join(_offered(loaded)) or "none", _WIDTH)
     anyone = _ANYONE.format("who reaches this address" if config.server.allow_anonymous else "on this machine")
     yield "clients", shortened(", ".join(client.name for client in config.clients) or anyone, _WIDTH)
     yield "", ""
@@ -39,9 +40,9 @@ def _rows(url: str, config: Config) -> Iterator[tuple[str, str]]:
     yield "curl", f"curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' --json '{body}'"
 
 
-def _offered(config: Config) -> Iterator[str]:
+def _offered(loaded: Loaded) -> Iterator[str]:
     """The tools that a model may be shown, in the order of the file; those without a key of their own come last."""
-    yield from (name for name, tool in config.tools.items() if tool.offer != "never")
-    for name, tool in answered_by_fallback(config):
+    yield from (name for name, tool in loaded.config.tools.items() if tool.offer != "never")
+    for name, tool in answered_by_fallback(loaded):
         if tool.offer != "never":
             yield f"{name} (by {' or '.join(tool.fallbacks)})"

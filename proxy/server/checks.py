@@ -1,80 +1,75 @@
 """Checks of a configuration before it is served, beyond those of the file itself."""
 
 import errno
-import re
 import socket
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
-from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from proxy.app import create_app
-from proxy.config.model import Config, TelemetryConfig, place_of
+from proxy.config.loaded import Loaded
+from proxy.config.model import Config, TelemetryConfig
 from proxy.config.rules import SHORTEST_CLIENT_KEY
 from proxy.server.listener import listen
 from proxy.telemetry import workers
 from proxy.wire.errors import ConfigurationError
 
-_AT_CLIENT: Final = re.compile(r"clients\[\d+\]")
 
-
-def check_startable(config: Config) -> None:
+def check_startable(loaded: Loaded) -> None:
     """Refuse a configuration with which nothing can be served: for `serve`, and for `check`, so that they agree.
 
     Raises:
         ConfigurationError: no usable upstream, an address that is not safe to listen on, a tool that cannot be made.
     """
-    if faults := [*_upstream_faults(config), *_exposure_faults(config), *_address_faults(config)]:
+    if faults := [*_upstream_faults(loaded), *_exposure_faults(loaded), *_address_faults(loaded.config)]:
         raise ConfigurationError(faults)
-    workers.check_directory(config)
-    create_app(_without_telemetry(config))
+    workers.check_directory(loaded.config)
+    create_app(_without_telemetry(loaded))
 
 
-def check_usable(config: Config, before: Config) -> None:
+def check_usable(loaded: Loaded, before: Loaded) -> None:
     """Refuse a reloaded configuration that cannot be served, or that would open the proxy to everyone.
 
     Raises:
         ConfigurationError: as `check_startable`, or no client is left of those that `before` had.
     """
-    if faults := [*_upstream_faults(config), *_exposure_faults(config), *_opening_faults(config, before)]:
+    if faults := [*_upstream_faults(loaded), *_exposure_faults(loaded), *_opening_faults(loaded.config, before.config)]:
         raise ConfigurationError(faults)
-    create_app(_without_telemetry(config))
+    create_app(_without_telemetry(loaded))
 
 
-def _upstream_faults(config: Config) -> Iterator[str]:
-    if not config.upstreams:
-        disabled = [entry for where, entry in config.disabled.items() if where.startswith("upstreams.")]
+def _upstream_faults(loaded: Loaded) -> Iterator[str]:
+    if not loaded.config.upstreams:
+        disabled = loaded.disabled_in("upstreams").values()
         wanted = " or ".join(dict.fromkeys(name for entry in disabled for name in entry.variables))
-        reasons = [*_invalid_keys("upstreams.", config), *([f"set {wanted}"] if wanted else [])]
+        reasons = [*_invalid_keys("upstreams.", loaded), *([f"set {wanted}"] if wanted else [])]
         yield f"there is no usable upstream: {'; '.join(reasons) or 'configure one'}"
 
 
-def _invalid_keys(section: str, config: Config) -> list[str]:
+def _invalid_keys(section: str, loaded: Loaded) -> list[str]:
     """The disabled entries of a section with a value that is not a key."""
     return [
         f"{where}: {entry.why}"
-        for where, entry in config.disabled.items()
+        for where, entry in loaded.disabled.items()
         if where.startswith(section) and not entry.variables
     ]
 
 
-def _exposure_faults(config: Config) -> Iterator[str]:
+def _exposure_faults(loaded: Loaded) -> Iterator[str]:
     """Beyond loopback, anybody may call where no key is required or a key can be guessed."""
-    host = config.server.host
-    if config.server.allow_anonymous or is_loopback(host):
+    host = loaded.config.server.host
+    if loaded.config.server.allow_anonymous or is_loopback(host):
         return
-    if not config.clients:
+    if not loaded.config.clients:
         how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
-        yield f"refusing to serve just anyone on {host}: {'; '.join([*_invalid_keys('clients[', config), how])}"
-    usable = [path for path in config.places if _AT_CLIENT.fullmatch(path) and path not in config.disabled]
-    for path, client in zip_longest(usable, config.clients):
+        yield f"refusing to serve just anyone on {host}: {'; '.join([*_invalid_keys('clients[', loaded), how])}"
+    for path, client in loaded.clients():
         if any(len(key) < SHORTEST_CLIENT_KEY for key in client.keys):
             why = (
                 f"refusing to serve on {host}: the key of client {client.name!r} can be guessed, "
                 f"it has fewer than {SHORTEST_CLIENT_KEY} characters"
             )
-            yield place_of(f"{path}.key: {why}", config) if path else why
+            yield loaded.place_of(f"{path}.key: {why}")
 
 
 def _opening_faults(config: Config, before: Config) -> Iterator[str]:
@@ -102,6 +97,6 @@ def is_loopback(host: str) -> bool:
     return bool(addresses) and all(address == "::1" or address.startswith("127.") for address in addresses)
 
 
-def _without_telemetry(config: Config) -> Config:
+def _without_telemetry(loaded: Loaded) -> Loaded:
     """The configuration without telemetry, for a process that answers no request."""
-    return msgspec.structs.replace(config, telemetry=TelemetryConfig(metrics=False))
+    return replace(loaded, config=replace(loaded.config, telemetry=TelemetryConfig(metrics=False)))

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from proxy import __version__
 from proxy.api.middleware.admission import Lifecycle
 from proxy.app import Application, SystemClock, create_app
+from proxy.config.loaded import Loaded
 from proxy.config.model import Config, ServerConfig
 from proxy.config.redaction import secrets_of
 from proxy.kit.terminal import style_of
@@ -41,7 +42,7 @@ from proxy.wire.errors import ConfigurationError
 _BACKLOG = 2048
 
 
-def serve(load: Callable[[], Config], *, watched: Sequence[Path] = ()) -> None:
+def serve(load: Callable[[], Loaded], *, watched: Sequence[Path] = ()) -> None:
     """Serve until a signal; at SIGHUP, read the configuration anew.
 
     Args:
@@ -57,33 +58,34 @@ def serve(load: Callable[[], Config], *, watched: Sequence[Path] = ()) -> None:
     signal.signal(signal.SIGHUP, trigger.ask)
     if watched:
         trigger.watch(*watched)
-    config = load()
-    check_startable(config)
+    loaded = load()
+    config = loaded.config
+    check_startable(loaded)
     listener = listen(config.server.host, config.server.port)
     url = address_of(listener)
-    log.configure(config.telemetry, secrets=secrets_of(config))
-    report(config, log.LogObserver())
+    log.configure(config.telemetry, secrets=secrets_of(loaded))
+    report(loaded, log.LogObserver())
     with workers.shared_directory(config):
         if config.server.workers == 1:
-            app = create_app(config, lifecycle=(lifecycle := Lifecycle()))
-            reloads = Reloads(config, load=load, check=check_usable, trigger=trigger, observe=app.observe)
+            app = create_app(loaded, lifecycle=(lifecycle := Lifecycle()))
+            reloads = Reloads(loaded, load=load, check=check_usable, trigger=trigger, observe=app.observe)
             _serve_alone(app, lifecycle, reloads, listener, url)
         else:
             observe = build_observer(config, version=__version__)
-            reloads = Reloads(config, load=load, check=check_usable, trigger=trigger, observe=observe)
+            reloads = Reloads(loaded, load=load, check=check_usable, trigger=trigger, observe=observe)
             _serve_together(reloads, observe, listener, url)
     # The interpreter, as it ends, takes its handlers away, and the signal would kill it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _serve_alone(app: Application, lifecycle: Lifecycle, reloads: Reloads, listener: socket.socket, url: str) -> None:
-    config = reloads.config
+    config = reloads.loaded.config
     app.observe("server.started", version=__version__, pid=os.getpid(), workers=1)
     server = Server(
         uvicorn_config(config, app),
         lifecycle=lifecycle,
         grace=config.server.shutdown_grace_seconds,
-        ready=functools.partial(announce, url, config, app.observe),
+        ready=functools.partial(announce, url, reloads.loaded, app.observe),
         background=lambda: reloads.run(functools.partial(_put_in_force, app, server), SystemClock()),
         observe=app.observe,
     )
@@ -91,37 +93,37 @@ def _serve_alone(app: Application, lifecycle: Lifecycle, reloads: Reloads, liste
 
 
 def _serve_together(reloads: Reloads, observe: Observer, listener: socket.socket, url: str) -> None:
-    config = reloads.config
+    config = reloads.loaded.config
     if config.state.url.startswith("memory://"):
         observe("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     observe("server.started", version=__version__, pid=os.getpid(), workers=config.server.workers)
 
     def start(orders: Connection) -> BaseProcess:
-        return _start_worker(reloads.config, listener, orders)
+        return _start_worker(reloads.loaded, listener, orders)
 
     def reload() -> bytes | None:
-        before = reloads.config
+        before = reloads.loaded
         found = reloads.reload()
         if found is None:
             return None
-        log.reconfigure(found.telemetry, secrets=secrets_of(found) | secrets_of(before))
+        log.reconfigure(found.config.telemetry, secrets=secrets_of(found) | secrets_of(before))
         return pickle.dumps(found)
 
     supervisor = Supervisor(
         start,
         config.server.workers,
-        grace=lambda: reloads.config.server.shutdown_grace_seconds,
+        grace=lambda: reloads.loaded.config.server.shutdown_grace_seconds,
         observe=observe,
         reload=reload,
         stop_listening=listener.close,
     )
     gc.enable()  # the command turns it off, and each reload leaves garbage
     gc.freeze()
-    supervisor.run(lambda: announce(url, config, observe))
+    supervisor.run(lambda: announce(url, reloads.loaded, observe))
 
 
-def _start_worker(config: Config, listener: socket.socket, orders: Connection) -> BaseProcess:
-    process = get_context("spawn").Process(target=work, args=(config, listener, orders), daemon=True)
+def _start_worker(loaded: Loaded, listener: socket.socket, orders: Connection) -> BaseProcess:
+    process = get_context("spawn").Process(target=work, args=(loaded, listener, orders), daemon=True)
     # Until it has a handler of its own, a signal to the whole group of processes would end it. What is blocked here
     # is blocked there as well.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -132,15 +134,16 @@ def _start_worker(config: Config, listener: socket.socket, orders: Connection) -
     return process
 
 
-def work(config: Config, listener: socket.socket, orders: Connection) -> None:
+def work(loaded: Loaded, listener: socket.socket, orders: Connection) -> None:
     """Run one of several workers, in a process of its own."""
     # The supervisor says when to reload. A handler, since processes that are started here would inherit SIG_IGN.
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     os.environ.pop("NOTIFY_SOCKET", None)  # systemd hears the supervisor alone
-    log.configure(config.telemetry, secrets=secrets_of(config))
+    config = loaded.config
+    log.configure(config.telemetry, secrets=secrets_of(loaded))
     lifecycle = Lifecycle()
-    app = create_app(config, lifecycle=lifecycle)
+    app = create_app(loaded, lifecycle=lifecycle)
 
     async def apply(configuration: bytes) -> None:
         try:
@@ -155,9 +158,10 @@ def work(config: Config, listener: socket.socket, orders: Connection) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as in `serve`
 
 
-async def _put_in_force(app: Application, server: Server, config: Config) -> None:
+async def _put_in_force(app: Application, server: Server, loaded: Loaded) -> None:
     """Answer requests, and bound the connections of clients, by another configuration from now on."""
-    await app.reload(config)
+    await app.reload(loaded)
+    config = loaded.config
     server.grace = config.server.shutdown_grace_seconds
     server.config.http_protocol_class = _protocol(config.server)
     server.config.timeout_keep_alive = math.ceil(config.server.idle_timeout_seconds)
@@ -184,7 +188,7 @@ def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def announce(url: str, config: Config, observe: Observer) -> None:
+def announce(url: str, loaded: Loaded, observe: Observer) -> None:
     """Print the address line, the only one on standard output; on a terminal, what can be used and how is below it.
 
     The log and systemd are told too.
@@ -193,5 +197,5 @@ def announce(url: str, config: Config, observe: Observer) -> None:
     systemd.notify("READY=1")
     sys.stdout.write(f"toolproxy is serving at {url}/v1\n")
     if sys.stdout.isatty():
-        sys.stdout.write(banner(url, config, style_of(sys.stdout)))
+        sys.stdout.write(banner(url, loaded, style_of(sys.stdout)))
     sys.stdout.flush()

@@ -18,7 +18,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from proxy.config.model import Config, StateConfig, place_of
+from proxy.config.loaded import Loaded
+from proxy.config.model import StateConfig
 from proxy.ports import Clock, Observer
 from proxy.server import systemd
 from proxy.tools.catalog import answered_by_fallback
@@ -113,7 +114,7 @@ class Trigger:
 class Reading:
     """A configuration that was read anew, and what in it takes effect only after a restart."""
 
-    config: Config
+    loaded: Loaded
     needs_restart: Sequence[str]
 
 
@@ -121,32 +122,32 @@ class Reloads:
     """Reads the configuration anew, and tells what came of it.
 
     Args:
-        config: the one in force.
+        loaded: the configuration in force.
         load: reads the file, with what the command line puts over it.
         check: raises `ConfigurationError` for a configuration that cannot take the place of the one in force.
         trigger: says when the configuration is to be read.
         observe: takes the events.
 
     Attributes:
-        config: the one in force.
+        loaded: the configuration in force.
     """
 
     def __init__(
         self,
-        config: Config,
+        loaded: Loaded,
         *,
-        load: Callable[[], Config],
-        check: Callable[[Config, Config], None],
+        load: Callable[[], Loaded],
+        check: Callable[[Loaded, Loaded], None],
         trigger: Trigger,
         observe: Observer,
     ) -> None:
-        self.config = config
+        self.loaded = loaded
         self._load = load
         self._check = check
         self._trigger = trigger
         self._observe = observe
 
-    def reload(self) -> Config | None:
+    def reload(self) -> Loaded | None:
         """The configuration, if it is to be read now and is valid; from then on it is the one in force."""
         if not self._is_due():
             return None
@@ -157,9 +158,9 @@ class Reloads:
             self._refuse(exc)
             return None
         self._accept(reading)
-        return reading.config
+        return reading.loaded
 
-    async def run(self, apply: Callable[[Config], Awaitable[None]], clock: Clock) -> None:
+    async def run(self, apply: Callable[[Loaded], Awaitable[None]], clock: Clock) -> None:
         """Reload whenever it is asked for, until cancelled; `apply` puts a valid configuration in force."""
         while True:
             await clock.sleep(_TICK_SECONDS)
@@ -168,7 +169,7 @@ class Reloads:
             systemd.notify_reloading()
             try:
                 reading = await asyncio.to_thread(self._read)
-                await apply(reading.config)
+                await apply(reading.loaded)
             except ConfigurationError as exc:
                 self._refuse(exc)
             else:
@@ -188,19 +189,19 @@ class Reloads:
         """
         try:
             found = self._load()
-            config, needs_restart = keep_fixed(found, self.config)
-            self._check(config, self.config)
+            loaded, needs_restart = keep_fixed(found, self.loaded)
+            self._check(loaded, self.loaded)
         except ConfigurationError:
             raise
         except Exception as exc:
             raise ConfigurationError([f"it cannot be used: {type(exc).__name__}"]) from exc
-        return Reading(config, needs_restart)
+        return Reading(loaded, needs_restart)
 
     def _accept(self, reading: Reading) -> None:
-        self.config = reading.config
+        self.loaded = reading.loaded
         for where in reading.needs_restart:
             self._observe("configuration.needs_restart", where=where)
-        report(reading.config, self._observe)
+        report(reading.loaded, self._observe)
         self._observe("configuration.reloaded")
         systemd.notify("READY=1")
 
@@ -209,22 +210,22 @@ class Reloads:
         systemd.notify("READY=1")
 
 
-def keep_fixed(config: Config, before: Config) -> tuple[Config, list[str]]:
+def keep_fixed(loaded: Loaded, before: Loaded) -> tuple[Loaded, list[str]]:
     """A configuration with those values of the one before that only a restart can change, and where they stand."""
-    changed = []
+    config, changed = loaded.config, []
     for section, name in _FIXED:
-        found, kept = getattr(config, section), getattr(before, section)
+        found, kept = getattr(config, section), getattr(before.config, section)
         if getattr(found, name) != getattr(kept, name):
-            changed.append(place_of(f"{section}.{name}", config))
+            changed.append(loaded.place_of(f"{section}.{name}"))
             section_kept = msgspec.structs.replace(found, **{name: getattr(kept, name)})
             config = msgspec.structs.replace(config, **{section: section_kept})
-    return config, changed
+    return msgspec.structs.replace(loaded, config=config), changed
 
 
-def report(config: Config, observe: Observer) -> None:
+def report(loaded: Loaded, observe: Observer) -> None:
     """Log what is disabled in a configuration, and what is doubtful."""
-    fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(config)}
-    for where, entry in config.disabled.items():
+    fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(loaded)}
+    for where, entry in loaded.disabled.items():
         observe("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
-    for warning in config.warnings:
+    for warning in loaded.warnings:
         observe("configuration.doubtful", why=warning)

@@ -1,13 +1,13 @@
 """The telemetry of one proxy, put together as its configuration asks; what is switched off is not imported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
 from proxy.config.model import Config
-from proxy.config.redaction import Redactor, secrets_of
+from proxy.config.redaction import Redactor
 from proxy.ports import Clock, ExtraHeaders, Observer, RecentRequests, Scrape
 from proxy.telemetry import log, workers
 from proxy.telemetry.events import FanOut, Subscriber
@@ -81,10 +81,10 @@ class Telemetry:
         self.observe.change(content=config.telemetry.log_content)
 
 
-def build_telemetry(config: Config, clock: Clock, *, version: str) -> Telemetry:
+def build_telemetry(config: Config, secrets: Iterable[str], clock: Clock, *, version: str) -> Telemetry:
     """The log, and those of metrics, records and traces that the configuration asks for, behind one observer."""
     subscribers: list[Subscriber] = [LogObserver()]
-    redact = Redactor(secrets_of(config))
+    redact = Redactor(secrets)
     metrics = _metrics(config, version=version, serves=True)
     if metrics is not None:
         subscribers.append(metrics)

@@ -1,12 +1,14 @@
 """Makes tools, and servers of tools, from the entries of `tools:`."""
 
 from collections.abc import Callable, Container, Iterator
+from dataclasses import replace as with_fields
 from hashlib import sha256
 from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.config.model import Config, ToolConfig, place_of
+from proxy.config.loaded import Loaded
+from proxy.config.model import Config, ToolConfig
 from proxy.loop.results import NotConfigured, ToolOutput
 from proxy.ports import Clock, Observer
 from proxy.tools import browser
@@ -18,7 +20,7 @@ from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
 
 
-def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
+def tools_of(loaded: Loaded, resources: Resources) -> Iterator[Tool]:
     """Every tool of the configuration that can answer, by itself or through its fallback.
 
     The tools of servers that list them are not known yet: see `tool_servers_of`.
@@ -26,7 +28,8 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
     Raises:
         ConfigurationError: some tools cannot be made; raised after the others, with the faults of all of them.
     """
-    by_fallback = dict(answered_by_fallback(config))
+    config = loaded.config
+    by_fallback = dict(answered_by_fallback(loaded))
     entries = {**config.tools, **by_fallback}
     taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}
     faults: list[str] = []
@@ -35,12 +38,13 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
         if make is None:
             continue
         try:
-            made = make(name, entry, resources)
+            secrets = loaded.secrets.get(f"tools.{name}", frozenset())
+            made = make(name, entry, with_fields(resources, secrets=secrets))
         except ConfigurationError as exc:
-            faults += [place_of(fault, config) for fault in exc.faults]
+            faults += map(loaded.place_of, exc.faults)
             continue
         if name in by_fallback:
-            made = replace(made, run=_refusing_run(config.disabled[f"tools.{name}"].why), run_filtered=None)
+            made = replace(made, run=_refusing_run(loaded.disabled[f"tools.{name}"].why), run_filtered=None)
         # The first suitable tool gets the names of gpt-oss's browser, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
@@ -81,11 +85,10 @@ def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
     }
 
 
-def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
+def answered_by_fallback(loaded: Loaded) -> Iterator[tuple[str, ToolConfig]]:
     """Tools without a key of their own whose fallback has one: they are offered, and the fallback answers."""
-    for where, disabled in config.disabled.items():
-        section, _, name = where.partition(".")
-        if section == "tools" and disabled.entry is not None and config.tools.keys() & set(disabled.entry.fallbacks):
+    for name, disabled in loaded.disabled_in("tools").items():
+        if disabled.entry is not None and loaded.config.tools.keys() & set(disabled.entry.fallbacks):
             yield name, disabled.entry
 
 

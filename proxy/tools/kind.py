@@ -4,8 +4,7 @@ A type is a module in `tools/kinds/` that has the type's name and a `Kind` calle
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import httpx
@@ -25,25 +24,30 @@ Faults: TypeAlias = Iterator[tuple[str, str]]
 """The key of an entry that is at fault, such as `headers.Host`, empty for the whole entry, and the fault."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources that tools share.
+    """The resources that tools share, and the secrets of one of them.
 
     client   sends HTTP requests, without redirects, cookies and time limits
     clock    the time
     caches   makes the caches of results and pages; None: in this process
+    secrets  the values of the variables in the tool's entry: see `Kind.variables_are_secrets`
     """
 
     client: httpx.AsyncClient
     clock: Clock
     caches: Caches | None = None
+    secrets: frozenset[str] = frozenset()
+    _pages: "list[PageCache]" = field(default_factory=list)  # one, when a tool has asked for it
 
-    @cached_property
+    @property
     def pages(self) -> "PageCache":
         """The cache of the pages that tools have recently read or found, shared by all tools."""
         from proxy.tools.web.pages import PageCache  # noqa: PLC0415 - most tools read no pages
 
-        return PageCache(self.caches or local_caches(self.clock))
+        if not self._pages:
+            self._pages.append(PageCache(self.caches or local_caches(self.clock)))
+        return self._pages[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class Kind(Generic[Entry]):
         serve: makes the server of an entry that stands for several tools, which come and go.
         faults: finds what is wrong in an entry beyond the types of its keys.
         judges_parts: whether `faults` also takes entries with keys that could not be read, and have their defaults.
+        variables_are_secrets: whether the values of all variables in an entry are secrets, because a key may stand in
+            any of its keys; `Resources.secrets` has them.
         warnings: finds what is permitted in an entry, but hardly meant, given the rest of the configuration.
         describe: the lines of `toolproxy check` about an entry, given the origin of its tool.
         probe: uses an entry once, for `toolproxy check --probe`. None: there is nothing to be asked. Raises `ToolError`
@@ -91,6 +97,7 @@ class Kind(Generic[Entry]):
     serve: Serve[Entry] | None = None
     faults: Callable[[Entry], Faults] = lambda _: iter(())
     judges_parts: bool = False
+    variables_are_secrets: bool = False
     warnings: Callable[[Entry, Config], Faults] = lambda _, __: iter(())
     describe: Callable[[Entry, str], Iterator[str]] = _describe
     probe: Callable[[str, Entry, Resources], Awaitable[Finding]] | None = None

@@ -14,7 +14,7 @@ def test_each_layer_replaces_what_it_names_and_the_last_layer_wins():
 
 def test_without_layers_the_limits_are_the_same():
     limits = Limits()
-    assert limits.overlaid(None, {}) is limits
+    assert limits.overlaid(None, {}) == limits
 
 
 def test_a_tool_timeout_of_a_layer_bounds_every_tool():
@@ -26,7 +26,7 @@ def test_a_bound_on_tool_calls_lowers_their_limit_and_never_raises_it():
     limits = Limits(max_tool_calls=3)
     bounded = limits.with_calls_at_most(1, Stop.BUDGET)
     assert (bounded.max_tool_calls, bounded.calls_stop) == (1, Stop.BUDGET)
-    assert limits.with_calls_at_most(4, Stop.BUDGET) is limits
+    assert limits.with_calls_at_most(4, Stop.BUDGET) == limits
 
 
 @pytest.mark.parametrize(("turns", "calls", "possible"), [(5, 8, True), (1, 8, False), (5, 0, False)])

@@ -59,9 +59,9 @@ def test_who_has_connected_when_the_listener_is_closed_is_answered_and_not_reset
         await send({"type": "http.response.body"})
 
     async def stopped_with_clients_in_the_queue():
-        config = parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {})
+        loaded = parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {})
         listener = listen("127.0.0.1", 0)
-        settings = uvicorn_config(config, found)
+        settings = uvicorn_config(loaded.config, found)
         settings.lifespan = "off"
         settings.load()
         server = Server(settings, grace=10)

@@ -671,7 +671,7 @@ def wire_to(transport):
     async def app(scope, receive, send):
         await receive()
 
-    config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}), app)
+    config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}).config, app)
     wire = config.http(config=config, server_state=ServerState(), app_state={})
     wire.connection_made(transport)
     return wire

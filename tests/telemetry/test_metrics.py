@@ -16,7 +16,7 @@ CONFIG = parse(
     "models: {m: {upstream: up}, '*': {upstream: up}}\n"
     "clients: [{name: app, key: k}]\n",
     {},
-)
+).config
 
 
 class Counted:
@@ -223,7 +223,7 @@ TWO = "server: {workers: 2}\n"
 
 def test_workers_count_in_a_directory_that_is_there_as_long_as_they_are(monkeypatch, tmp_path):
     monkeypatch.setenv(workers.VARIABLE, str(tmp_path))
-    with workers.shared_directory(parse(TWO, {})):
+    with workers.shared_directory(parse(TWO, {}).config):
         made = workers.directory()
         assert made.startswith(str(tmp_path))
         assert list(tmp_path.iterdir())
@@ -239,7 +239,7 @@ def test_directories_of_killed_supervisors_are_removed_and_those_in_use_are_not(
     monkeypatch.setenv(workers.VARIABLE, str(tmp_path))
     with (in_use / "in-use").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with workers.shared_directory(parse(TWO, {})):
+        with workers.shared_directory(parse(TWO, {}).config):
             assert not killed.exists()
             assert (in_use / "recent-1.jsonl").exists()
             assert foreign.exists()
@@ -248,10 +248,10 @@ def test_directories_of_killed_supervisors_are_removed_and_those_in_use_are_not(
 def test_check_and_serve_agree_about_a_directory_that_cannot_be_made(monkeypatch, tmp_path):
     monkeypatch.setenv(workers.VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(ConfigurationError, match=r"set PROMETHEUS_MULTIPROC_DIR to one"):
-        workers.check_directory(parse(TWO, {}))
+        workers.check_directory(parse(TWO, {}).config)
 
 
-@pytest.mark.parametrize("config", [parse("", {}), parse(TWO + "telemetry: {metrics: false}", {})])
+@pytest.mark.parametrize("config", [parse("", {}).config, parse(TWO + "telemetry: {metrics: false}", {}).config])
 def test_one_worker_and_one_without_metrics_count_in_no_directory(monkeypatch, tmp_path, config):
     monkeypatch.setenv(workers.VARIABLE, str(tmp_path))
     with workers.shared_directory(config):

@@ -376,10 +376,10 @@ def test_parameters_are_checked_at_start(schema, why, kind):
 
 
 def test_a_post_that_may_be_sent_twice_may_be_retried():
-    config = parse(
+    loaded = parse(
         "tools: {t: {type: http, description: d, method: POST, url: 'http://h/', retries: 2, idempotent: true}}", {}
     )
-    assert config.tools["t"].retries == 2
+    assert loaded.config.tools["t"].retries == 2
 
 
 def test_an_api_without_its_key_is_disabled_and_its_fallback_stands_in_and_its_faults_are_still_told():
@@ -396,8 +396,8 @@ def test_an_api_without_its_key_is_disabled_and_its_fallback_stands_in_and_its_f
 def test_a_value_that_two_entries_share_is_a_secret_of_both():
     entry = "{type: http, description: d, url: 'http://h/', headers: {X-A: %s }}"
     text = "tools: {a: " + entry % "&k '${KEY}'" + ", b: " + entry % "*k" + "}"
-    config = parse(text, {"KEY": "canary"})
-    assert [config.tools[name].secrets for name in "ab"] == [("canary",), ("canary",)]
+    loaded = parse(text, {"KEY": "canary"})
+    assert [loaded.secrets[f"tools.{name}"] for name in "ab"] == [{"canary"}] * 2
 
 
 async def test_a_conversation_uses_an_api_that_wants_a_secret_header(api, sdk):

@@ -17,6 +17,7 @@ import pytest
 from proxy import Tool, ToolError, ToolOutput, ToolUnavailable
 from proxy.app import create_app, origins_of, tool_client
 from proxy.app.configuration import parse
+from proxy.config.loaded import Loaded
 from proxy.config.model import Config
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolTimeout
@@ -412,7 +413,7 @@ RESOURCES = Resources(tool_client(), FakeClock())
 
 
 def made(entry):
-    config = parse(f"tools: {{t: {{type: python, {entry}}}}}", {})
+    config = parse(f"tools: {{t: {{type: python, {entry}}}}}", {}).config
     return python_tool("t", config.tools["t"], RESOURCES)
 
 
@@ -450,10 +451,10 @@ async def test_an_installed_entry_point_is_taken_by_the_tools_name_or_by_its_own
 
 def test_an_entry_point_is_offered_only_where_the_configuration_names_it(installed):
     installed("dice-dist", {"t": "dice_tools:roll_dice", "idle": "broken_tools:x"})
-    config = parse("tools: {t: {type: python}}", {})
-    assert origins_of(config) == {"t": "entry point t of dice-dist 1.2"}
-    assert unused_entry_points(config.tools.items()) == ["entry point idle of dice-dist 1.2"]
-    assert origins_of(Config()) == {}
+    loaded = parse("tools: {t: {type: python}}", {})
+    assert origins_of(loaded) == {"t": "entry point t of dice-dist 1.2"}
+    assert unused_entry_points(loaded.config.tools.items()) == ["entry point idle of dice-dist 1.2"]
+    assert origins_of(Loaded(Config())) == {}
 
 
 @pytest.mark.parametrize(

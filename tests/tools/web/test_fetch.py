@@ -15,6 +15,7 @@ import pytest
 import trustme
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
+from proxy.config.loaded import Loaded
 from proxy.config.model import Config
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
@@ -744,7 +745,7 @@ async def test_a_site_that_cannot_say_may_not_be_read_now(site):
 
 def test_the_catalog_makes_it():
     config = Config(tools={"page": WebFetchConfig(timeout=7)})
-    (tool,) = tools_of(config, Resources(httpx.AsyncClient(), FakeClock()))
+    (tool,) = tools_of(Loaded(config), Resources(httpx.AsyncClient(), FakeClock()))
     assert (tool.name, tool.timeout, tool.aliases) == ("page", 7, ("browser.open", "browser.find"))
 
 

@@ -5,4 +5,4 @@ from proxy.tools.kinds.http.api import http_tool
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import faults
 
-KIND = Kind(config=HttpToolConfig, make=http_tool, faults=faults)
+KIND = Kind(config=HttpToolConfig, make=http_tool, faults=faults, variables_are_secrets=True)

@@ -6,6 +6,7 @@ The operator sets the address, so it may be a private one; the template keeps ar
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -44,7 +45,7 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
     pointer = pointer_in(config.result)
     headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*"})
     headers.update(config.headers)
-    mask = redactor(secrets_in(config), mask=_MASK, shortest=_SHORTEST_SECRET)
+    mask = redactor(secrets_in(config, resources.secrets), mask=_MASK, shortest=_SHORTEST_SECRET)
 
     async def run(arguments: Json) -> str:
         request = replace(template.fill(arguments), headers=headers)
@@ -142,11 +143,11 @@ def _part(answer: Answer, pointer: tuple[str, ...]) -> str:
     return found if isinstance(found, str) else orjson.dumps(found).decode()
 
 
-def secrets_in(config: HttpToolConfig) -> set[str]:
-    """The values that are sent and never shown: keys in headers, and environment variables anywhere but in the host."""
+def secrets_in(config: HttpToolConfig, variables: Iterable[str]) -> set[str]:
+    """The values that are sent and never shown: keys in headers, and those of `variables` that are not in the host."""
     parts = urlsplit(config.url)
     sent = [parts.path, parts.query, *config.headers.values(), *strings_in(config.query), *strings_in(config.body)]
-    found = {value for value in config.secrets if any(value in text for text in sent)}
+    found = {value for value in variables if any(value in text for text in sent)}
     for name, value in config.headers.items():
         if SECRET_NAME.search(name):
             found |= {value, value.partition(" ")[2], *_WORD.findall(value)}  # "Bearer KEY", "session=KEY; theme=dark"

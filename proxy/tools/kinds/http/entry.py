@@ -20,4 +20,3 @@ class HttpToolConfig(ToolConfig, tag="http", frozen=True, kw_only=True):
     idempotent: bool = False  # A repeated POST or PATCH does no harm, so `retries` may be set.
     # Bytes that are read of an answer; longer text is cut, longer JSON refused.
     max_response_bytes: Bytes = 4 * 1024 * 1024
-    secrets: tuple[str, ...] = ()  # not in the file: the values of variables in the entry, masked in results

@@ -1,0 +1,59 @@
+"""A configuration as it was read: the contents of the file, and what the reader found beside them."""
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from proxy.config.model import ClientConfig, Config
+
+
+class Disabled(msgspec.Struct, frozen=True, kw_only=True):
+    """An upstream, tool or client that is configured but cannot be used: the reason, and the variables without a value.
+
+    `entry` is its readable part: a tool without a key may still have a fallback.
+    """
+
+    why: str
+    variables: tuple[str, ...] = ()
+    entry: Any = None
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A configuration, and what is known of its file.
+
+    Attributes:
+        config: the usable contents of the file.
+        disabled: the path of each entry that cannot be used, such as `tools.web_search` -> why.
+        places: the path of each part of the file -> its place, `config.yaml:LINE`.
+        warnings: settings that are hardly what was meant, as `config.yaml:LINE: path: message`.
+        secrets: the path of an entry whose variables are all secrets -> their values; under the empty path, the values
+            of variables with a secret's name, anywhere in the file.
+    """
+
+    config: Config
+    disabled: Mapping[str, Disabled] = {}
+    places: Mapping[str, str] = {}
+    warnings: tuple[str, ...] = ()
+    secrets: Mapping[str, frozenset[str]] = {}
+
+    def place_of(self, path: str) -> str:
+        """The place of a part of the file, or of the part that would contain it: `config.yaml:LINE: path`.
+
+        The path may be followed by a message: `path: what is wrong`.
+        """
+        known = path.partition(": ")[0]
+        while known and known not in self.places:
+            known = known.rpartition(".")[0]
+        return f"{self.places[known]}: {path}" if known else path
+
+    def disabled_in(self, section: str) -> dict[str, Disabled]:
+        """The entries of a section that cannot be used, by name; those of a list by their path."""
+        paths = (path for path in self.disabled if path.startswith((f"{section}.", f"{section}[")))
+        return {path.removeprefix(f"{section}."): self.disabled[path] for path in paths}
+
+    def clients(self) -> Iterator[tuple[str, ClientConfig]]:
+        """The usable clients with their paths, which count the disabled ones as well."""
+        paths = (path for index in count() if (path := f"clients[{index}]") not in self.disabled)
+        return zip(paths, self.config.clients, strict=False)
