@@ -2,7 +2,10 @@
 
 from typing import Final
 
-OPEN_PATHS: Final = frozenset({"/chat", "/health", "/healthz", "/metrics", "/readyz"})
+FRONT_PATHS: Final = frozenset({"/", "/v1"})
+"""Paths that say what this is. They need no key, and tell a caller with one more."""
+
+OPEN_PATHS: Final = FRONT_PATHS | {"/chat", "/health", "/healthz", "/metrics", "/readyz"}
 """Paths that need no key and never wait for a place."""
 
 UNCOUNTED_PATHS: Final = frozenset({"/v1/messages/count_tokens"})

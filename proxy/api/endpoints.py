@@ -55,16 +55,6 @@ class Models:
         return {"type": "model", "id": name, "display_name": name, "created_at": created}
 
 
-class Root:
-    """`HEAD /`: 200, which tells clients such as Claude Code that the server is there. `GET /` is answered with 404."""
-
-    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["method"] != "HEAD":
-            raise NotFound(f"There is no {scope['path']} here.")
-        await send_bytes(send, 200, (), b"")
-
-
 class Healthz:
     """`GET /healthz` and `/health`: 200 as long as the process lives. Needs no key."""
 

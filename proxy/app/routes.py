@@ -7,10 +7,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.chat_completions import ChatCompletions
-from proxy.api.chat_page import ChatPage
-from proxy.api.debug.endpoint import Debug
-from proxy.api.debug.usage import UsageEndpoint
-from proxy.api.endpoints import Healthz, MetricsEndpoint, Models, NotServed, Readyz, Root, WrongMethod
+from proxy.api.endpoints import Healthz, MetricsEndpoint, Models, NotServed, Readyz, WrongMethod
 from proxy.api.exchange import ErrorShape
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.messages.errors import MESSAGES_ERRORS
@@ -18,6 +15,11 @@ from proxy.api.passthrough import Passthrough
 from proxy.api.ports import Ports
 from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
 from proxy.api.responses.endpoint import CreateResponse
+from proxy.pages.chat import ChatPage
+from proxy.pages.debug.endpoint import Debug
+from proxy.pages.debug.usage import UsageEndpoint
+from proxy.pages.front import FrontPage
+from proxy.paths import FRONT_PATHS
 from proxy.wire.errors import NotFound
 from proxy.wire.relayed import Headers
 
@@ -85,17 +87,18 @@ def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
 def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
     models = Models(ports)
     debug = Debug(ports, ports.recent_requests) if ports.recent_requests else None
+    front = FrontPage(ports)
     return [
         *(Route(path, WrongMethod("POST")) for path in hot),
         *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
         *(Route(f"/v1/conversations{rest}", NotServed(ports)) for rest in ("", "/{rest:path}")),
         Route("/v1/messages/{rest:path}", NotServed(ports)),
-        Route("/", Root()),
+        *(route for path in sorted(FRONT_PATHS) for route in _own(path, front, "GET")),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
         *_own("/health", Healthz(), "GET"),  # load-test tools ask here, as vLLM and SGLang have it
-        *(_own("/chat", ChatPage(), "GET") if ports.config.server.chat_page else ()),
+        *_own("/chat", ChatPage(ports.config), "GET"),
         *_own("/readyz", Readyz(ports), "GET"),
         *(_own("/metrics", MetricsEndpoint(ports.scrape), "GET") if ports.scrape else ()),
         *(_own("/debug", debug, "GET") if debug else ()),

@@ -74,7 +74,8 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     keepalive_seconds: Seconds = 15  # A stream that is silent for this long is sent an SSE comment.
     shutdown_grace_seconds: Seconds = 30  # Seconds that open requests may take to finish after SIGTERM.
     cors: CorsConfig | None = None  # Web pages of other origins that may call. None: none may.
-    chat_page: bool = False  # Serve GET /chat, a page to try the proxy with. It is open to all; requests need a key.
+    # Serve GET /chat, a page to try the proxy with, to anyone. None: to this machine, where there are no clients.
+    chat_page: bool | None = None
     allow_anonymous: bool = False  # Permits an address other than loopback without clients.
     max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
     max_header_bytes: Bytes = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.

@@ -21,7 +21,7 @@ from proxy.api.body import HEADERS, header
 from proxy.api.responses.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context
-from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
+from proxy.paths import FRONT_PATHS, OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Leases, Rates
 from proxy.wire.errors import InvalidApiKey, ProxyError, RateLimitExceeded
 from proxy.wire.relayed import Headers
@@ -52,7 +52,7 @@ class Auth:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one ASGI connection."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and self._needs_caller(scope):
             # The same header was right before, and there is no second one that could contradict it.
             known = self._found.get(header(scope, b"authorization") or "")
             if known is None:
@@ -69,6 +69,13 @@ class Auth:
             if caller.name:
                 request_context.add({"client": caller.name})
         return self._app(scope, receive, send)
+
+    def _needs_caller(self, scope: Scope) -> bool:
+        """Whether the answer depends on the caller: on a front page, if a key was sent or none is needed."""
+        path = scope["path"]
+        if path not in FRONT_PATHS:
+            return path not in OPEN_PATHS
+        return not self._callers or any(header(scope, name) is not None for name in _KEY_HEADERS)
 
     def _find(self, keys: Sequence[str]) -> Caller:
         """The caller with one of these keys.

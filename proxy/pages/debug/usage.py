@@ -7,13 +7,14 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.calendar import last_days, period_of
-from proxy.api.debug.endpoint import may_read, send_page, wants_json
-from proxy.api.debug.html import Html, page, tag
 from proxy.api.exchange import send_json
 from proxy.api.middleware.use import ANYONE, kinds_of
 from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.loop.tally import DAYS_KEPT, Use
+from proxy.pages.debug.endpoint import may_read, send_page, wants_json
+from proxy.pages.debug.frame import page
+from proxy.pages.html import Html, tag
 from proxy.wire.chat import Json
 from proxy.wire.errors import AdminOnly
 

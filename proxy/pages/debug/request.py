@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from proxy.api.debug.html import Child, Html, join, page, tag
-from proxy.api.debug.words import day_of, field, messages_of, name_of, note_words, outcome_of, seconds, tokens
+from proxy.pages.debug.frame import page
+from proxy.pages.debug.words import day_of, field, messages_of, name_of, note_words, outcome_of, seconds, tokens
+from proxy.pages.html import Child, Html, join, tag
 from proxy.wire.chat import Json
 
 # The bars are drawn in these units and stretched to the width of the page.

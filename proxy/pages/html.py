@@ -11,9 +11,8 @@ from typing import Final, TypeAlias
 
 from proxy.wire.relayed import Headers
 
-_HERE: Final = Path(__file__).parent
-STYLE: Final = (_HERE / "page.css").read_text(encoding="utf-8")
-SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
+BASE_STYLE: Final = (Path(__file__).parent / "base.css").read_text(encoding="utf-8")
+"""What the pages have in common: colours for light and dark, and form elements."""
 _EMPTY: Final = frozenset({"meta", "link", "input"})
 
 
@@ -64,24 +63,6 @@ def document(title: str, *body: Child, style: str, script: str) -> Html:
     return join(Html("<!doctype html>"), tag("html", head, tag("body", *body, end), lang="en"))
 
 
-def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
-    """A page of `/debug`.
-
-    Args:
-        title: the title of the window.
-        body: the elements below the navigation.
-        current: the path that the navigation marks as the current one.
-        is_live: whether the script keeps the page up to date.
-    """
-    links = [
-        tag("a", name, href=path, aria_current="page" if path == current else None)
-        for path, name in (("/debug", "Requests"), ("/debug/usage", "Usage"))
-    ]
-    navigation = tag("nav", tag("strong", "toolproxy"), *links, aria_label="Pages")
-    main = tag("main", *body, data_live=is_live)
-    return document(title, tag("header", navigation), main, style=STYLE, script=SCRIPT)
-
-
 def _source_of(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
@@ -104,6 +85,3 @@ def headers_for(style: str, script: str) -> Headers:
         (b"referrer-policy", b"no-referrer"),
         (b"cache-control", b"no-store"),
     )
-
-
-HEADERS: Final = headers_for(STYLE, SCRIPT)

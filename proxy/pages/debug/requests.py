@@ -5,8 +5,9 @@ from statistics import median
 from typing import Final
 from urllib.parse import quote
 
-from proxy.api.debug.html import Child, Html, page, tag
-from proxy.api.debug.words import clock_of, outcome_of, seconds, short_id, tokens, tools_of
+from proxy.pages.debug.frame import page
+from proxy.pages.debug.words import clock_of, outcome_of, seconds, short_id, tokens, tools_of
+from proxy.pages.html import Child, Html, tag
 from proxy.wire.chat import Json
 
 FILTERS: Final = ("client", "model", "outcome", "tool")

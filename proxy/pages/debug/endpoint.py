@@ -1,25 +1,24 @@
 """`GET /debug` and `GET /debug/requests/{id}`: the last requests, for clients that are administrators.
 
-If no clients are configured, the pages can be read from this machine: both ends of the connection must be loopback
-addresses, the Host header must name one (a web page that has rebound its own name to 127.0.0.1 does not), and no other
-proxy may have forwarded the request. With `allow_anonymous` nobody can read them.
+If no clients are configured, the pages can be read from this machine (`api.local`). With `allow_anonymous` nobody can
+read them.
 """
 
 from hashlib import sha256
-from ipaddress import ip_address
 
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.access import CALLER, Caller
-from proxy.api.body import header, is_forwarded
-from proxy.api.debug.html import HEADERS, Html
-from proxy.api.debug.request import request_page
-from proxy.api.debug.requests import FILTERS, list_page, matches
+from proxy.api.body import header
 from proxy.api.exchange import send_bytes
-from proxy.api.middleware.cors import LOCAL_HOST
+from proxy.api.local import is_local
 from proxy.api.ports import Ports
+from proxy.pages.debug.frame import HEADERS
+from proxy.pages.debug.request import request_page
+from proxy.pages.debug.requests import FILTERS, list_page, matches
+from proxy.pages.html import Html
 from proxy.ports import RecentRequests
 from proxy.wire.chat import Json
 from proxy.wire.errors import AdminOnly, NotFound
@@ -68,19 +67,12 @@ def wants_json(scope: Scope) -> bool:
 
 def may_read(scope: Scope, *, allow_anonymous: bool) -> bool:
     """Whether the sender of a request may read these pages."""
-    caller: Caller = scope[CALLER]
+    caller: Caller | None = scope.get(CALLER)
+    if caller is None:
+        return False
     if caller.name is not None or allow_anonymous:
         return caller.admin
-    is_local = _is_loopback(scope.get("client")) and _is_loopback(scope.get("server"))
-    return is_local and bool(LOCAL_HOST.fullmatch(header(scope, b"host") or "")) and not is_forwarded(scope)
-
-
-def _is_loopback(address: object) -> bool:
-    """Whether the host of an ASGI address, a host and a port, is a loopback address."""
-    try:
-        return isinstance(address, (list, tuple)) and ip_address(address[0]).is_loopback
-    except ValueError:
-        return False
+    return is_local(scope)
 
 
 async def send_page(scope: Scope, send: Send, content: Html) -> None:

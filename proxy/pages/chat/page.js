@@ -3,6 +3,7 @@
 "use strict";
 const at = (id) => document.getElementById(id);
 let messages = [];
+const examples = at("empty");
 let asking = null; // the AbortController of the request that is open
 
 at("key").value = sessionStorage.getItem("toolproxy-key") ?? "";
@@ -36,6 +37,21 @@ function link(url, title) {
   return made;
 }
 
+function foundList(results) {
+  const list = element("details", "found");
+  list.append(element("summary", "", `${results.length} found`));
+  for (const { url, title } of results) list.append(link(url, title));
+  return list;
+}
+
+function hostOf(url) {
+  try {
+    return new URL(url).host;
+  } catch {
+    return "";
+  }
+}
+
 function queryOf(event) {
   try {
     return JSON.parse(event.arguments).query ?? "";
@@ -52,6 +68,8 @@ class Answer {
     this.steps = element("ul", "steps");
     this.words = element("div", "answer");
     this.calls = new Map();
+    this.titles = new Map(); // of the pages found, by URL
+    this.cited = new Set();
     this.box.append(this.steps, this.words);
     at("talk").append(this.box);
   }
@@ -84,26 +102,40 @@ class Answer {
     line.textContent = query ? `${event.tool}: ${query}` : event.tool;
     if (event.type === "tool.started") line.append(" …");
     if (event.type === "tool.failed") line.append(element("span", "bad", " failed"));
-    for (const { url, title } of event.results ?? []) line.append(element("br"), link(url, title));
+    for (const { url, title } of event.results ?? []) this.titles.set(url, title);
+    if (event.results?.length) line.append(foundList(event.results));
   }
 
   cite(annotations) {
-    const list = element("ol", "sources");
+    this.sources ??= this.box.appendChild(element("ul", "sources"));
     for (const { url_citation: cited } of annotations) {
-      if (!cited) continue;
-      const entry = list.appendChild(element("li"));
-      entry.append(link(cited.url, cited.title));
+      if (!cited || this.cited.has(cited.url)) continue;
+      this.cited.add(cited.url);
+      const card = link(cited.url, cited.title || this.titles.get(cited.url));
+      card.append(element("span", "", hostOf(cited.url)));
+      this.sources.appendChild(element("li")).append(card);
     }
-    this.box.append(list);
   }
 
   finish(requestId) {
     const about = element("div", "about");
+    if (navigator.clipboard) about.append(this.copyButton());
     const trace = element("a", "", "trace");
     trace.href = `/debug/requests/${encodeURIComponent(requestId)}`;
     about.append(trace);
     this.box.append(about);
     at("talk").scrollTop = at("talk").scrollHeight;
+  }
+
+  copyButton() {
+    const button = element("button", "", "Copy");
+    button.type = "button";
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(this.text);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    });
+    return button;
   }
 
   fail(message) {
@@ -112,7 +144,7 @@ class Answer {
 }
 
 async function ask(question) {
-  at("empty")?.remove();
+  examples.remove();
   at("talk").append(element("div", "mine", question));
   messages.push({ role: "user", content: question });
   const answer = new Answer();
@@ -173,8 +205,11 @@ at("key").addEventListener("change", () => {
 at("new").addEventListener("click", () => {
   asking?.abort();
   messages = [];
-  at("talk").replaceChildren();
+  at("talk").replaceChildren(examples);
   at("question").focus();
 });
+for (const example of document.querySelectorAll(".example")) {
+  example.addEventListener("click", () => ask(example.textContent));
+}
 listModels();
 at("question").focus();

@@ -22,11 +22,25 @@ ROOT = Path(__file__).parent.parent.parent
 CLIENTS = "clients: [{name: a, key: the-key-of-a}]"
 
 
-@pytest.mark.parametrize("more", [CLIENTS, ""])
-async def test_the_page_is_not_there_unless_it_is_switched_on(more):
+@pytest.mark.parametrize(
+    ("more", "headers"),
+    [
+        (CLIENTS, {}),
+        ("server: {chat_page: false}", {}),
+        ("server: {allow_anonymous: true}", {}),
+        ("", {"host": "rebound.example"}),
+        ("", {"x-forwarded-for": "203.0.113.9"}),
+    ],
+)
+async def test_the_page_is_not_there_unless_it_is_switched_on_or_the_machine_is_the_callers_own(more, headers):
     async with proxy_of(FakeUpstream([]), more=more) as url, httpx.AsyncClient() as client:
-        answer = await client.get(f"{url}/chat")
+        answer = await client.get(f"{url}/chat", headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_the_page_is_there_by_default_on_loopback_without_clients():
+    async with proxy_of(FakeUpstream([])) as url, httpx.AsyncClient() as client:
+        assert (await client.get(f"{url}/chat")).headers["content-type"] == "text/html; charset=utf-8"
 
 
 async def test_the_page_is_open_to_all_and_permits_its_own_script_only():

@@ -1,0 +1,29 @@
+"""What the pages of `/debug` share: their navigation, their style and their script."""
+
+from pathlib import Path
+from typing import Final
+
+from proxy.pages.html import Child, Html, document, headers_for, tag
+
+_HERE: Final = Path(__file__).parent
+_STYLE: Final = (_HERE / "page.css").read_text(encoding="utf-8")
+_SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
+HEADERS: Final = headers_for(_STYLE, _SCRIPT)
+
+
+def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
+    """A page of `/debug`.
+
+    Args:
+        title: the title of the window.
+        body: the elements below the navigation.
+        current: the path that the navigation marks as the current one.
+        is_live: whether the script keeps the page up to date.
+    """
+    links = [
+        tag("a", name, href=path, aria_current="page" if path == current else None)
+        for path, name in (("/debug", "Requests"), ("/debug/usage", "Usage"))
+    ]
+    navigation = tag("nav", tag("strong", "toolproxy"), *links, aria_label="Pages")
+    main = tag("main", *body, data_live=is_live)
+    return document(title, tag("header", navigation), main, style=_STYLE, script=_SCRIPT)
