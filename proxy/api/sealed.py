@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from proxy.api.access import Caller
 from proxy.api.body_memory import Share, cost_of
 from proxy.api.ports import Ports
-from proxy.config.model import FROM_CLIENT, UpstreamConfig
+from proxy.config.keys import FROM_CLIENT
+from proxy.config.model import UpstreamConfig
 from proxy.kit.beside import MOST_AT_ONCE
 from proxy.kit.secrets import Secrets
 from proxy.wire.chat import Json

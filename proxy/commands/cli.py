@@ -16,11 +16,11 @@ import msgspec
 
 from proxy import __version__
 from proxy.config import env_file
+from proxy.config.keys import SHORT_CLIENT_KEY
 from proxy.config.loaded import Loaded
 from proxy.config.messages import PATTERNS
 from proxy.config.model import Key
 from proxy.config.redaction import Redact, redactor, secrets_of
-from proxy.config.warnings import SHORT_CLIENT_KEY
 from proxy.kit.terminal import style_of
 from proxy.wire.errors import ConfigurationError
 

@@ -13,10 +13,6 @@ from proxy.config import model as c
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
-# Keys that are copied from examples: `<your key>`, `your-api-key`, `sk-...`, `changeme`.
-_PLACEHOLDER = re.compile(
-    r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
-)
 _OUT_OF_RANGE = re.compile(r"Expected \w+ ([<>]=?) ([-0-9.e+]+)")
 _COMPARED = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 _OF_ANOTHER_TYPE = re.compile(r"Expected (\w+(?: \| \w+)*), got (\w+)")
@@ -65,23 +61,6 @@ def variable_fault(text: str) -> str | None:
     if "}" not in VARIABLE.sub("", text)[begun.end() :]:
         return f"{begun[0]} has no closing brace: write ${{NAME}} or ${{NAME:-default}}"
     return f"{begun[0]}...}} is no variable: a name has letters, digits and '_'"
-
-
-def why_no_key(entry: Any) -> str | None:
-    """Why the key of an upstream, tool or client cannot be valid; None if it can, or if no key is needed."""
-    for name in ("api_key", "key", "key_sha256"):
-        key = getattr(entry, name, None)
-        if key in ("", ()):
-            return f"{name} is empty"
-        keys = (key,) if isinstance(key, str) else key or ()
-        if any(is_placeholder(one) for one in keys):
-            return f"{name} is a placeholder, not a key"
-    return None
-
-
-def is_placeholder(key: str) -> bool:
-    """Whether a key is one of those that examples show in the place of a key."""
-    return _PLACEHOLDER.fullmatch(key) is not None
 
 
 def kind_of(node: yaml.Node) -> str:

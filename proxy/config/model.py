@@ -322,7 +322,3 @@ def appended_path_fault(url: str, *paths: str) -> str | None:
     """The fault of a base URL that already ends with one of the paths that are appended to it."""
     end = next((path for path in paths if url.rstrip("/").endswith(path)), None)
     return f"must end before {end}, which is appended to it" if end else None
-
-
-FROM_CLIENT: Final = "from_client"
-"""The `api_key` of an upstream to which the client's own key is sent."""

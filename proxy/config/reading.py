@@ -20,8 +20,9 @@ import yaml
 
 from proxy.config import model as c
 from proxy.config.env_file import read_env_file
+from proxy.config.keys import why_no_key
 from proxy.config.loaded import Disabled, Loaded
-from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
+from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, yaml_hint
 from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME

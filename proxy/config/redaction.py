@@ -7,14 +7,13 @@ from urllib.parse import quote, quote_plus, urlsplit
 import msgspec
 import orjson
 
+from proxy.config.keys import FROM_CLIENT, SHORTEST_SECRET
 from proxy.config.loaded import Loaded
-from proxy.config.model import FROM_CLIENT, Key
+from proxy.config.model import Key
 from proxy.kit.header_names import SECRET_NAME
 
 Redact: TypeAlias = Callable[[str], str]
 
-# A shorter secret is a placeholder, and masking it would only garble the text.
-_SHORTEST_SECRET = 8
 _ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: repr(text)[1:-1],
     lambda text: orjson.dumps(text).decode()[1:-1],
@@ -43,7 +42,7 @@ class Redactor:
         self._redact = redactor(secrets)
 
 
-def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHORTEST_SECRET) -> Redact:
+def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = SHORTEST_SECRET) -> Redact:
     """A function that masks every secret of at least `shortest` characters in a text, in any escaped form."""
     written = {secret for secret in secrets if len(secret) >= shortest}
     for _ in range(2):  # twice, because a log line may quote a text that is itself escaped

@@ -10,12 +10,9 @@ from importlib.util import find_spec
 from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.config import model as c
-from proxy.config.messages import is_placeholder
+from proxy.config.keys import FROM_CLIENT, is_placeholder
 from proxy.config.model import appended_path_fault
 from proxy.kit.header_names import WRITTEN_BY_US
-
-SHORTEST_CLIENT_KEY = 8
-"""Characters of a client's key; with a shorter one, the proxy serves on loopback only."""
 
 _Faults: TypeAlias = Iterator[tuple[str, str]]
 """The path of each fault, and its message."""
@@ -167,7 +164,7 @@ def _client_faults(parts: Parts) -> _Faults:
             yield path, "another client has the same key"
         keys |= client.digests
     for name, upstream in parts.config.upstreams.items():
-        if upstream.api_key == c.FROM_CLIENT and parts.config.clients:
+        if upstream.api_key == FROM_CLIENT and parts.config.clients:
             yield (
                 f"upstreams.{name}.api_key",
                 "from_client cannot be combined with clients: both use the key of the request",

@@ -6,11 +6,8 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from proxy.config import model as c
+from proxy.config.keys import FROM_CLIENT, SHORT_CLIENT_KEY, SHORTEST_SECRET
 from proxy.config.rules import Parts
-
-SHORT_CLIENT_KEY = 16
-"""Characters of a client's key; a shorter key causes a warning. So many random letters and digits are 95 bits."""
-_SHORT_API_KEY = 8  # characters; a shorter key is shorter than any provider's, and is not masked in the log
 
 _Warnings: TypeAlias = Iterator[tuple[str, str]]
 
@@ -34,8 +31,8 @@ def warnings_in(parts: Parts) -> _Warnings:
             )
     for path, entry in parts.entries.items():
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
-        if 0 < len(key) < _SHORT_API_KEY and key != c.FROM_CLIENT and _is_public(url):
-            yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
+        if 0 < len(key) < SHORTEST_SECRET and key != FROM_CLIENT and _is_public(url):
+            yield f"{path}.api_key", f"has fewer than {SHORTEST_SECRET} characters: is it a key of this provider's?"
     yield from _short_secrets(parts.config)
     yield from _visions_without_effect(parts.config)
     yield from _offers_without_effect(parts)

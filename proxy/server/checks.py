@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from proxy.app import create_app
+from proxy.config.keys import SHORTEST_CLIENT_KEY
 from proxy.config.loaded import Loaded
 from proxy.config.model import Config, TelemetryConfig
-from proxy.config.rules import SHORTEST_CLIENT_KEY
 from proxy.server.listener import listen
 from proxy.telemetry import workers
 from proxy.wire.errors import ConfigurationError

@@ -6,7 +6,8 @@ from typing import NoReturn
 
 import httpx
 
-from proxy.config.model import FROM_CLIENT, UpstreamConfig
+from proxy.config.keys import FROM_CLIENT
+from proxy.config.model import UpstreamConfig
 from proxy.http.client import HttpClient, PreparedRequest
 from proxy.http.connect import reason
 from proxy.http.credentials import BearerKey, Credential

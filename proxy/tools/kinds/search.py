@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import ValidationError
 from msgspec.structs import replace
 
+from proxy.config.keys import KEYLESS
 from proxy.config.messages import within_struct
 from proxy.config.model import Characters, Key, Text, ToolConfig, Url
 from proxy.loop.limits import CountOrZero
@@ -14,7 +15,7 @@ from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, description_of, shipped
 from proxy.tools.search.faults import NO_JSON, faults, is_json
 from proxy.tools.search.kind import described, search_kind
-from proxy.tools.search.provider import KEYLESS, Provider
+from proxy.tools.search.provider import Provider
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.template import names_in
 from proxy.tools.search.tool import MOST_CHARACTERS, search_tool_of

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 import orjson
 from msgspec import Struct
 
+from proxy.config.keys import KEYLESS
 from proxy.tools.exchange import Request
 from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
@@ -25,9 +26,6 @@ from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in, parsed
 from proxy.tools.web.urls import canonical
 from proxy.wire.search import NO_FILTERS, SearchFilters, SearchHit
-
-KEYLESS = "none"
-"""The `api_key` of a provider that is called without a key."""
 
 _MOST_PLACES = 20
 _MOST_ROWS = 1000  # of one list; no provider sends more than a hundred

@@ -6,7 +6,8 @@ from proxy.api.access import Caller
 from proxy.api.body_memory import BodyMemory, Share
 from proxy.api.responses.encrypted_content import Hidden, Seal, Thoughts
 from proxy.api.sealed import Sealer, SealingKeys
-from proxy.config.model import FROM_CLIENT, UpstreamConfig
+from proxy.config.keys import FROM_CLIENT
+from proxy.config.model import UpstreamConfig
 from proxy.kit.secrets import Secrets
 from proxy.loop.continuation import Continuation
 from proxy.wire.errors import Overloaded, RequestTooLarge

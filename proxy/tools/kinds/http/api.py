@@ -14,6 +14,7 @@ import httpx
 import orjson
 
 from proxy import __version__
+from proxy.config.keys import SHORTEST_SECRET_IN_RESULTS
 from proxy.config.redaction import redactor
 from proxy.http.connect import reason
 from proxy.kit.header_names import SECRET_NAME
@@ -33,8 +34,6 @@ _SUCCESS, _REDIRECTS = range(200, 300), range(300, 400)
 _BUSY = frozenset((429, 502, 503, 504))  # a retry may succeed
 _TEXT_TYPE = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 _PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
-# Shorter values are not keys, and masking them would mutilate words.
-_SHORTEST_SECRET = 4
 _WORD = re.compile(r'[^\s=;,"]{8,}')
 _MASK = "[secret]"
 
@@ -45,7 +44,7 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
     pointer = pointer_in(config.result)
     headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*"})
     headers.update(config.headers)
-    mask = redactor(secrets_in(config, resources.secrets), mask=_MASK, shortest=_SHORTEST_SECRET)
+    mask = redactor(secrets_in(config, resources.secrets), mask=_MASK, shortest=SHORTEST_SECRET_IN_RESULTS)
 
     async def run(arguments: Json) -> str:
         request = replace(template.fill(arguments), headers=headers)
@@ -151,7 +150,7 @@ def secrets_in(config: HttpToolConfig, variables: Iterable[str]) -> set[str]:
     for name, value in config.headers.items():
         if SECRET_NAME.search(name):
             found |= {value, value.partition(" ")[2], *_WORD.findall(value)}  # "Bearer KEY", "session=KEY; theme=dark"
-    return {value for value in found if len(value) >= _SHORTEST_SECRET}
+    return {value for value in found if len(value) >= SHORTEST_SECRET_IN_RESULTS}
 
 
 def _shortened(text: str) -> str:
