@@ -243,6 +243,25 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "upstreams: {u: {base_url: 'http://u', api_key: from_client}}\nclients: [{name: a, key: k}]",
             "upstreams.u.api_key: from_client cannot be combined with clients",
         ),
+        ("tools_check: my_checks", "config.yaml:1: tools_check: must be module:function"),
+        ("tools_check: {}", "tools_check: needs either function or url"),
+        ("tools_check: {function: 'a:b', url: 'http://x'}", "tools_check: needs either function or url"),
+        (
+            "tools: {t: {type: clock, check: {url: 'http://x', timeout: 0}}}",
+            "tools.t.check.timeout: must be more than 0",
+        ),
+        ("tools: {t: {type: clock, check: {function: 'a:b', headers: {a: b}}}}", "tools.t.check.headers: go with url"),
+        ("tools: {t: {type: clock, check: {url: 'http://x', headers: {Host: b}}}}", "check.headers.Host: is set by"),
+        ("tools_check: {url: 'http://x', headers: {a: '${NOPE}'}}", "tools_check.headers.a: NOPE is not set"),
+        ("tools: {t: {type: http, description: d, url: 'http://x', serves: python}}", "tools.t.serves: must be one of"),
+        (
+            "tools: {t: {type: http, description: d, url: 'http://x', serves: code_interpreter}}",
+            "tools.t.serves: code_interpreter needs a tool whose arguments have a text 'code'",
+        ),
+        (
+            "tools:\n  a: {type: python, serves: code_interpreter}\n  b: {type: mcp, url: 'http://x', serves: {code_interpreter: run}}",
+            "config.yaml:3: tools.b.serves: 'a' serves code_interpreter already",
+        ),
     ],
 )
 def test_a_fault_names_file_line_and_path(text, fault):

@@ -37,6 +37,7 @@ def test_every_key_of_the_schema_is_on_the_page():
     assert {kind.__name__ for kind in elsewhere} == {
         "BreakerConfig",
         "BudgetConfig",
+        "CheckConfig",
         "CorsConfig",
         "PriceConfig",
         "Timeouts",

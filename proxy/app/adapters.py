@@ -16,6 +16,7 @@ from proxy.http.transport import Http1Transport, HttpxTransport
 from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
 from proxy.tools.catalog import tools_of
+from proxy.tools.check import check_of
 from proxy.tools.kind import Resources
 from proxy.tools.registry import Registry
 from proxy.tools.state import ToolState
@@ -41,12 +42,17 @@ def registry_of(
 ) -> Registry:
     """The registry of the configuration's tools and of `tools`. Raises `ConfigurationError`, as `create_app` does."""
     try:
+        check = check_of(loaded.config.tools_check, "tools_check", resources.client)
+    except ConfigurationError as exc:
+        raise ConfigurationError([loaded.place_of(fault) for fault in exc.faults]) from exc
+    try:
         return Registry(
             [*tools_of(loaded, resources), *tools],
             clock=resources.clock,
             observe=observe,
             caches=resources.caches,
             states=states,
+            check=check,
         )
     except ValueError as exc:
         raise ConfigurationError([loaded.place_of(f"tools: {exc}")]) from exc

@@ -171,7 +171,7 @@ def _tool_servers_of(process: Process, loaded: Loaded, before: Generation | None
         for name, server in (before.tool_servers if before else {}).items()
         if before and _entry(before.loaded, name) == _entry(loaded, name)
     }
-    made = tool_servers_of(loaded.config, process.clock, process.telemetry.observe, leave_out=kept)
+    made = tool_servers_of(loaded.config, process.resources, process.telemetry.observe, leave_out=kept)
     return {**kept, **{server.name: SharedToolServer(server) for server in made}}
 
 

@@ -37,6 +37,7 @@ PATTERNS: Mapping[Any, str] = {
     c.Sha256: "must be 64 hexadecimal digits, as `toolproxy hash-key` prints them",
     c.Origin: "must be an origin as browsers send it: scheme://host[:port] in lower case and without a path, or *",
     c.FunctionName: "must be module:function, or the name of an entry point",
+    c.FunctionPath: "must be module:function",
     c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
 }
 

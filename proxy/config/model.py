@@ -42,6 +42,8 @@ Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 # An origin as browsers write it: RFC 6454, in lower case, without a path.
 Origin: TypeAlias = Annotated[str, Meta(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+)\Z")]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")]
+FunctionPath: TypeAlias = Annotated[str, Meta(pattern=r"^[\w.]+:[\w.]+\Z")]
+Served: TypeAlias = Literal["code_interpreter"]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=10**9)]
 ToolEvents: TypeAlias = Literal["none", "calls", "results"]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
@@ -193,6 +195,15 @@ class ModelConfig(Value, frozen=True, kw_only=True):
     price: PriceConfig | None = None  # Prices of its tokens, for `usage.cost`. None: not counted.
 
 
+class CheckConfig(Value, frozen=True, kw_only=True):
+    """`check:` of a tool, or `tools_check:`: sees each result before the model does. A text is short for `function`."""
+
+    function: FunctionPath | None = None  # module:function that judges results; set either this or url.
+    url: Url | None = None  # URL of a server that judges results.
+    headers: dict[HeaderName, HeaderValue] = {}  # Headers for the url.
+    timeout: Seconds = 5  # Seconds for one result; a result that has not been judged by then is refused.
+
+
 class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
     """Keys of every entry of `tools:`."""  # each type adds its own, in its module in `tools/kinds/`
 
@@ -210,6 +221,8 @@ class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
     price: Price | None = None
     offer: OfferMode | None = None  # When the tool is offered to the model. None: as `offer.mode` says.
     eager: bool = True  # Calls may start before the turn has ended; false for a tool that changes things.
+    # What judges the tool's results before the model reads them. None: as `tools_check` says.
+    check: FunctionPath | CheckConfig | None = None
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -220,6 +233,11 @@ class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
     def type(self) -> str:
         """The `type:` of the entry."""
         return str(self.__struct_config__.tag)
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The hosted tools in whose place a tool of the entry stands."""
+        return ()
 
     def prefix_of(self, name: str) -> str | None:  # noqa: ARG002 - for the types that need it
         """The prefix of the names of the tools of an entry of that name, if it has several; None: it is one tool."""
@@ -276,6 +294,8 @@ class Config(Value, frozen=True, kw_only=True):
     upstreams: dict[str, UpstreamConfig] = {}  # Servers of models, by names of your choice.
     models: dict[str, ModelConfig] = {}  # Models by the names that clients send; `*` stands for any other name.
     tools: dict[ToolName, ToolConfig] = {}  # Server tools by the names that models call; no other tool is ever run.
+    # What judges the results of all tools without a `check` of their own. None: nothing does.
+    tools_check: FunctionPath | CheckConfig | None = None
     offer: OfferConfig = OfferConfig()  # When tools are offered to the model.
     limits: LimitsConfig = LimitsConfig()  # Limits of one request.
     state: StateConfig = StateConfig()  # What is kept between requests.

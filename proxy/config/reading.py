@@ -387,6 +387,8 @@ def _of_text(text: str, kind: Any) -> Any:
 
 def _is_for(kind: Any, node: yaml.Node) -> bool:
     """Whether a node is a mapping, a list or a single value, as the kind requires."""
+    if isinstance(kind, type) and issubclass(kind, c.Value):
+        return isinstance(node, yaml.MappingNode)
     nodes = {dict: yaml.MappingNode, tuple: yaml.SequenceNode}
     return isinstance(node, nodes.get(typing.get_origin(kind), yaml.ScalarNode))
 

@@ -122,6 +122,8 @@ def faults_in(parts: Parts) -> list[tuple[str, str]]:
         *_state_faults(parts.config),
         *_telemetry_faults(parts.config),
         *_tool_faults(parts),
+        *_served_faults(parts),
+        *_check_faults(parts),
     )
     return [(path, message) for path, message in found if not parts.is_faulty(path)]
 
@@ -235,6 +237,29 @@ def _tool_faults(parts: Parts) -> _Faults:
         where, kind = f"tools.{name}", parts.kinds[tool.type]
         if kind.judges_parts or not parts.is_faulty(where):
             yield from ((f"{where}.{key}" if key else where, fault) for key, fault in kind.faults(tool))
+
+
+def _served_faults(parts: Parts) -> _Faults:
+    """Hosted tools in whose place two tools would stand."""
+    serving: dict[str, str] = {}
+    for name, tool in parts.tools.items():
+        for hosted in tool.served:
+            if serving.setdefault(hosted, name) != name:
+                yield f"tools.{name}.serves", f"{serving[hosted]!r} serves {hosted} already"
+
+
+def _check_faults(parts: Parts) -> _Faults:
+    checks = {f"tools.{name}.check": tool.check for name, tool in parts.tools.items()}
+    for path, check in {**checks, "tools_check": parts.config.tools_check}.items():
+        if not isinstance(check, c.CheckConfig):
+            continue
+        if (check.function is None) == (check.url is None):
+            yield path, "needs either function or url"
+        elif check.url is None and check.headers:
+            yield f"{path}.headers", "go with url"
+        for header in check.headers:
+            if header.lower() in WRITTEN_BY_US:
+                yield f"{path}.headers.{header}", "is set by the proxy"
 
 
 def _alias_faults(parts: Parts) -> _Faults:

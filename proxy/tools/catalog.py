@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from proxy.config.loaded import Loaded
 from proxy.config.model import Config, ToolConfig
 from proxy.loop.results import NotConfigured, ToolOutput
-from proxy.ports import Clock, Observer
+from proxy.ports import Observer
 from proxy.tools import browser
+from proxy.tools.check import Check, check_of
 from proxy.tools.kind import Resources
 from proxy.tools.kinds import kind_of
 from proxy.tools.servers import ToolServer
@@ -35,40 +36,42 @@ def tools_of(loaded: Loaded, resources: Resources) -> Iterator[Tool]:
     faults: list[str] = []
     for name, entry in entries.items():
         make = kind_of(entry).make
-        if make is None:
-            continue
         try:
+            check = check_of(entry.check, f"tools.{name}.check", resources.client)
             secrets = loaded.secrets.get(f"tools.{name}", frozenset())
-            made = make(name, entry, with_fields(resources, secrets=secrets))
+            made = make(name, entry, with_fields(resources, secrets=secrets)) if make else None
         except ConfigurationError as exc:
             faults += map(loaded.place_of, exc.faults)
+            continue
+        if made is None:
             continue
         if name in by_fallback:
             made = replace(made, run=_refusing_run(loaded.disabled[f"tools.{name}"].why), run_filtered=None)
         # The first suitable tool gets the names of gpt-oss's browser, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
-        yield replace(made, **_settings(made, entry, config), aliases=(*entry.aliases, *own))
+        yield replace(made, **_settings(made, entry, check, config), aliases=(*entry.aliases, *own))
     if faults:
         raise ConfigurationError(faults)
 
 
 def tool_servers_of(
-    config: Config, clock: Clock, observe: Observer, *, leave_out: Container[str] = ()
+    config: Config, resources: Resources, observe: Observer, *, leave_out: Container[str] = ()
 ) -> list[ToolServer]:
-    """The servers of the configuration whose tools may change at any time."""
+    """The servers of the configuration whose tools may change at any time. Raises `ConfigurationError`."""
 
-    def configured_by(entry: ToolConfig) -> Callable[[Tool], Tool]:
-        return lambda tool: replace(tool, **_settings(tool, entry, config))
+    def configured_by(name: str, entry: ToolConfig) -> Callable[[Tool], Tool]:
+        check = check_of(entry.check, f"tools.{name}.check", resources.client)
+        return lambda tool: replace(tool, **_settings(tool, entry, check, config))
 
     return [
-        serve(name, entry, configured_by(entry), clock, observe)
+        serve(name, entry, configured_by(name, entry), resources.clock, observe)
         for name, entry in config.tools.items()
         if name not in leave_out and (serve := kind_of(entry).serve)
     ]
 
 
-def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
+def _settings(tool: Tool, entry: ToolConfig, check: Check | None, config: Config) -> dict[str, Any]:
     """The fields of `Tool` that an entry of any type may set, with the tool's own values where it does not."""
     return {
         # With `offer.mode: never`, a request may still name the tools without a mode of their own.
@@ -81,6 +84,7 @@ def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
         "max_concurrent": entry.max_concurrent_calls or tool.max_concurrent,
         "cache_seconds": entry.cache_seconds or tool.cache_seconds,
         "fallback": entry.fallback or tool.fallback,
+        "check": check or tool.check,
         "version": sha256(repr(entry).encode()).hexdigest()[:16],
     }
 

@@ -8,6 +8,7 @@ URLs and days stay, and titles and texts are what the new text says of them.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Iterator
+from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 import httpx
@@ -15,13 +16,15 @@ import msgspec
 import orjson
 from msgspec import Struct
 
+from proxy.config.model import CheckConfig
 from proxy.http.connect import reason
 from proxy.kit.timeouts import within
 from proxy.loop.results import ToolOutput
 from proxy.tools.exchange import Request, send
-from proxy.tools.python.function import Callee
+from proxy.tools.python.function import Callee, imported
 from proxy.tools.threads import ThreadsBusy
 from proxy.wire.chat import Json
+from proxy.wire.errors import ConfigurationError
 from proxy.wire.search import SearchHit
 
 _MOST_BYTES: Final = 32 * 1024 * 1024  # of a server's answer; a tool's text has a fraction of that
@@ -106,6 +109,32 @@ class CheckFailed(Exception):
 
 def _failed(why: str) -> Verdict:
     return Verdict("failed", told=_NOT_CHECKED, why=f"the check {why}")
+
+
+def check_of(given: str | CheckConfig | None, where: str, client: httpx.AsyncClient) -> Check | None:
+    """The check that the configuration has at a place.
+
+    Args:
+        given: the value there.
+        where: the path of the value, for faults.
+        client: sends requests to the servers that judge.
+
+    Raises:
+        ConfigurationError: the function cannot be imported, or is none.
+    """
+    if given is None:
+        return None
+    entry = CheckConfig(function=given) if isinstance(given, str) else given
+    version = sha256(repr(entry).encode()).hexdigest()[:16]
+    if entry.url is not None:
+        return Check(server_judge(entry.url, entry.headers, client), timeout=entry.timeout, version=version)
+    try:
+        function = imported(entry.function or "")
+    except ValueError as exc:
+        raise ConfigurationError([f"{where}: {' '.join(str(exc).split())}"]) from exc
+    if not callable(function):
+        raise ConfigurationError([f"{where}: {entry.function} is no function"])
+    return Check(function_judge(function), timeout=entry.timeout, version=version)
 
 
 def function_judge(function: Callable[..., Any]) -> Judge:

@@ -175,6 +175,15 @@ def schema_fault(parameters: Json) -> str | None:
     return None
 
 
+def serving_fault(parameters: Json) -> str | None:
+    """Why a tool with this schema cannot run code in the place of a hosted tool; None: it can."""
+    properties = parameters.get("properties")
+    code = properties.get("code") if isinstance(properties, dict) else None
+    if isinstance(code, dict) and code.get("type") == "string":
+        return None
+    return "code_interpreter needs a tool whose arguments have a text 'code'"
+
+
 class References:
     """The targets of the references within a schema.
 

@@ -1,15 +1,15 @@
 """`type: python`: a Python function, named by its module or as an installed entry point, as a tool."""
 
-import importlib
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.config.model import FunctionName, Text, ToolConfig
+from proxy.config.model import FunctionName, Served, Text, ToolConfig
 from proxy.tools.kind import Faults, Kind, Resources
-from proxy.tools.schema import schema_fault
+from proxy.tools.python.function import imported
+from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.tool import Tool
 from proxy.wire.errors import ConfigurationError
 
@@ -23,6 +23,12 @@ class PythonToolConfig(ToolConfig, tag="python", frozen=True, kw_only=True):
     function: FunctionName | None = None
     description: Text | None = None  # What the model reads. None: the docstring's first paragraph.
     parameters: dict[str, Any] | None = None  # JSON Schema of the arguments. None: from type hints and docstring.
+    serves: Served | None = None  # Hosted tool in whose place this one stands where a request declares that.
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """See `ToolConfig.served`."""
+        return (self.serves,) if self.serves else ()
 
 
 def python_tool(name: str, entry: PythonToolConfig, _: Resources) -> Tool:
@@ -31,15 +37,19 @@ def python_tool(name: str, entry: PythonToolConfig, _: Resources) -> Tool:
     Raises:
         ConfigurationError: there is no such object, it cannot be imported, or no model could call it.
     """
-    set_by_entry = {"description": entry.description, "parameters": entry.parameters}
+    set_by_entry = {"description": entry.description, "parameters": entry.parameters, "serves": entry.serves}
     fields: dict[str, Any] = {key: value for key, value in set_by_entry.items() if value is not None}
     try:
         found, origin = _find_python(entry.function or name)
         if isinstance(found, Tool):
-            return replace(found, name=name, origin=origin, **fields)
-        return Tool.from_function(found, name=name, origin=origin, **fields)
+            made = replace(found, name=name, origin=origin, **fields)
+        else:
+            made = Tool.from_function(found, name=name, origin=origin, **fields)
     except ValueError as exc:
         raise ConfigurationError([f"tools.{name}.function: {' '.join(str(exc).split())}"]) from exc
+    if made.serves and (fault := serving_fault(made.parameters)):
+        raise ConfigurationError([f"tools.{name}.serves: {fault}"])
+    return made
 
 
 def unused_entry_points(tools: Iterable[tuple[str, ToolConfig]]) -> list[str]:
@@ -51,21 +61,13 @@ def unused_entry_points(tools: Iterable[tuple[str, ToolConfig]]) -> list[str]:
 def _find_python(reference: str) -> tuple[Any, str]:
     """The object that a reference names, `module:attribute` or the name of an entry point, and its origin."""
     if ":" in reference:
-        return _load(EntryPoint(reference, reference, ENTRY_POINTS)), reference
+        return imported(reference), reference
     points = [*entry_points(group=ENTRY_POINTS, name=reference)]
     if not points:
         raise ValueError(f"there is no entry point {reference!r} of {ENTRY_POINTS}; a function is module:function")
     if len(points) > 1:
         raise ValueError(f"there are several: {', '.join(_origin(point) for point in points)}")
-    return _load(points[0]), _origin(points[0])
-
-
-def _load(point: EntryPoint) -> Any:
-    importlib.invalidate_caches()
-    try:
-        return point.load()
-    except (Exception, SystemExit) as exc:  # importing runs the module, which may fail in any way
-        raise ValueError(f"{point.value} cannot be imported: {type(exc).__name__}: {exc}") from exc
+    return imported(points[0].value), _origin(points[0])
 
 
 def _origin(point: EntryPoint) -> str:

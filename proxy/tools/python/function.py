@@ -10,11 +10,13 @@ that hangs is left behind when the call times out, and blocks neither the loop n
 
 import asyncio
 import dataclasses
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import EntryPoint
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -110,6 +112,19 @@ class Callee:
             if task is not None and task.cancelling():
                 raise
             raise RuntimeError("the function was cancelled by itself") from exc
+
+
+def imported(reference: str) -> Any:
+    """The object that `module:attribute` names.
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
+    importlib.invalidate_caches()
+    try:
+        return EntryPoint(reference, reference, "").load()
+    except (Exception, SystemExit) as exc:  # importing runs the module, which may fail in any way
+        raise ValueError(f"{reference} cannot be imported: {type(exc).__name__}: {exc}") from exc
 
 
 def _as_json(result: object) -> str:

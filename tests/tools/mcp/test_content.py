@@ -73,7 +73,7 @@ def test_invisible_characters_are_taken_out_of_descriptions_and_nothing_else_of_
         "title": hidden,
         "properties": {
             "default": {"type": "string", "description": hidden, "default": hidden, "enum": [hidden, "b"]},
-            "list": {"items": [{"description": "x" * 3000}], "const": {"description": hidden}},
+            "list": {"items": [{"description": hidden}], "const": {"description": hidden}},
             "title": {"anyOf": [{"$comment": hidden}, True]},
         },
         "$defs": {"description": {"description": hidden}},
@@ -83,7 +83,7 @@ def test_invisible_characters_are_taken_out_of_descriptions_and_nothing_else_of_
     properties = tool.parameters["properties"]
     assert tool.parameters["title"] == tool.parameters["$defs"]["description"]["description"] == "seen this"
     assert properties["default"] == {**schema["properties"]["default"], "description": "seen this"}
-    assert properties["list"]["items"] == [{"description": "x" * 2048}]
+    assert properties["list"]["items"] == [{"description": "seen this"}]
     assert properties["list"]["const"] == {"description": hidden}
     assert properties["title"] == {"anyOf": [{"$comment": "seen this"}, True]}
 

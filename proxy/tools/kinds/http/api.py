@@ -61,6 +61,7 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
         parameters=parameters_of(config),
         run=run,
         eager=config.method == "GET",
+        serves=config.serves,
         origin=host_of(config),
     )
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from proxy.config.model import HeaderName, HeaderValue, Text, ToolConfig
+from proxy.config.model import HeaderName, HeaderValue, Served, Text, ToolConfig
 from proxy.loop.limits import Bytes
 
 
@@ -18,5 +18,11 @@ class HttpToolConfig(ToolConfig, tag="http", frozen=True, kw_only=True):
     parameters: dict[str, Any] = {}  # JSON Schema of the arguments, of type object.
     result: Any = "text"  # `text`, or {json_pointer: /a/b} for that part of a JSON answer (RFC 6901).
     idempotent: bool = False  # A repeated POST or PATCH does no harm, so `retries` may be set.
+    serves: Served | None = None  # Hosted tool in whose place this one stands where a request declares that.
     # Bytes that are read of an answer; longer text is cut, longer JSON refused.
     max_response_bytes: Bytes = 4 * 1024 * 1024
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """See `ToolConfig.served`."""
+        return (self.serves,) if self.serves else ()

@@ -11,7 +11,7 @@ from proxy.tools import json_pointer
 from proxy.tools.kind import Faults
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
-from proxy.tools.schema import schema_fault
+from proxy.tools.schema import schema_fault, serving_fault
 
 _NOT_IDEMPOTENT = ("POST", "PATCH")
 _WRONG_URL = (
@@ -28,6 +28,8 @@ def faults(config: HttpToolConfig) -> Faults:
     if fault := _WRONG_URL if URL.fullmatch(config.url) is None else address_fault(config.url):
         yield "url", fault
         return
+    if config.serves and (fault := serving_fault(config.parameters)):
+        yield "serves", fault
     yield from _placeholder_faults(config)
     yield from _place_faults(config)
     for name, value in config.headers.items():

@@ -43,7 +43,7 @@ from proxy.tools.kinds.mcp.mending import MOST_TOOLS
 from proxy.tools.kinds.mcp.questions import question_in, question_of_error
 from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
 from proxy.tools.kinds.mcp.transport import DELIVERY, Delivery, SessionTransport
-from proxy.tools.schema import schema_fault
+from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
@@ -109,6 +109,7 @@ class McpServer:
         self.name = name
         self.tried = asyncio.Event()
         self._config = config
+        self._serves = {own: hosted for hosted, own in config.serves.items()}
         self._configured = configured
         self._clock = clock
         self._observe = observe
@@ -252,12 +253,14 @@ class McpServer:
         tools, refused = [], [cut] if cut else []
         for tool in listed[:MOST_TOOLS]:
             try:
-                tools.append(self._tool(tool))
+                tools.append(self._tool(tool, refused))
             except ValueError as exc:
                 refused.append(f"{tool.name}: {exc}")
             else:
                 schema_fault(tools[-1].parameters)  # compiles it, which takes up to 50 ms, before all are published
             await asyncio.sleep(0)
+        unknown = self._serves.keys() - {tool.name for tool in listed}
+        refused += [f"{name}: the server has no such tool, to serve {self._serves[name]}" for name in sorted(unknown)]
         refused += publish(self.name, tools)
         refused += [f"{tool.name}: there are more than {MOST_TOOLS} tools" for tool in listed[MOST_TOOLS:]]
         for why in refused[:_MOST_REASONS]:
@@ -265,15 +268,21 @@ class McpServer:
         if more := refused[_MOST_REASONS:]:
             self._observe("mcp.tool_refused", server=self.name, why=f"and {len(more)} more")
 
-    def _tool(self, listed: ListedTool) -> Tool:
+    def _tool(self, listed: ListedTool, refused: list[str]) -> Tool:
+        """A server's tool as one of ours; why it serves no hosted tool, if it cannot, is added to `refused`."""
+        serves = self._serves.get(listed.name)
+
         async def run(arguments: Json) -> ToolOutput:
-            return await self._call(listed.name, arguments)
+            return await self._call(listed.name, arguments, runs_code=serves is not None)
 
         prefix = self._config.prefix_of(self.name)
         tool = self._configured(tool_of(listed, prefix=prefix, origin=f"mcp server {self.name}", run=run))
-        return tool if is_repeatable(listed) else replace(tool, retries=0)
+        if serves is not None and (fault := serving_fault(tool.parameters)):
+            refused.append(f"{listed.name}: {fault}")
+            serves = None
+        return replace(tool, serves=serves, retries=tool.retries if is_repeatable(listed) else 0)
 
-    async def _call(self, name: str, arguments: Json) -> ToolOutput:
+    async def _call(self, name: str, arguments: Json, *, runs_code: bool = False) -> ToolOutput:
         """Make one call, and once more in a new session if the server has not carried it out.
 
         If it is cancelled, the client notifies the server, and the session stays open.
@@ -281,12 +290,12 @@ class McpServer:
         for _ in range(2):
             client = await self._session()
             try:
-                return await self._answer(client, name, arguments)
+                return await self._answer(client, name, arguments, runs_code=runs_code)
             except _NotCarriedOut:
                 self._forget(client)
         raise ToolUnavailable(_AWAY, blame="nobody")
 
-    async def _answer(self, client: Client, name: str, arguments: Json) -> ToolOutput:
+    async def _answer(self, client: Client, name: str, arguments: Json, *, runs_code: bool) -> ToolOutput:
         """The output of one call in a session. Raises `_NotCarriedOut` or `ToolError`."""
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
         delivery = Delivery()
@@ -309,7 +318,7 @@ class McpServer:
             self._calls.discard(delivery)
             if not self._calls:
                 self._is_idle.set()
-        output = output_of(result)
+        output = output_of(result, runs_code=runs_code)
         if result.is_error:
             raise ToolError(output.text)
         return output

@@ -28,6 +28,7 @@ from proxy.loop.results import ToolOutput
 from proxy.tools.kinds.mcp.mending import MALFORMED
 from proxy.tools.tool import RunTool, Tool
 from proxy.wire.chat import Json
+from proxy.wire.code import CodeResult
 
 # The limit for joining texts; `limits.max_result_bytes` later cuts the result for the model.
 MOST_CHARACTERS = 4 * 1024 * 1024
@@ -60,7 +61,7 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> To
     _check_writable([description, listed.input_schema])
     return Tool(
         name=_NOT_IN_NAMES.sub("_", prefix + listed.name)[:_LONGEST_NAME],
-        description=_shown(description),
+        description=INVISIBLE.sub("", description)[:_LONGEST_DESCRIPTION],
         parameters=_shown_schema(_schema_of_an_object(listed.input_schema)),
         run=run,
         eager=hints.read_only_hint is True,
@@ -74,11 +75,19 @@ def is_repeatable(listed: ListedTool) -> bool:
     return hints.read_only_hint is True or hints.idempotent_hint is True
 
 
-def output_of(result: CallToolResult) -> ToolOutput:
-    """A result as text, with its links as sources that may be cited."""
+def output_of(result: CallToolResult, *, runs_code: bool = False) -> ToolOutput:
+    """A result as text, with its links as sources that may be cited.
+
+    Args:
+        result: the result.
+        runs_code: whether the tool runs code, whose outcome as an object says more than as words.
+    """
     texts = _joined(_text_of(block) for block in result.content)
-    if result.structured_content is not None and not any(_has_words(block) for block in result.content):
-        texts = _joined(iter((_json_of(result.structured_content), texts)))
+    structured = result.structured_content
+    if runs_code and structured is not None and any(name in structured for name in CodeResult.__struct_fields__):
+        texts = _json_of(structured)
+    elif structured is not None and not any(_has_words(block) for block in result.content):
+        texts = _joined(iter((_json_of(structured), texts)))
     links = (block for block in result.content if isinstance(block, ResourceLink))
     sources = {link.uri: link.title or link.name for link in links if link.uri.startswith(("http://", "https://"))}
     return ToolOutput(texts or "(nothing)", sources)
@@ -98,13 +107,8 @@ def _check_writable(definition: Any) -> None:
         raise ValueError(f"it cannot be written as JSON: {exc}") from exc
 
 
-def _shown(description: str) -> str:
-    """A description as a model may read it: people who look at it see all of it."""
-    return INVISIBLE.sub("", description)[:_LONGEST_DESCRIPTION]
-
-
 def _shown_schema(schema: Any) -> Any:
-    """A schema whose descriptions are fit to be read, with everything else as it is."""
+    """A schema whose descriptions hide nothing from people that models read, with everything else as it is."""
     match schema:
         case dict():
             return {key: _shown_keyword(key, value) for key, value in schema.items()}
@@ -118,7 +122,7 @@ def _shown_keyword(key: str, value: Any) -> Any:
     if key in _BY_NAME and isinstance(value, dict):
         return {name: _shown_schema(schema) for name, schema in value.items()}
     if isinstance(value, str):
-        return _shown(value) if key in _DESCRIBING else value
+        return INVISIBLE.sub("", value) if key in _DESCRIBING else value
     return value if key in _VALUES else _shown_schema(value)
 
 

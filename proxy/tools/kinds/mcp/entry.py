@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from proxy.config.model import HeaderName, HeaderValue, Text, ToolConfig, Url
+from proxy.config.model import HeaderName, HeaderValue, Served, Text, ToolConfig, Url
 
 
 class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
@@ -18,6 +18,14 @@ class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
     allow: tuple[Text, ...] = ("*",)  # Glob patterns of the server's tools that are used.
     # Prefix of the names of the server's tools. None: the name of the entry and '_'.
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
+
+    # Hosted tools -> the server's own names of the tools that stand in their places where a request declares them.
+    serves: dict[Served, Text] = {}
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """See `ToolConfig.served`."""
+        return tuple(self.serves)
 
     def prefix_of(self, name: str) -> str:
         """See `ToolConfig.prefix_of`."""
