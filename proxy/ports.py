@@ -1,6 +1,6 @@
 """The interfaces between the API, the loop's driver and the adapters, with one method each where possible."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -110,6 +110,10 @@ class Toolset(Protocol):
 
     def mended(self, text: str) -> Json | None:
         """Arguments that are not JSON, repaired without knowing the tool; None: their meaning is not certain."""
+        ...
+
+    async def find(self, query: str, among: Collection[str]) -> Sequence[str]:
+        """Find tools by what they do; see `many_tools.FindTools`."""
         ...
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolOutput:

@@ -39,11 +39,13 @@ def run_of(
     *,
     tools: Sequence[ToolSpec] = (SEARCH, TIME),
     dialect: ToolDialect | None = None,
+    search_above: int | None = None,
     **limits: Any,
 ) -> Run:
     request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **(request or {})}
     limits = {"guidance": False, **limits}
-    return Run(request, offer=make_offer(request, tools), limits=Limits(**limits), dialect=dialect)
+    offer = make_offer(request, tools, search_above=search_above)
+    return Run(request, offer=offer, limits=Limits(**limits), dialect=dialect)
 
 
 class Playbook:

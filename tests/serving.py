@@ -33,19 +33,19 @@ async def serving(app, *, lifespan="on", port=0) -> AsyncIterator[str]:
     on its way to it.
     """
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_keep_alive=60)
-    async with _serving(config, port=port) as url:
+    async with serving_of(config, port=port) as url:
         yield url
 
 
 @asynccontextmanager
 async def serving_as_shipped(loaded: Loaded, **app) -> AsyncIterator[str]:
     """Serve the proxy on a free port, over the wire protocol that `toolproxy serve` speaks."""
-    async with _serving(uvicorn_config(loaded.config, create_app(loaded, **app))) as url:
+    async with serving_of(uvicorn_config(loaded.config, create_app(loaded, **app))) as url:
         yield url
 
 
 @asynccontextmanager
-async def _serving(config: uvicorn.Config, *, port=0) -> AsyncIterator[str]:
+async def serving_of(config: uvicorn.Config, *, port=0) -> AsyncIterator[str]:
     listener = listen("127.0.0.1", port)
     config.load()
     running = uvicorn.Server(config)

@@ -166,6 +166,14 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "tools: {a: {type: clock, aliases: [b]}, b: {type: clock}}",
             "tools.a.aliases: 'b' is the name of another tool",
         ),
+        (
+            "tools: {find_tools: {type: clock}}",
+            "config.yaml:1: tools.find_tools: is the name of a tool of the proxy's own",
+        ),
+        (
+            "tools: {t: {type: clock, aliases: [call_tool]}}",
+            "tools.t.aliases: 'call_tool' is the name of a tool of the proxy's own",
+        ),
         ("tools: {t: {type: clock, fallback: x}}", "tools.t.fallback: there is no other tool 'x'"),
         ("tools: {t: {type: mcp}}", "config.yaml:1: tools.t: needs either url or command"),
         ("tools: {t: {type: mcp, command: []}}", "config.yaml:1: tools.t: needs either url or command"),

@@ -75,6 +75,7 @@ class AccessPolicy(Struct, frozen=True):
         selection: how the request selects tools, beside those that it declares.
         ignored: the selected names that no tool has, fit for a header.
         offer: the tools of a request that has none of the `OFFER_FIELDS`.
+        search_above: `offer.search_above` of the configuration.
     """
 
     permitted: bool
@@ -83,6 +84,7 @@ class AccessPolicy(Struct, frozen=True):
     selection: ToolSelection
     ignored: tuple[str, ...]
     offer: Offer
+    search_above: int | None = None
 
     def applied_to(self, chat: Json, *, calls_left: int | None) -> tuple[Limits, tuple[ToolSpec, ...]]:
         """The limits and the usable server tools of one request, which may lower limits.
@@ -105,7 +107,7 @@ class AccessPolicy(Struct, frozen=True):
         """The offer of one request, which may declare tools, of which `tools` are those that it may use."""
         if tools is self.tools and OFFER_FIELDS.isdisjoint(chat):
             return self.offer
-        return make_offer(chat, tools, self.selection)
+        return make_offer(chat, tools, self.selection, search_above=self.search_above)
 
 
 class AccessPolicies:
@@ -114,10 +116,12 @@ class AccessPolicies:
     Args:
         limits: those of the configuration.
         toolset: the server tools.
+        search_above: with more tools in play, models find those that are not described; None: all are described.
     """
 
-    def __init__(self, limits: LimitsConfig, toolset: Toolset) -> None:
+    def __init__(self, limits: LimitsConfig, toolset: Toolset, *, search_above: int | None = None) -> None:
         self._limits = limits
+        self._search_above = search_above
         self._toolset = toolset
         self._specs: Mapping[str, ToolSpec] = {}
         self._policies: dict[tuple[object, ...], AccessPolicy] = {}
@@ -142,7 +146,9 @@ class AccessPolicies:
         policy = self._policies.get(key)
         if policy is None:
             selection = ToolSelection(on_request, _names_in(selected), native_search)
-            policy = access_policy(self._limits, caller, model, specs.values(), selection)
+            policy = access_policy(
+                self._limits, caller, model, specs.values(), selection, search_above=self._search_above
+            )
             if selected is None or len(selected) <= _MAX_CACHED_HEADER:
                 self._policies[key] = policy
         if not policy.permitted:
@@ -151,7 +157,13 @@ class AccessPolicies:
 
 
 def access_policy(
-    limits: LimitsConfig, caller: Caller, model: Model, specs: Iterable[ToolSpec], selection: ToolSelection
+    limits: LimitsConfig,
+    caller: Caller,
+    model: Model,
+    specs: Iterable[ToolSpec],
+    selection: ToolSelection,
+    *,
+    search_above: int | None = None,
 ) -> AccessPolicy:
     """The policy for a caller, a model and a selection.
 
@@ -161,6 +173,7 @@ def access_policy(
         model: may have limits and tools of its own.
         specs: all usable server tools.
         selection: the selection of the request.
+        search_above: as for `AccessPolicies`.
     """
     limits = limits.overlaid(model.limits, caller.limits)
     tools = list(specs)
@@ -173,8 +186,8 @@ def access_policy(
         ignored = names_for_header(sorted(unknown))
         tools = tools if EVERY_TOOL in names else [tool for tool in tools if tool.is_among(names)]
     usable = tuple(tools) if limits.allow_tools else ()
-    offer = make_offer({}, usable, selection)
-    return AccessPolicy(caller.may_use(model.name), limits, usable, selection, ignored, offer)
+    offer = make_offer({}, usable, selection, search_above=search_above)
+    return AccessPolicy(caller.may_use(model.name), limits, usable, selection, ignored, offer, search_above)
 
 
 def _names_in(selected: str | None) -> frozenset[str] | None:

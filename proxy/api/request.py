@@ -87,7 +87,9 @@ class RequestResolver:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._marks = ports.config.offer if ports.config.offers_on_request else None  # how requests ask for tools
-        self._policies = AccessPolicies(ports.config.limits, ports.toolset)
+        self._policies = AccessPolicies(
+            ports.config.limits, ports.toolset, search_above=ports.config.offer.search_above
+        )
 
     async def resolve(self, scope: Scope, chat: Json, *, body: bytes | None = None) -> ResolvedRequest:
         """Resolve a chat request. Raises as `access` and `finish` do."""

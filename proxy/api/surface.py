@@ -60,7 +60,7 @@ class Surface:
         self.ports = ports
         self.server = ports.config.server
         self.resolver = RequestResolver(ports)
-        self._driver = Driver(ports.toolset.execute, observe=ports.observe, clock=ports.clock)
+        self._driver = Driver(ports.toolset.execute, ports.toolset.find, observe=ports.observe, clock=ports.clock)
 
     async def send_whole(
         self, request: ResolvedRequest, work: Work[tuple[bytes, Headers]], scope: Scope, receive: Receive, send: Send
@@ -120,7 +120,7 @@ class Surface:
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
         driver = self._driver
         if execute is not None:
-            driver = Driver(execute, observe=self.ports.observe, clock=self.ports.clock)
+            driver = Driver(execute, self.ports.toolset.find, observe=self.ports.observe, clock=self.ports.clock)
         upstream, owner = request.model.upstream, request.caller.scope
         context = CallContext(owner, request.filters, limits.tool_timeout, limits.max_tool_timeout)
         tallies, works = [], []

@@ -250,6 +250,8 @@ class OfferConfig(Value, frozen=True, kw_only=True):
     mode: OfferMode = "always"  # When tools without an `offer` of their own are offered.
     prefix: Text | None = None  # on_request: beginning of the last user message that requests tools; it is removed.
     model_suffix: Text | None = None  # on_request: end of the model's name that requests tools; it is removed.
+    # Server tools in play that are all described to a model; it searches for those beyond. None: all are described.
+    search_above: Count | None = 40
     # Progress events for requests without the header x-tool-events: none, calls, or calls with the pages found.
     tool_events: ToolEvents = "none"
 

@@ -13,7 +13,9 @@ from proxy.config import model as c
 from proxy.config.keys import FROM_CLIENT, is_placeholder
 from proxy.config.model import appended_path_fault
 from proxy.kit.header_names import WRITTEN_BY_US
+from proxy.loop.many_tools import NAMES
 
+_OF_OUR_OWN = "is the name of a tool of the proxy's own (see offer.search_above)"
 _Faults: TypeAlias = Iterator[tuple[str, str]]
 """The path of each fault, and its message."""
 
@@ -264,8 +266,12 @@ def _check_faults(parts: Parts) -> _Faults:
 
 def _alias_faults(parts: Parts) -> _Faults:
     owners = {name: name for name in parts.names_in("tools")}
+    for name in sorted(NAMES.intersection(owners)):
+        yield f"tools.{name}", _OF_OUR_OWN
     for name, tool in parts.tools.items():
         for alias in tool.aliases:
+            if alias in NAMES:
+                yield f"tools.{name}.aliases", f"{alias!r} {_OF_OUR_OWN}"
             owner = owners.setdefault(alias, name)
             if owner != name:
                 of_whom = "is the name of another tool" if owner == alias else f"is an alias of {owner!r} too"

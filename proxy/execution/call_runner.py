@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Sequence
 
 from proxy.kit.timeouts import Deadline, elapsed, within
-from proxy.loop import results
+from proxy.loop import many_tools, results
 from proxy.loop.call_context import CallContext
 from proxy.loop.decisions import TurnDecisions
+from proxy.loop.many_tools import FIND_TOOLS, FindTools
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
@@ -31,6 +32,7 @@ class CallRunner:
         self,
         run: Run,
         execute: ExecuteTool,
+        find: FindTools,
         context: CallContext,
         deadline: Deadline,
         *,
@@ -43,6 +45,7 @@ class CallRunner:
         self.were_shown = False
         self._run = run
         self._execute = execute
+        self._find = find
         self._context = context
         self._deadline = deadline
         self._audience = audience
@@ -76,7 +79,7 @@ class CallRunner:
             return
         if self._audience is not None:
             await self._announce(resolved, self._audience)
-        if start and self._run.may_start(call):
+        if start and self._run.may_start(resolved):
             self._started[resolved] = self._begin(resolved)
 
     def has_ended(self, call: ToolCall) -> bool:
@@ -163,6 +166,8 @@ class CallRunner:
 
     async def _result(self, call: ToolCall) -> ToolResult:
         """The result of one call, or its failure as a result, with events for the observers."""
+        if call.name == FIND_TOOLS:
+            return await self._found(call)
         clock, observe = self._clock, self._observe
         where = {"turn": self._turn, "tool": call.name, "call_id": call.id}
         began = clock.monotonic()
@@ -194,6 +199,25 @@ class CallRunner:
         end = {"seconds": elapsed(began, clock.monotonic()), "characters": len(output.text), **output.log_fields}
         observe("tool.completed", **where, **end, content={"result": output.text})
         return self._counted(results.success(call.name, output, max_bytes=self._most_bytes))
+
+    async def _found(self, call: ToolCall) -> ToolResult:
+        """The result of a search for tools, which is no tool call for the observers either."""
+        try:
+            query, tools = self._run.sought(call)
+        except InvalidArguments as exc:
+            self._observe("tools.searched", turn=self._turn, tool=FIND_TOOLS, outcome=exc.outcome)
+            return results.failure(str(exc), outcome=exc.outcome)
+        names = many_tools.ranked(query, await self._find(query, tools), tools)
+        outcome = "found" if names else "none"
+        self._observe(
+            "tools.searched",
+            turn=self._turn,
+            tool=FIND_TOOLS,
+            outcome=outcome,
+            found=", ".join(names),
+            content={"query": query},
+        )
+        return self._counted(ToolResult(many_tools.found(query, names, tools, most_bytes=self._most_bytes)))
 
     @property
     def _most_bytes(self) -> int:

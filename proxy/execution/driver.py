@@ -11,6 +11,7 @@ from proxy.execution.call_runner import CallRunner
 from proxy.kit.timeouts import Deadline, elapsed
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_context import CallContext
+from proxy.loop.many_tools import FindTools
 from proxy.loop.run import Run
 from proxy.loop.shown import CallsAnswered, EnoughShown
 from proxy.ports import Audience, Clock, ExecuteTool, Observer, Upstream
@@ -21,8 +22,9 @@ from proxy.wire.errors import ContextFull, ProxyError, fault_of
 class Driver:
     """Drives any number of runs, whose tool calls are run by the same function."""
 
-    def __init__(self, execute: ExecuteTool, *, observe: Observer, clock: Clock) -> None:
+    def __init__(self, execute: ExecuteTool, find: FindTools, *, observe: Observer, clock: Clock) -> None:
         self._execute = execute
+        self._find = find
         self._observe = observe
         self._clock = clock
 
@@ -47,7 +49,14 @@ class Driver:
         """
         deadline = Deadline(self._clock.monotonic, self._clock.monotonic() + run.limits.deadline)
         runner = CallRunner(
-            run, self._execute, context, deadline, audience=audience, observe=self._observe, clock=self._clock
+            run,
+            self._execute,
+            self._find,
+            context,
+            deadline,
+            audience=audience,
+            observe=self._observe,
+            clock=self._clock,
         )
         try:
             action: Action = run.start_turn()

@@ -64,14 +64,14 @@ class AnsweredCall(Struct, frozen=True):
     Attributes:
         call: the resolved call (`CallHistory.resolve`) if it was run; else the call as the model wrote it.
         tool: the tool's own name; empty: there is no such tool.
-        was_run: whether the call was run.
+        counts: how many calls it counts as: a search one for each query; 0: it was not run, or was one of `find_tools`.
         result: the answer to the call.
         content: the text that the model reads as the answer, notes on the budget included.
     """
 
     call: ToolCall
     tool: str
-    was_run: bool
+    counts: int
     result: ToolResult
     content: str
 

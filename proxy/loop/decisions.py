@@ -6,6 +6,7 @@ kinds of calls do not reach it, because `Run.receive_turn` handles them itself: 
 and the calls of a forced turn without calls of the client's.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -14,8 +15,10 @@ from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop
 from proxy.loop.limits import Limits
-from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
-from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure, quoting
+from proxy.loop.many_tools import CALL_TOOL, FIND_TOOLS, MOST_SEARCHES, called_by, no_such_tool, with_schema
+from proxy.loop.prompts import BUDGET_USED, REPEATED
+from proxy.loop.queries import may_have_several, searches_in, with_left_out
+from proxy.loop.results import BEYOND_LIMIT, InvalidArguments, ToolError, ToolResult, failure, quoting
 from proxy.loop.tally import Tally
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn, is_object
 
@@ -60,6 +63,9 @@ class CallDecision(Struct, frozen=True):
         to_run: the resolved call that is to be run; None: the call is not run.
         result: the answer to a call that is not run; None: this call is run, or an equal one of the turn, whose result
             answers both.
+        tool: the tool of the call; None: there is no such tool.
+        counts: how many calls this one counts as if it is run: a search one for each query, `find_tools` none.
+        left_out: the queries of a search that are not in `to_run`, because they are too many.
     """
 
     call: ToolCall
@@ -67,6 +73,9 @@ class CallDecision(Struct, frozen=True):
     stop: Stop | None
     to_run: ToolCall | None = None
     result: ToolResult | None = None
+    tool: ToolSpec | None = None
+    counts: int = 1
+    left_out: tuple[str, ...] = ()
 
 
 class CallHistory(Struct):
@@ -81,6 +90,8 @@ class CallHistory(Struct):
         results: fingerprint -> result of the calls that succeeded; a call that failed may be made again.
         repeated: the fingerprints of calls that were made again and were answered from `results`.
         read: reads the arguments of calls for the history.
+        searchable: of many tools, those that the model can find, by their own names.
+        searches: how often it has searched for tools.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -91,16 +102,21 @@ class CallHistory(Struct):
     results: dict[tuple[str, str], ToolResult] = {}
     repeated: set[tuple[str, str]] = set()
     read: ReadArguments = as_object
+    searchable: Mapping[str, ToolSpec] = {}
+    searches: int = 0
 
-    def resolve(self, call: ToolCall) -> ToolCall:
-        """The call with its tool's own name and arguments. Raises `ToolError`."""
+    def resolve(self, call: ToolCall) -> tuple[ToolSpec, ToolCall]:
+        """The tool of a call, and the call with the tool's own name and arguments. Raises `ToolError`."""
         tool = self.tools.get(call.name)
-        if tool is None:
-            raise ToolError(NO_SUCH_TOOL.format(name=call.name))
+        if tool is not None and tool.name == CALL_TOOL:
+            call = called_by(self._read(call.name, call.arguments), call)
+            tool = self.tools.get(call.name)
+        if tool is None or tool.name == CALL_TOOL:
+            raise ToolError(no_such_tool(call.name, self.searchable))
         if call.name == tool.name:
-            return call
+            return tool, call
         resolved = replace(call, name=tool.name)
-        return resolved if self.dialect is None else self.dialect.translate(resolved, call.name)
+        return tool, resolved if self.dialect is None else self.dialect.translate(resolved, call.name)
 
     def begin(self, decisions: Iterable[CallDecision]) -> tuple[ToolCall, ...]:
         """Record the decisions about the calls of a turn, and return the calls that are to be run."""
@@ -108,7 +124,10 @@ class CallHistory(Struct):
         for decision in decisions:
             if decision.to_run is not None:
                 runnable.append(decision.to_run)
-                self.tally.count_call(self.tools[decision.call.name])
+                if decision.tool is not None and decision.counts:
+                    self.tally.count_call(decision.tool, decision.counts)
+                else:
+                    self.searches += 1
             elif decision.key in self.results:
                 self.repeated.add(decision.key)
         return tuple(runnable)
@@ -124,14 +143,26 @@ class CallHistory(Struct):
                 self.tally.add_cost(result)
                 if self.dialect is not None:
                     result = self.dialect.annotate(decision.to_run, decision.call.name, result)
+                if decision.left_out:
+                    result = with_left_out(result, decision.left_out)
+                if self.searchable:
+                    result = self._of_many_tools(decision, result)
                 new[decision.key] = result
                 self.sources.update(result.sources)
-                if result.failed:
+                if not decision.counts:
+                    pass  # a search for tools, which may be repeated
+                elif result.failed:
                     self.tally.failed_tool_calls += 1
                 else:
                     self.results[decision.key] = result
             answers.append(self._quoting(decision.call, decision.result or new[decision.key]))
         return answers
+
+    def _of_many_tools(self, decision: CallDecision, result: ToolResult) -> ToolResult:
+        """A result; if the arguments did not fit, with the schema of the tool, which the model may not have seen."""
+        if decision.tool is None or result.outcome != InvalidArguments.outcome:
+            return result
+        return with_schema(result, decision.tool, most_bytes=self.limits.max_result_bytes)
 
     def refuse(self, calls: Iterable[ToolCall], why: str) -> list[ToolResult]:
         """The answers to calls that are not run."""
@@ -173,7 +204,9 @@ class CallHistory(Struct):
         """Count calls that were started early and then refused, each with its result if it has one."""
         own = {tool.name: tool for tool in self.tools.values()}  # a client's tool may have taken a tool's own name
         for call, result in calls:
-            self.tally.count_call(own[call.name], dropped=True)
+            tool = own[call.name]
+            counts = searches_in(call, self.read, sys.maxsize)[1] if may_have_several(tool, call) else 1
+            self.tally.count_call(tool, counts, dropped=True)
             if result is not None:
                 self.tally.add_cost(result)
 
@@ -184,8 +217,8 @@ class CallHistory(Struct):
         return [
             AnsweredCall(
                 decision.to_run or decision.call,
-                tool.name if (tool := self.tools.get(decision.call.name)) else "",
-                decision.to_run is not None,
+                decision.tool.name if decision.tool else "",
+                0 if decision.to_run is None else decision.counts,
                 answer,
                 content,
             )
@@ -210,28 +243,44 @@ class TurnDecisions:
 
     def decide(self, call: ToolCall) -> CallDecision:
         """Decide about the next call, as the model wrote it."""
-        history, to_run, result = self._history, None, None
         try:
-            resolved = history.resolve(call)
+            tool, resolved = self._history.resolve(call)
         except ToolError as exc:
-            key, result = call.fingerprint, failure(str(exc), outcome=exc.outcome)
+            result = failure(str(exc), outcome=exc.outcome)
+            decision = CallDecision(call, call.fingerprint, self._stop, result=result)
         else:
-            key, tool = resolved.fingerprint, history.tools[call.name]
-            in_turn = self._in_turn.get(tool.name, 0)
-            is_spent = self._stop or self._total >= history.limits.max_tool_calls
-            if key in self._first:
-                result = self._first[key].result
-            elif key in history.repeated:
-                self._stop, result = self._stop or Stop.REPEATED_CALL, failure(REPEATED, outcome=BEYOND_LIMIT)
-            elif known := history.results.get(key):
-                result = replace(known, content=f"{REPEATED}\n\n{known.content}")
-            elif is_spent and not (self._has_ended and self._has_ended(resolved)):
-                self._stop = self._stop or history.limits.calls_stop
-                result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
-            elif tool.max_calls is not None and history.tally.calls_of(tool.name) + in_turn >= tool.max_calls:
-                result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
-            else:
-                to_run, self._total, self._in_turn[tool.name] = resolved, self._total + 1, in_turn + 1
-        decision = CallDecision(call, key, self._stop, to_run, result)
-        self._first.setdefault(key, decision)
+            decision = self._decide(call, tool, resolved)
+        self._first.setdefault(decision.key, decision)
         return decision
+
+    def _decide(self, call: ToolCall, tool: ToolSpec, resolved: ToolCall) -> CallDecision:
+        key, history, result = resolved.fingerprint, self._history, None
+        in_turn = self._in_turn.get(tool.name, 0)
+        left = history.limits.max_tool_calls - self._total
+        left_of_tool = left if tool.max_calls is None else tool.max_calls - history.tally.calls_of(tool.name) - in_turn
+        is_spent = self._stop or left <= 0
+        if key in self._first:
+            result = self._first[key].result
+        elif tool.name == FIND_TOOLS:
+            if not is_spent and history.searches + in_turn < MOST_SEARCHES:
+                self._in_turn[tool.name] = in_turn + 1
+                return CallDecision(call, key, self._stop, resolved, tool=tool, counts=0)
+            result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
+        elif key in history.repeated:
+            self._stop, result = self._stop or Stop.REPEATED_CALL, failure(REPEATED, outcome=BEYOND_LIMIT)
+        elif known := history.results.get(key):
+            result = replace(known, content=f"{REPEATED}\n\n{known.content}")
+        elif is_spent and not (self._has_ended and self._has_ended(resolved)):
+            self._stop = self._stop or history.limits.calls_stop
+            result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
+        elif left_of_tool <= 0 and tool.max_calls is not None:
+            result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
+        else:
+            counts: int = 1
+            left_out: tuple[str, ...] = ()
+            if may_have_several(tool, resolved):
+                resolved, counts, left_out = searches_in(resolved, history.read, max(1, min(left, left_of_tool)))
+            self._total += counts
+            self._in_turn[tool.name] = in_turn + counts
+            return CallDecision(call, key, self._stop, resolved, tool=tool, counts=counts, left_out=left_out)
+        return CallDecision(call, key, self._stop, result=result, tool=tool)

@@ -11,6 +11,8 @@ client leaves the choice to the model, each by its own mode:
 
 A hosted search declares the server's `web_search`: `{"type": "web_search"}` and its variants, `web_search_options`, or
 OpenRouter's `plugins: [{"id": "web"}]`. A server tool that `tool_choice` names is offered in any mode.
+
+Of many tools, the model is shown some, and finds the others (`many_tools`).
 """
 
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
@@ -18,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from proxy.loop import many_tools
 from proxy.wire.chat import Json, ToolSpec, choice_of, drop_tools, name_of
 
 SEARCH = "web_search"
@@ -48,6 +51,10 @@ class ToolSelection(Struct, frozen=True):
             return tool.offer != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
         return tool.offer == "always" or (tool.offer == "on_request" and self.on_request)
 
+    def names_tool(self, tool: ToolSpec) -> bool:
+        """Whether the header names the tool itself, and not only its group."""
+        return self.names is not None and any(name in self.names for name in tool.names)
+
 
 NO_SELECTION = ToolSelection()
 
@@ -66,6 +73,7 @@ class Offer(Struct, frozen=True):
         tool_choice: the choice for the first turn; None: the request has none.
         schemas: every name that may be called, of a server tool or of a client's function -> its JSON Schema.
         dropped: the fields of the request that are not for the upstream.
+        searchable: of many tools, the tools in play by their own names, which the model can find; else empty.
     """
 
     tools: tuple[Json, ...] = ()
@@ -75,6 +83,7 @@ class Offer(Struct, frozen=True):
     tool_choice: Any = None
     schemas: Mapping[str, Json] = {}
     dropped: frozenset[str] = frozenset()
+    searchable: Mapping[str, ToolSpec] = {}
 
     @property
     def in_play(self) -> bool:
@@ -87,13 +96,20 @@ class Offer(Struct, frozen=True):
         return tuple(tool for tool in self.tools if name_of(tool) not in self.server_tools)
 
 
-def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolSelection = NO_SELECTION) -> Offer:
+def make_offer(
+    request: Json,
+    server_tools: Sequence[ToolSpec],
+    selection: ToolSelection = NO_SELECTION,
+    *,
+    search_above: int | None = None,
+) -> Offer:
     """Decide which server tools are in play for a request.
 
     Args:
         request: the client's body; its `OFFER_FIELDS` are read.
         server_tools: the tools that this client may use with this model.
         selection: the tools that the request asks for otherwise.
+        search_above: with more tools in play, the model finds those that are not described; None: all are described.
     """
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
@@ -116,22 +132,36 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolS
         choice = choice_of(chosen[0].name)
     if search is not None and wants_search:
         chosen.append(search)
+    demanded = len(chosen)
     if choice in (None, "auto") or selection.names is not None:
         chosen += [tool for tool in server_tools if selection.wants(tool) and allowed is None]
     known = {tool.name for tool in offered.values()} | names
     added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
-    offered |= {tool.name: tool for tool in added}
+    shown = added
+    in_play = {tool.name: tool for tool in (*offered.values(), *added)}
+    client_tools = frozenset(names - offered.keys())
     # A model may call a tool by an alias that it was trained on, so the aliases of tools in play can be called as well.
-    usable, client_tools = {tool.name for tool in offered.values()}, frozenset(names - offered.keys())
-    callable_tools = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
+    callable_tools = {name: tool for name, tool in by_name.items() if tool.name in in_play and name not in client_tools}
+    searchable: Mapping[str, ToolSpec] = {}
+    if search_above is not None and len(in_play) > search_above and many_tools.NAMES.isdisjoint(names):
+        first = [tool.name for tool in server_tools if tool.group is None and tool.name in in_play][:search_above]
+        described = {*first, *(tool.name for tool in chosen[:demanded])}
+        described.update(tool.name for tool in added if selection.names_tool(tool))
+        if hidden := [tool for tool in added if tool.name not in described]:
+            finding = many_tools.finding_tools(hidden)
+            shown = [*(tool for tool in added if tool.name in described), *finding]
+            callable_tools |= {tool.name: tool for tool in finding}
+            searchable = in_play
+    offered |= {tool.name: tool for tool in shown}
     return Offer(
-        tools=(*own, *(tool.definition() for tool in added)),
+        tools=(*own, *(tool.definition() for tool in shown)),
         server_tools=callable_tools,
         offered=tuple(offered),
         client_tools=client_tools,
         tool_choice=choice,
         schemas=_schemas(own, callable_tools, client_tools),
         dropped=_SEARCH_FIELDS if search is not None else frozenset(),
+        searchable=searchable,
     )
 
 

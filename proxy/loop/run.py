@@ -43,6 +43,7 @@ from proxy.loop.decisions import (
 )
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
+from proxy.loop.many_tools import query_of
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
 from proxy.loop.prompts import (
     ANSWER_NOW,
@@ -58,7 +59,7 @@ from proxy.turn.asked_json import asked_json, demands_json
 from proxy.turn.citations import without_marks
 from proxy.turn.request import Buffering, TurnView
 from proxy.turn.texts import DETAILS, count_indices, separator_after
-from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, Turn
+from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, ToolSpec, Turn
 from proxy.wire.errors import ContextFull
 from proxy.wire.usage import add_usage
 
@@ -107,7 +108,15 @@ class Run:
         if limits.guidance:
             guidance = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1)
             self._transcript.given = with_system_text(messages, guidance)
-        self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources, read=read_arguments)
+        self._calls = CallHistory(
+            offer.server_tools,
+            limits,
+            dialect,
+            self.tally,
+            self.sources,
+            read=read_arguments,
+            searchable=offer.searchable,
+        )
         self._cite = dialect.cite if dialect else None  # without a dialect, marks have no meaning
         self._turn: Turn  # the latest turn with calls
         self._decisions: list[CallDecision] = []  # about that turn's server calls
@@ -266,9 +275,14 @@ class Run:
             return None
         return resolved
 
-    def may_start(self, call: ToolCall) -> bool:
-        """Whether a call that would be run may start before its turn is complete."""
-        return self._offer.server_tools[call.name].eager
+    def may_start(self, resolved: ToolCall) -> bool:
+        """Whether a resolved call that would be run may start before its turn is complete."""
+        tool = self._offer.server_tools.get(resolved.name)  # None: the client has a tool of that name
+        return tool is not None and tool.eager
+
+    def sought(self, call: ToolCall) -> tuple[str, Mapping[str, ToolSpec]]:
+        """The query of a call of `find_tools`, and the tools that it may find. Raises `InvalidArguments`."""
+        return query_of(self._calls.read(call)), self._offer.searchable
 
     def _decide_calls(self, turn: Turn, has_ended: HasEnded | None) -> Action:
         """Run the turn's server calls that may run; if there are none, continue as after results."""

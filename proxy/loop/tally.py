@@ -63,13 +63,19 @@ class Tally(Struct):
             return None
         return round((self.tool_cost or 0) + (models or 0), 9)
 
-    def count_call(self, tool: ToolSpec, *, dropped: bool = False) -> None:
-        """Count a call of a tool; `dropped`: it was started early for a turn that came to nothing."""
+    def count_call(self, tool: ToolSpec, times: int = 1, *, dropped: bool = False) -> None:
+        """Count a call of a tool.
+
+        Args:
+            tool: the tool.
+            times: how often the call counts, which is once for each query of a search.
+            dropped: whether it was started early for a turn that came to nothing.
+        """
         if dropped:
-            self.dropped[tool.name] = self.dropped.get(tool.name, 0) + 1
-        self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + 1
-        self.total_tool_calls += 1
-        self.web_searches += tool.searches
+            self.dropped[tool.name] = self.dropped.get(tool.name, 0) + times
+        self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + times
+        self.total_tool_calls += times
+        self.web_searches += times * tool.searches
 
     def add_cost(self, result: ToolResult) -> None:
         """Add the cost of a call, if it has one."""

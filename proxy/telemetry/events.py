@@ -104,6 +104,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "tool.failed": Event(_WARNING, "A tool call failed; the model is given the reason."),
     "tool.crashed": Event(_ERROR, "A bug in a tool, with its traceback; the model is given an error message."),
     "tool.abandoned": Event(_INFO, "A tool call was cancelled because its result is no longer needed."),
+    "tools.searched": Event(
+        _DEBUG, "A model searched for tools (`find_tools`). `outcome`: `found`, `none` or `invalid_arguments`."
+    ),
     "tool.checked": Event(
         _INFO,
         "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed` (`why` has the "

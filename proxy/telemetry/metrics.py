@@ -105,6 +105,7 @@ class Metrics:
             "tool.crashed": lambda fields: self._tool_ended({**fields, "outcome": "crashed"}),
             "tool.abandoned": lambda fields: self._tool_ended({**fields, "outcome": "abandoned"}),
             "tool.cache_hit": lambda fields: series.tool_cache_hits(fields["tool"]).inc(),
+            "tools.searched": lambda fields: series.tool_searches(fields["outcome"]).inc(),
             "tool.checked": lambda fields: series.tool_checks(fields["tool"], fields["outcome"]).inc(),
             "tool.retried": lambda fields: series.tool_retries(fields["tool"]).inc(),
             "tool.breaker_opened": self._tool_breaker_opened,

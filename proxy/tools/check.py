@@ -184,14 +184,14 @@ def replaced(output: ToolOutput, text: str) -> ToolOutput:
     said = {url: (title, about) for url, title, about in _said_of(urls, text)}
     sources = {url: said[url][0] if url in said else "" for url in output.sources}
     hits = tuple([_said_hit(hit, *said.get(hit.url, ("", ""))) for hit in output.hits])
-    return ToolOutput(text, sources, hits, cost=output.cost, note=output.note)
+    return ToolOutput(text, sources, hits, cost=output.cost, note=output.note, is_partial=output.is_partial)
 
 
 def _said_hit(hit: SearchHit, title: str, about: str) -> SearchHit:
     line, _, rest = about.partition("\n")
     # The line with the site and the day belongs to neither the title nor the text.
     about = rest if line and line == hit.where else about
-    return SearchHit(hit.url, title, about.strip(), published=hit.published, updated=hit.updated)
+    return SearchHit(hit.url, title, about.strip(), published=hit.published, updated=hit.updated, query=hit.query)
 
 
 def _said_of(urls: Collection[str], text: str) -> Iterator[tuple[str, str, str]]:

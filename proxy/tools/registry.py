@@ -6,8 +6,9 @@ retried; at last the fallback is called.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
 
@@ -15,9 +16,11 @@ import orjson
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.timeouts import elapsed, within
 from proxy.loop.call_context import CallContext
+from proxy.loop.many_tools import MOST_FOUND, NAMES
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import NO_SUCH_TOOL
 from proxy.loop.results import (
@@ -35,6 +38,7 @@ from proxy.ports import Caches, Clock, Observer, Results
 from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check, replaced
+from proxy.tools.finder import ToolIndex, size_of
 from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
 from proxy.tools.schema import schema_fault, schema_of
@@ -89,6 +93,8 @@ class Registry:
         self._entries: dict[str, _Entry] = {}
         self._groups: dict[str, list[str]] = {}
         self._reading = asyncio.Lock()
+        self._indexing = asyncio.Lock()
+        self._index: tuple[Mapping[str, ToolSpec], ToolIndex] | None = None
         for tool in tools:
             self._add(tool)
 
@@ -136,6 +142,8 @@ class Registry:
     def _add(self, tool: Tool, group: str | None = None) -> None:
         if taken := self.names.intersection(tool.names):
             raise ValueError(f"there are two tools named {min(taken)!r}")
+        if reserved := NAMES.intersection(tool.names):
+            raise ValueError(f"{min(reserved)!r} is a name of the proxy's own")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         state = self._states.pop(tool.name, None) or ToolState(tool, self._caches)
@@ -174,6 +182,16 @@ class Registry:
     def mended(self, text: str) -> Json | None:
         """See `ports.Toolset.mended`."""
         return mended(text)
+
+    async def find(self, query: str, among: Collection[str]) -> Sequence[str]:
+        """See `ports.Toolset.find`. The index is made when tools have changed since the last search."""
+        async with self._indexing:
+            specs = self.specs
+            if self._index is None or self._index[0] is not specs:
+                make = partial(ToolIndex, specs.values())
+                self._index = specs, await beside(size_of(specs.values()), make)
+            index = self._index[1]
+        return index.best(query, among, most=MOST_FOUND)
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolOutput:
         """Run one call; see `ports.Toolset.execute`.
@@ -328,7 +346,7 @@ async def _call_once(tool: Tool, arguments: Json, filters: SearchFilters) -> Too
         output = ToolOutput(output)
     elif not isinstance(output, ToolOutput):
         raise ToolError("The tool returned something that is not text.")
-    return output if tool.price is None else replace(output, cost=tool.price)
+    return output if tool.price is None else replace(output, cost=tool.price * output.searches)
 
 
 class _Entry:

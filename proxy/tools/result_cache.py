@@ -35,7 +35,7 @@ class ResultCache:
             done = self._running[key] = asyncio.Event()
             try:
                 output = await run()
-                if _size(output) <= self._outputs.maxsize:
+                if _size(output) <= self._outputs.maxsize and not output.is_partial:
                     self._outputs[key] = output
                 break
             finally:

@@ -6,9 +6,9 @@ sent to providers that support them, and are applied to the hits in any case.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -29,6 +29,7 @@ COUNTRY = re.compile(r"[A-Za-z]{2}")
 """A country as models and clients write it; in `SearchFilters` it is in lower case."""
 
 MOST_DOMAINS = 100  # in one list of a filter, as OpenAI permits
+MOST_QUERIES = 5  # in the list of one call
 MOST_RESULTS = 10  # of one search; more of them cost two credits at Serper, and a model reads no more
 
 
@@ -45,6 +46,7 @@ class SearchHit(Struct, frozen=True):
         score: the provider's own measure of relevance.
         is_page: whether `text` is the whole text of the page.
         address: the URL as the provider gave it, if `url` is another URL of the same page.
+        query: the query that found the page, of a call with several.
     """
 
     url: str
@@ -56,6 +58,7 @@ class SearchHit(Struct, frozen=True):
     score: float | None = None
     is_page: bool = False
     address: str | None = None
+    query: str | None = None
 
     @property
     def where(self) -> str:
@@ -109,6 +112,28 @@ class SearchFilters(Struct, frozen=True):
 
 
 NO_FILTERS = SearchFilters()
+
+
+def queries_of(arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The queries of a call, each once, and those that are too many; none if one of them is not a text.
+
+    They are the one in `query` and at most `MOST_QUERIES` in `queries`; some models write the list in `query`.
+    """
+    single, listed = arguments.get("query"), arguments.get("queries")
+    if isinstance(single, list) and listed is None:
+        single, listed = None, single
+    wanted = [*([] if single is None else [single]), *(listed if isinstance(listed, list) else [listed or ""])]
+    if not all(isinstance(text, str) for text in wanted):
+        return [], []
+    texts = list(dict.fromkeys(text for text in wanted if text.strip()))
+    most = MOST_QUERIES + (single is not None and single not in (listed or ()))
+    return texts[:most], texts[most:]
+
+
+def with_queries(arguments: Mapping[str, Any], queries: Sequence[str]) -> dict[str, Any]:
+    """The arguments with these queries, of which there is at least one."""
+    others = {name: value for name, value in arguments.items() if name not in ("query", "queries")}
+    return {"query": queries[0], **({"queries": list(queries[1:])} if len(queries) > 1 else {}), **others}
 
 
 def domain_rule(text: str) -> str | None:

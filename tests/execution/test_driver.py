@@ -87,9 +87,14 @@ class Client:
         return True
 
 
+async def no_tools(query, among):
+    return []
+
+
 async def drive(upstream, work, *, clock=None, heard=None, audience=None, **limits):
     toolset = Toolset(work)
-    driver = Driver(toolset.execute, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
+    observe = heard if heard is not None else Heard()
+    driver = Driver(toolset.execute, no_tools, observe=observe, clock=clock or FakeClock())
     run = run_of(tools=[TOOL], **limits)
     answer = await driver.drive(run, upstream=upstream, context=CallContext(), audience=audience)
     return answer, toolset
@@ -301,7 +306,7 @@ async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
         async def hear(self, event):
             return False
 
-    driver = Driver(Toolset(found).execute, observe=Heard(), clock=FakeClock())
+    driver = Driver(Toolset(found).execute, no_tools, observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", buffered=({"held": 1},)))
     await driver.drive(
         run_of(tools=[TOOL], max_turns=2), upstream=upstream, context=CallContext(), audience=Remembering()

@@ -785,9 +785,9 @@ def test_the_answered_calls_of_a_turn_are_given_once_with_what_the_model_reads()
     play = Playbook(run) << asks() >> calls(first_call, second_call) << runs("web_search") >> results("found")
     play << asks()
     first, second = run.take_answered()
-    assert (first.tool, first.was_run, first.result.failed) == ("web_search", True, False)
+    assert (first.tool, first.counts, first.result.failed) == ("web_search", 1, False)
     assert "found" in first.content
-    assert (second.was_run, second.result.failed) == (False, True)
+    assert (second.counts, second.result.failed) == (False, True)
     assert run.take_answered() == []
 
 

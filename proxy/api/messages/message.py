@@ -261,7 +261,7 @@ class MessageBuilder(Fold[ShownCall]):
             return error_block(kind, call_id) if is_error or code is None else code_block(call_id, code)
         if is_error:
             return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
-        self._uses[kind] += answered.was_run
+        self._uses[kind] += answered.counts
         if kind == FETCH:
             return fetch_block(call_id, answered, self._options.now())
         pages = pages_of(answered)

@@ -280,16 +280,16 @@ class SearchCall(Item):
     """A call of the server's search, which the client has declared.
 
     Attributes:
-        query: the query; empty: the model's arguments have none.
+        queries: the queries; empty: the model's arguments have none.
         sources: the pages found; None: the client does not want them.
     """
 
-    query: str
+    queries: Sequence[str]
     sources: Sequence[str] | None = None
 
     def as_json(self) -> Json:
         """The item in its present state."""
-        action: Json = {"type": "search", "query": self.query, "queries": [self.query] if self.query else []}
+        action: Json = {"type": "search", "query": next(iter(self.queries), ""), "queries": self.queries}
         if self.sources is not None:
             action["sources"] = [{"type": "url", "url": url} for url in self.sources]
         return {"id": self.id, "type": "web_search_call", "status": self.status, "action": action}

@@ -19,6 +19,7 @@ from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, RunEvent
 from proxy.turn.citations import Citation
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
+from proxy.wire.search import queries_of
 
 ItemT = TypeVar("ItemT", bound=Item)
 _PREFIXES: Mapping[Kind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}  # of the ids of calls
@@ -166,7 +167,8 @@ class OutputBuilder(Fold[ServerCall]):
             arguments = self._options.arguments_of(call) or {}
             # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
-            return self._new(SearchCall, "ws", query)
+            queries, _ = queries_of({**arguments, "query": query})
+            return self._new(SearchCall, "ws", queries)
         if call.name == self._options.tools.code_tool:
             code = (self._options.arguments_of(call) or {}).get("code")
             return self._new(CodeCall, "ci", code if isinstance(code, str) else "")

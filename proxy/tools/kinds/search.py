@@ -44,7 +44,8 @@ def search_tool(name: str, entry: SearchConfig, resources: Resources) -> Tool:
     """The tool of an entry."""
     most = entry.max_characters_per_result or _MOST_CHARACTERS[entry.content]
     block = tuple(filter(None, map(domain_rule, entry.block_domains)))
-    return search_tool_of(name, provider_of(entry), resources, most_characters=most, block=block)
+    settings: dict[str, Any] = {"most_characters": most, "block": block, "most_at_once": entry.max_concurrent_calls}
+    return search_tool_of(name, provider_of(entry), resources, **settings)
 
 
 def provider_of(entry: SearchConfig) -> Provider:

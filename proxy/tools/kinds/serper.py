@@ -90,7 +90,8 @@ class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
 
 def serper_tool(name: str, entry: SerperConfig, resources: Resources) -> Tool:
     """The tool of an entry; only a search of the web is also gpt-oss's `browser.search`."""
-    tool = search_tool_of(name, provider_of(entry), resources, description=DESCRIPTIONS[entry.endpoint])
+    description, at_once = DESCRIPTIONS[entry.endpoint], entry.max_concurrent_calls
+    tool = search_tool_of(name, provider_of(entry), resources, description=description, most_at_once=at_once)
     return tool if entry.endpoint == "search" else replace(tool, aliases=())
 
 

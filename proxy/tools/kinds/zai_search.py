@@ -88,7 +88,8 @@ class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
 
 def zai_search_tool(name: str, entry: ZaiSearchConfig, resources: Resources) -> Tool:
     """The tool of an entry, with the same arguments as every search."""
-    return search_tool_of(name, provider_of(entry), resources, description=DESCRIPTION)
+    at_once = entry.max_concurrent_calls
+    return search_tool_of(name, provider_of(entry), resources, description=DESCRIPTION, most_at_once=at_once)
 
 
 def provider_of(entry: ZaiSearchConfig) -> Provider:

@@ -7,7 +7,16 @@ from msgspec import Struct
 
 from proxy.tools.permitted import DOMAIN_LISTS
 from proxy.wire.chat import Json
-from proxy.wire.search import COUNTRY, MOST_RESULTS, NO_FILTERS, RECENCIES, SearchFilters
+from proxy.wire.search import (
+    COUNTRY,
+    MOST_QUERIES,
+    MOST_RESULTS,
+    NO_FILTERS,
+    RECENCIES,
+    SearchFilters,
+    queries_of,
+    with_queries,
+)
 
 # The number of results if neither the model nor the request names one.
 RESULTS_BY_SIZE = {None: 5, "low": 3, "medium": 5, "high": 10}
@@ -16,6 +25,12 @@ PARAMETERS: Json = {
     "type": "object",
     "properties": {
         "query": {"type": "string", "minLength": 1, "description": "what to search for"},
+        "queries": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "maxItems": MOST_QUERIES,
+            "description": "further queries, which are searched at the same time",
+        },
         "num_results": {
             "type": "integer",
             "minimum": 1,
@@ -55,7 +70,7 @@ class SearchQuery(Struct, frozen=True):
     """A search as requested.
 
     Attributes:
-        text: the text to search for.
+        text: the text to search for, one of several if the call has more queries.
         count: the number of results.
         recency: only pages of the past hour, day, week, month or year; None: pages of any age.
         country: two lower-case letters.
@@ -77,12 +92,14 @@ def repair(arguments: Json) -> Json:
     for name, synonyms in _NAMES.items():
         for synonym in synonyms:
             if (value := arguments.get(synonym)) is not None:
-                repaired[name] = value
+                repaired[name] = value if synonym == "query" else _single(value)
                 break
-    if "query" not in repaired and (text_name := _name_of_query(repaired)) is not None:
-        repaired["query"] = repaired.pop(text_name)
-    if "query" in repaired:
-        repaired["query"] = _single(repaired["query"])
+    if "queries" in arguments or isinstance(arguments.get("query"), list):  # as `loop.queries` counts them
+        queries, beyond = queries_of(repaired)
+        if queries and not beyond:
+            repaired = with_queries(repaired, queries)
+    elif "query" not in repaired and (text_name := _name_of_query(repaired)) is not None:
+        repaired["query"] = _single(repaired.pop(text_name))
     if "num_results" in repaired:
         repaired["num_results"] = _count(repaired["num_results"])
     if isinstance(asked := repaired.get("recency"), str):
@@ -92,6 +109,11 @@ def repair(arguments: Json) -> Json:
         else:
             repaired["recency"] = recency
     return repaired
+
+
+def several_of(arguments: Json, filters: SearchFilters) -> list[SearchQuery]:
+    """The queries for arguments that fit the schema and have several."""
+    return [query_of({**arguments, "query": text}, filters) for text in queries_of(arguments)[0]]
 
 
 def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuery:

@@ -1,8 +1,12 @@
 """A web search by a described provider, for every type of search.
 
 arguments, filters -> SearchQuery -> Provider.request -> HTTP -> Provider.read -> hits -> text and sources
+
+A call may have several queries, which are looked up at the same time.
 """
 
+import asyncio
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 
@@ -12,10 +16,10 @@ from proxy.loop.results import ToolOutput
 from proxy.tools import browser
 from proxy.tools.kind import Resources
 from proxy.tools.search.exchange import ask, refusal
-from proxy.tools.search.hits import output_of
-from proxy.tools.search.provider import Provider
-from proxy.tools.search.query import PARAMETERS, query_of, repair
+from proxy.tools.search.provider import Found, Provider
+from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair, several_of
 from proxy.tools.search.refusals import Refused
+from proxy.tools.search.several import output_of_found, search_all
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
@@ -39,6 +43,7 @@ def search_tool_of(
     description: str = DESCRIPTION,
     most_characters: int = MOST_CHARACTERS,
     block: tuple[str, ...] = (),
+    most_at_once: int | None = None,
 ) -> Tool:
     """A tool that searches with a provider; it is also gpt-oss's `browser.search`.
 
@@ -49,21 +54,29 @@ def search_tool_of(
         description: the description for the model.
         most_characters: the limit for the text of a hit.
         block: domains, or paths below a domain, whose pages are never returned.
+        most_at_once: how many queries of all calls are looked up at the same time; None: any number.
     """
+    slots = asyncio.Semaphore(most_at_once) if most_at_once else nullcontext()
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
-    async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
-        query = query_of(arguments, replace(filters, block=tuple(dict.fromkeys((*filters.block, *block)))))
+    async def look_up(query: SearchQuery) -> Found:
+        """What the provider finds for a query. Raises `ToolError`."""
         today = datetime.fromtimestamp(resources.clock.time(), UTC).date()
-        answer = await ask(resources.client, provider.request(query, today))
+        async with slots:
+            answer = await ask(resources.client, provider.request(query, today))
         read = partial(provider.read, query, answer.status, answer.headers, answer.body, today)
         found = read() if len(answer.body) < _LARGE else await threads.run(read)
         if isinstance(found, Refused):
             raise refusal(found)
         await resources.pages.keep(found.hits)
-        direct = {"answer": found.answer, "answer_url": found.answer_url}
-        output = output_of(query.text, found.hits, **direct, most_characters=most_characters)
-        return replace(output, note=found.note) if found.note else output
+        return found
+
+    async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
+        filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
+        if "queries" in arguments:
+            return await search_all(several_of(arguments, filters), look_up, most_characters=most_characters)
+        query = query_of(arguments, filters)
+        return output_of_found(query.text, await look_up(query), most_characters=most_characters)
 
     return Tool(
         name=name,

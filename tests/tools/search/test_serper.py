@@ -97,7 +97,7 @@ def test_a_language_is_a_code_of_two_letters(language, sent):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"queries": ["q", "r"]},
+        {"queries": ["q", 7]},
         {"search_term": "q", "reason": "r"},
         {"input": {"query": "q"}},
         {"keywords": ["q"], "text": "r"},

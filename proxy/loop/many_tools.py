@@ -1,0 +1,207 @@
+"""Many tools: a request describes the first of them, and the model finds and calls the others with two more.
+
+    find_tools(query)            up to five tools that fit, each with its description and its JSON Schema
+    call_tool(name, arguments)   the call of one of them, in every respect as if it were made by that name
+
+So it is with more than `offer.search_above` server tools in play (`offer.make_offer`). The `tools` of the request stay
+the same whatever is found, so that the prompt cache of the upstream holds. What can be found, named as near and called
+is the set that would otherwise have been described, and nothing else.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+import orjson
+from msgspec import Raw
+from msgspec.structs import replace
+
+from proxy.loop.prompts import (
+    CALL_TOOL_ARGUMENTS,
+    CALL_TOOL_NAME,
+    CALL_TOOL_TEXT,
+    CALL_TOOL_USAGE,
+    FIND_TOOLS_QUERY,
+    FIND_TOOLS_TEXT,
+    FIND_TOOLS_USAGE,
+    FOUND,
+    NEAREST,
+    NO_ROOM,
+    NO_SUCH_TOOL,
+    NO_TOOL_FITS,
+    SCHEMA_TOO_LONG,
+)
+from proxy.loop.results import InvalidArguments, ToolResult
+from proxy.wire.chat import ToolCall, ToolSpec
+
+FIND_TOOLS: Final = "find_tools"
+CALL_TOOL: Final = "call_tool"
+NAMES: Final = frozenset({FIND_TOOLS, CALL_TOOL})
+"""The names that no tool of the configuration may have."""
+
+MOST_SEARCHES: Final = 8
+"""The searches for tools in one run. They count as no tool calls, but a model that only searches has to end."""
+
+MOST_FOUND: Final = 5
+"""The tools in one result. Anthropic's and FastMCP's searches return as many."""
+
+FindTools: TypeAlias = Callable[[str, Collection[str]], Awaitable[Sequence[str]]]
+"""Finds tools by what they do: for a query, at most `MOST_FOUND` of the given names, the best first."""
+
+_MOST_NEAREST = 5
+_LONGEST_NAME = 64  # characters of a name that no tool has; longer ones are not looked at
+_LONGEST_QUERY = 1000  # characters
+# Characters of the list of tools in the description of `find_tools`, and of its lines: some 500 tokens.
+_LONGEST_LIST, _LONGEST_LINE, _SHORTEST_LINE = 2000, 200, 60
+_SEPARATORS = re.compile(r"[\s,;:\"'`()\[\]]+")
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+
+
+def finding_tools(hidden: Iterable[ToolSpec]) -> tuple[ToolSpec, ToolSpec]:
+    """`find_tools`, whose description lists the tools that are not described, and `call_tool`."""
+    text = FIND_TOOLS_TEXT.format(groups="\n".join(_lines(hidden)))
+    query = {"type": "string", "description": FIND_TOOLS_QUERY}
+    name = {"type": "string", "description": CALL_TOOL_NAME}
+    arguments = {"type": "object", "description": CALL_TOOL_ARGUMENTS}
+    return (
+        ToolSpec(
+            FIND_TOOLS,
+            text,
+            {"type": "object", "properties": {"query": query}, "required": ["query"]},
+            eager=False,
+        ),
+        ToolSpec(
+            CALL_TOOL,
+            CALL_TOOL_TEXT,
+            {
+                "type": "object",
+                "properties": {"name": name, "arguments": arguments},
+                "required": ["name", "arguments"],
+            },
+        ),
+    )
+
+
+def _lines(tools: Iterable[ToolSpec]) -> list[str]:
+    """A line for each server, and one for the tools of no server, with some of the names, always in the same order."""
+    groups: dict[str, list[str]] = {}
+    for tool in tools:
+        groups.setdefault(tool.group or "", []).append(tool.name)
+    most = max(_SHORTEST_LINE, min(_LONGEST_LINE, _LONGEST_LIST // max(1, len(groups))))
+    return [f"- {group or 'others'}: {_shortened(sorted(groups[group]), most)}" for group in sorted(groups)]
+
+
+def _shortened(names: Sequence[str], most: int) -> str:
+    """The first of the names, in about `most` characters, and how many others there are."""
+    shown = [names[0]]
+    room = most - len(names[0])
+    for name in names[1:]:
+        room -= len(name) + 2
+        if room < 0:
+            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+        shown.append(name)
+    return ", ".join(shown)
+
+
+def called_by(written: str | None, call: ToolCall) -> ToolCall:
+    """The call that a call of `call_tool` stands for, which may have the name of no tool.
+
+    Args:
+        written: the arguments of the call as a JSON object; None: they stand for none.
+        call: the call of `call_tool`.
+
+    Raises:
+        InvalidArguments: it names no tool.
+    """
+    try:
+        fields = _FIELDS.decode(written or "{}")
+        name = msgspec.json.decode(fields.pop("name", Raw(b"null")), type=str)
+        given = bytes(fields.pop("arguments")) if "arguments" in fields else _as_object(fields)
+        # Some models write the arguments as a string, as they do in a call itself.
+        arguments = msgspec.json.decode(given, type=str) if given.startswith(b'"') else given.decode()
+    except (msgspec.DecodeError, UnicodeEncodeError) as exc:  # the second for half a character
+        raise InvalidArguments(CALL_TOOL_USAGE) from exc
+    return replace(call, name=name.strip(), arguments=arguments.strip())
+
+
+def _as_object(fields: Mapping[str, Raw]) -> bytes:
+    """The fields beside the name, which some models write there instead of in `arguments`."""
+    return b"{%b}" % b",".join(orjson.dumps(name) + b":" + bytes(value) for name, value in fields.items())
+
+
+def query_of(written: str | None) -> str:
+    """The query of a call of `find_tools` with these arguments, an object or None. Raises `InvalidArguments`."""
+    try:
+        query = msgspec.json.decode(_FIELDS.decode(written or "{}").get("query", Raw(b"null")), type=str)
+    except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+        raise InvalidArguments(FIND_TOOLS_USAGE) from exc
+    if not query.strip():
+        raise InvalidArguments(FIND_TOOLS_USAGE)
+    return query.strip()[:_LONGEST_QUERY]
+
+
+def ranked(query: str, fitting: Sequence[str], tools: Collection[str]) -> list[str]:
+    """The names in a result: the exact ones in the query, and then those that fit, the best first."""
+    exact = [name for name in _SEPARATORS.split(query) if name in tools]
+    return list(dict.fromkeys([*exact, *fitting]))[:MOST_FOUND]
+
+
+def found(query: str, names: Sequence[str], tools: Mapping[str, ToolSpec], *, most_bytes: int) -> str:
+    """The result of `find_tools`.
+
+    Args:
+        query: the query.
+        names: the names of the tools that fit, the best first.
+        tools: the tools that can be found.
+        most_bytes: how long the result may be. Schemas are not cut: a tool that has no room is named only.
+    """
+    if not names:
+        return NO_TOOL_FITS.format(names=", ".join(nearest(query, tools)))
+    blocks, without_room = [FOUND], list[str]()
+    room = most_bytes - len(FOUND)
+    for name in names:
+        tool = tools[name]
+        block = f"{name}\n{tool.description}\nArguments: {orjson.dumps(tool.parameters).decode()}"
+        size = len(block.encode("utf-8", "replace")) + 2
+        if size <= room:
+            blocks.append(block)
+            room -= size
+        elif len(names) == 1:
+            blocks.append(f"{name}\n{tool.description}\nArguments: {SCHEMA_TOO_LONG}")
+        else:
+            without_room.append(name)
+    if without_room:
+        blocks.append(NO_ROOM.format(names=", ".join(without_room)))
+    return "\n\n".join(blocks)
+
+
+def no_such_tool(name: str, tools: Collection[str]) -> str:
+    """The answer to a call of a tool that does not exist, with the nearest names of those that do."""
+    said = NO_SUCH_TOOL.format(name=name)
+    return f"{said} {NEAREST.format(names=', '.join(nearest(name, tools)))}" if tools else said
+
+
+def nearest(text: str, names: Iterable[str]) -> list[str]:
+    """The names that have the most in common with a text, by their groups of three letters; the best first."""
+    wanted = _trigrams(text)
+    ranked = sorted((-_likeness(wanted, _trigrams(name)), name) for name in names)
+    return [name for _, name in ranked[:_MOST_NEAREST]]
+
+
+def _likeness(wanted: frozenset[str], given: frozenset[str]) -> float:
+    """Dice's coefficient of two sets."""
+    return 2 * len(wanted & given) / (len(wanted) + len(given) or 1)
+
+
+def _trigrams(text: str) -> frozenset[str]:
+    padded = f"  {text[:_LONGEST_NAME].lower()} "
+    return frozenset(padded[at : at + 3] for at in range(len(padded) - 2))
+
+
+def with_schema(result: ToolResult, tool: ToolSpec, *, most_bytes: int) -> ToolResult:
+    """The answer to a call whose arguments do not fit, with the schema of the tool if there is room for it."""
+    schema = orjson.dumps(tool.parameters)
+    if len(schema) > most_bytes:
+        return result
+    return replace(result, content=f'{result.content[:-1]},"parameters":{schema.decode()}}}')

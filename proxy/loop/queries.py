@@ -1,0 +1,48 @@
+"""Several queries in one call of a search: they are run at once, and each counts as a call of the tool.
+
+With two calls left, `{"queries": ["a", "b", "c"]}` becomes `{"query": "a", "queries": ["b"]}`, and the result says that
+"c" was left out.
+"""
+
+from collections.abc import Callable, Sequence
+
+import orjson
+from msgspec.structs import replace
+
+from proxy.loop.prompts import QUERIES_LEFT_OUT
+from proxy.loop.results import ToolResult, with_note
+from proxy.wire.chat import ToolCall, ToolSpec
+from proxy.wire.search import MOST_QUERIES, queries_of, with_queries
+
+_LONGEST_QUOTED = 100  # characters of a query in a note
+
+
+def may_have_several(tool: ToolSpec, call: ToolCall) -> bool:
+    """Whether a call may have several queries; quick, because hardly any has."""
+    return tool.searches and "[" in call.arguments
+
+
+def searches_in(
+    call: ToolCall, read: Callable[[ToolCall], str | None], most: int
+) -> tuple[ToolCall, int, tuple[str, ...]]:
+    """A call of a search within a limit: the call with at most `most` queries, their number, and the other queries.
+
+    Args:
+        call: the call, with its tool's own name.
+        read: returns its arguments as a JSON object; None: they stand for none.
+        most: at least 1.
+    """
+    arguments = orjson.loads(read(call) or "{}")
+    queries, beyond = queries_of(arguments)
+    if not queries:
+        return call, 1, ()
+    kept, left_out = queries[:most], (*queries[most:], *beyond)
+    if left_out:
+        call = replace(call, arguments=orjson.dumps(with_queries(arguments, kept)).decode())
+    return call, len(kept), left_out
+
+
+def with_left_out(result: ToolResult, queries: Sequence[str]) -> ToolResult:
+    """A result with a note about the queries that were not run."""
+    named = ", ".join(f'"{query[:_LONGEST_QUOTED]}"' for query in queries)
+    return replace(result, content=with_note(result, QUERIES_LEFT_OUT.format(queries=named, most=MOST_QUERIES)))

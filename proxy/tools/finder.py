@@ -1,0 +1,65 @@
+"""Finds tools by what they do: an index of their names, descriptions, servers and parameters."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from proxy.tools.bm25 import Index, terms
+from proxy.wire.chat import Json, ToolSpec
+
+# A word of the name says more about what a tool does than one of its description.
+_WEIGHT_OF_NAME = 3
+# Characters of a tool's description that are read, and of the texts of its parameters: a schema of 64 KiB takes 50 ms.
+_LONGEST_TEXT = 2048
+_MOST_PARAMETERS = 100
+
+
+class ToolIndex:
+    """The tools of a registry, which do not change.
+
+    Args:
+        tools: the tools.
+    """
+
+    def __init__(self, tools: Iterable[ToolSpec]) -> None:
+        self._tools = [*tools]
+        self._index = Index(map(_terms_of, self._tools))
+
+    def best(self, query: str, among: Collection[str], *, most: int) -> list[str]:
+        """The names of at most `most` tools, of those with the names in `among`, that fit a query; the best first."""
+        scores = self._index.scores(terms(query))
+        fitting = [
+            (-score, place)
+            for place, (score, tool) in enumerate(zip(scores, self._tools, strict=True))
+            if score > 0 and tool.name in among
+        ]
+        return [self._tools[place].name for _, place in sorted(fitting)[:most]]
+
+
+def size_of(tools: Iterable[ToolSpec]) -> int:
+    """About how many characters of the tools are read for an index."""
+    return sum(min(len(tool.description), _LONGEST_TEXT) + _LONGEST_TEXT for tool in tools)
+
+
+def _terms_of(tool: ToolSpec) -> Sequence[str]:
+    parameters = " ".join(islice(_texts_in(tool.parameters), _MOST_PARAMETERS))
+    rest = " ".join((tool.description[:_LONGEST_TEXT], tool.group or "", *tool.aliases, parameters[:_LONGEST_TEXT]))
+    return terms(tool.name) * _WEIGHT_OF_NAME + terms(rest)
+
+
+def _texts_in(schema: Json) -> Iterator[str]:
+    """The names and descriptions of the properties in a schema, also of objects in objects and lists, breadth first."""
+    level: list[Any] = [schema]
+    while level:
+        below: list[Any] = []
+        for part in level:
+            if not isinstance(part, dict):
+                continue
+            properties = part.get("properties")
+            for name, detail in properties.items() if isinstance(properties, dict) else ():
+                yield str(name)
+                if isinstance(detail, dict) and isinstance(text := detail.get("description"), str):
+                    yield text[:_LONGEST_TEXT]
+                below.append(detail)
+            below.append(part.get("items"))
+        level = below

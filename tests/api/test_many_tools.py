@@ -1,0 +1,191 @@
+"""260 tools over every surface: ten are described, and the model finds and calls the others."""
+
+from contextlib import asynccontextmanager
+
+import anthropic
+import orjson
+import pytest
+from httpx import AsyncClient
+
+from proxy.app import create_app
+from proxy.app.configuration import parse
+from proxy.server.process import uvicorn_config
+from proxy.wire.tokens import count_tokens
+from tests.fakes import streamed, whole
+from tests.serving import CONFIG, serving, serving_of
+from tests.tools.many import tools
+
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Open an issue about the login page."}]}
+FIND = ("1", "find_tools", {"query": "open an issue"})
+CALL = ("2", "call_tool", {"name": "forge_create_issue", "arguments": {"owner": "acme"}})
+OFFER = "offer: {{search_above: {above}}}\n"
+
+
+@asynccontextmanager
+async def proxy_with_260(upstream, *, above=10, more=""):
+    """The proxy in front of the fake upstream, with 260 tools beside its `web_search`."""
+    found = tools()
+    async with serving(upstream, lifespan="off") as upstream_url:
+        text = CONFIG.format(upstream=upstream_url, more=more) + OFFER.format(above=above)
+        loaded = parse(text, {})
+        app = create_app(loaded, tools=found.pop("http"))
+        for server, of_server in found.items():
+            app.current.registry.put_group(server, of_server)
+        async with serving_of(uvicorn_config(loaded.config, app)) as url:
+            yield url
+
+
+def told(upstream, number=-1):
+    """What the model was told by the results of tools, by the id of the call."""
+    return {m["tool_call_id"]: m["content"] for m in upstream.requests[number]["messages"] if m["role"] == "tool"}
+
+
+async def test_the_described_tokens_fall_by_nine_tenths_and_the_cached_prefix_of_a_turn_is_all_of_the_one_before(
+    upstream, sdk
+):
+    async with proxy_with_260(upstream, above="null") as url, sdk(url) as client:
+        upstream.replies = [whole("Done")]
+        await client.chat.completions.create(**ASKED)
+        everything = upstream.requests[0]
+    upstream.restart(
+        [
+            whole(calls=[FIND]),
+            whole(calls=[CALL]),
+            whole(calls=[("3", "office_list_tasks", {"list_id": "7"})]),
+            whole("Done"),
+        ]
+    )
+    async with proxy_with_260(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASKED)
+    first, *later = upstream.requests
+    assert [len(everything["tools"]), len(first["tools"])] == [261, 12]
+    before, now = (count_tokens({"messages": [], "tools": one["tools"]}) for one in (everything, first))
+    assert now < before / 10
+    for turn, following in zip(upstream.requests, later, strict=False):
+        assert following["tools"] == turn["tools"]
+        assert following["messages"][: len(turn["messages"])] == turn["messages"]
+    names = [tool["function"]["name"] for tool in first["tools"]]
+    assert names[0] == "web_search"
+    assert names[-2:] == ["find_tools", "call_tool"]
+    results = told(upstream)
+    schema = next(t["function"] for t in everything["tools"] if t["function"]["name"] == "forge_create_issue")
+    written = f"{schema['description']}\nArguments: {orjson.dumps(schema['parameters']).decode()}"
+    assert f"\nforge_create_issue\n{written}" in results["1"]
+    assert 'forge_create_issue ran with {"owner":"acme"}' in results["2"]
+    assert 'office_list_tasks ran with {"list_id":"7"}' in results["3"]
+    use = answer.usage.server_tool_use
+    assert use == {
+        "forge_create_issue": 1,
+        "office_list_tasks": 1,
+        "turns": 4,
+        "tool_calls": 2,
+        "web_search_requests": 0,
+    }
+
+
+async def test_a_search_for_tools_is_seen_in_progress_events_and_debug_only(upstream, sdk):
+    events = {"x-tool-events": "true"}
+    async with proxy_with_260(upstream) as url, sdk(url) as client, AsyncClient(base_url=url) as http:
+        for replies in (
+            [whole(calls=[FIND]), whole(calls=[CALL]), whole("Done")],
+            [streamed(calls=[FIND]), streamed(calls=[CALL]), streamed("Done")],
+        ):
+            upstream.restart(replies)
+            plain = await client.chat.completions.with_raw_response.create(**ASKED)
+            assert plain.headers["x-tool-calls"] == "1"
+            assert b"find_tools" not in plain.content
+            upstream.restart(replies)
+            seen = (await client.chat.completions.create(**ASKED, extra_headers=events)).tool_events
+            named = [(one["type"], one["tool"]) for one in seen if "tool" in one]
+            assert named == [
+                ("tool.started", "find_tools"),
+                ("tool.completed", "find_tools"),
+                ("tool.started", "forge_create_issue"),
+                ("tool.completed", "forge_create_issue"),
+            ]
+            assert seen[4 if seen[3]["type"] == "turn.started" else 3]
+        metrics = (await http.get("/metrics")).text
+        assert 'toolproxy_tool_searches_total{outcome="found"} 4.0' in metrics
+        assert 'tool="forge_create_issue"' in metrics
+        assert 'tool="find_tools"' not in metrics
+        assert 'tool="call_tool"' not in metrics
+        record = await http.get(
+            f"/debug/requests/{plain.headers['x-request-id']}", headers={"accept": "application/json"}
+        )
+        assert "find_tools" in record.text
+        assert "forge_create_issue" in record.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses_and_messages_show_a_search_for_tools_to_those_who_ask(upstream, sdk, stream):
+    script = [streamed(calls=[FIND]), streamed(calls=[CALL]), streamed("Done")]
+    events = {"x-tool-events": "true"}
+    async with (
+        proxy_with_260(upstream) as url,
+        sdk(url) as openai,
+        anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as claude,
+    ):
+        for headers, shown in (({}, 0), (events, 2)):
+            upstream.restart(script)
+            given = {"model": "m", "input": "Open an issue.", "extra_headers": headers}
+            if stream:
+                async with openai.responses.stream(**given) as events_of_it:
+                    response = await events_of_it.get_final_response()
+            else:
+                response = await openai.responses.create(**given)
+            calls = [item for item in response.output if item.type == "mcp_call"]
+            assert [item.name for item in calls] == ["find_tools", "forge_create_issue"][:shown]
+            assert response.output_text == "Done"
+            upstream.restart(script)
+            asked = {**ASKED, "max_tokens": 100, "extra_headers": headers}
+            if stream:
+                async with claude.messages.stream(**asked) as events_of_it:
+                    message = await events_of_it.get_final_message()
+            else:
+                message = await claude.messages.create(**asked)
+            uses = [block.name for block in message.content if block.type == "mcp_tool_use"]
+            assert uses == ["find_tools", "forge_create_issue"][:shown]
+            assert message.content[-1].text == "Done"
+
+
+async def test_a_wrong_name_is_told_the_nearest_and_wrong_arguments_the_schema(upstream, sdk):
+    wrong = [
+        ("1", "call_tool", {"name": "forge_creat_issue", "arguments": {}}),
+        ("2", "call_tool", {"name": "forge_create_issue", "arguments": {"owner": 7}}),
+        ("3", "find_tools", {"query": "qqqq"}),
+        ("4", "find_tools", {}),
+        ("5", "forge_create_issue", {"owner": ["x"]}),
+    ]
+    upstream.replies = [whole(calls=wrong), whole("Done")]
+    async with proxy_with_260(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASKED)
+    results = told(upstream)
+    assert "The nearest names: forge_create_issue, " in results["1"]
+    for one in "25":
+        assert (
+            '"parameters":{"type":"object","properties":{"owner":{"type":"string","description":"owner of the'
+            in results[one]
+        )
+    assert results["3"].startswith("No tool fits. Search with other words")
+    assert '{\\"query\\": words' in results["4"]
+    assert answer.usage.server_tool_use["tool_calls"] == 2
+
+
+async def test_call_tool_leaked_into_the_text_is_read_as_a_call(upstream, sdk):
+    leak = '<tool_call>call_tool<arg_key>name</arg_key><arg_value>forge_create_issue</arg_value><arg_key>arguments</arg_key><arg_value>{"owner":"acme"}</arg_value></tool_call>'
+    upstream.replies = [whole(leak), whole("Done")]
+    async with proxy_with_260(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASKED)
+    assert answer.choices[0].message.content == "Done"
+    assert answer.usage.server_tool_use["forge_create_issue"] == 1
+
+
+async def test_limits_of_a_tool_hold_for_calls_by_call_tool(upstream, sdk):
+    searches = [(str(n), "call_tool", {"name": "web_search", "arguments": {"query": f"q{n}"}}) for n in range(3)]
+    upstream.replies = [whole(calls=searches), whole("Done")]
+    limited = "limits: {max_tool_calls: 2}\n"
+    async with proxy_with_260(upstream, more=limited) as url, sdk(url) as client:
+        answer = await client.chat.completions.with_raw_response.create(**ASKED)
+    assert answer.headers["x-tool-stop"] == "max_tool_calls"
+    assert orjson.loads(answer.content)["usage"]["server_tool_use"]["web_search_requests"] == 2
+    assert [search["q"] for search in upstream.searches] == ["q0", "q1"]
