@@ -1,5 +1,7 @@
 # Everything needs only python3 (3.11 or later) and make; each target installs what it uses into .venv.
-PYTHON ?= python3
+# The newest Python that starts: a version manager's shim may be on the PATH without running.
+PYTHON ?= $(firstword $(foreach p,python3.14 python3.13 python3.12 python3.11 python3,$(shell \
+	$(p) -c 'import sys, ensurepip, venv; sys.version_info < (3, 11) or print("$(p)")' 2>/dev/null)))
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -110,4 +112,8 @@ FETCH_REDIS := RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 120 apt-get ins
 	@touch $@
 
 .venv:
-	$(PYTHON) -m venv .venv
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "toolproxy needs Python 3.11 or later, with venv; found $$($(or $(PYTHON),python3) -V 2>&1) at" \
+	    "$$(command -v $(or $(PYTHON),python3) || echo nowhere); name another one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "Installing into .venv with $$($(PYTHON) -V), which takes a minute or less"
+	@$(PYTHON) -m venv .venv

@@ -220,13 +220,14 @@ offer: {mode: sometimes, prefix: '//'}
     ]
 
 
+HOW = ", in the environment or in a file .env beside the configuration (`toolproxy demo` needs no key)"
 NO_START = {
     "an empty file": ("", {}, ["there is no usable upstream: configure one"]),
     "nothing but a comment": ("# upstreams:\n", {}, ["there is no usable upstream: configure one"]),
     "no key": (
         UP.replace("api_key: k", "api_key: '${A_KEY}'"),
         {},
-        ["there is no usable upstream: set A_KEY"],
+        [f"there is no usable upstream: set A_KEY{HOW}"],
     ),
     "a placeholder for a key": (
         UP.replace("api_key: k", "api_key: your-api-key"),
@@ -236,7 +237,7 @@ NO_START = {
     "a placeholder for one key, and another that is not set": (
         UP.replace("api_key: k", "api_key: xxx}, down: {base_url: 'http://down', api_key: '${A_KEY}'"),
         {},
-        ["there is no usable upstream: upstreams.up: api_key is a placeholder, not a key; set A_KEY"],
+        [f"there is no usable upstream: upstreams.up: api_key is a placeholder, not a key; set A_KEY{HOW}"],
     ),
     "everybody may call": (
         GOOD,

@@ -54,7 +54,10 @@ def running(*arguments, environ=None, cwd=ROOT):
 def test_without_any_key_it_says_in_one_line_which_it_wants():
     done = toolproxy("serve")
     assert done.returncode == 1
-    assert done.stderr == "toolproxy: there is no usable upstream: set ZAI_API_KEY or GMI_API_KEY\n"
+    assert done.stderr == (
+        "toolproxy: there is no usable upstream: set ZAI_API_KEY or GMI_API_KEY, in the environment or in a file .env "
+        "beside the configuration (`toolproxy demo` needs no key)\n"
+    )
     assert done.stdout == ""
 
 
@@ -266,7 +269,7 @@ def test_check_probes_the_servers_when_it_is_asked_to(tmp_path):
         )
         done = toolproxy("check", "--probe", "--config", str(path))
     assert done.returncode == 1
-    probed = r"probes:\n  upstreams.up: m answers\n  tools.web_search: no results in \d+ ms for 'news'\n  2 of 3 servers can be used\n\Z"
+    probed = r"probes:\n  upstreams.down.base_url: nothing listens .*\n  upstreams.up: m answers\n  tools.web_search: no results in \d+ ms for 'news'\n  2 of 3 servers can be used\n\Z"
     assert re.search(probed, done.stdout)
     refused = "nothing listens at this address: the connection was refused"
     assert done.stderr == f"toolproxy: config.yaml:3: upstreams.down.base_url: {refused}\n"

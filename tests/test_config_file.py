@@ -599,3 +599,9 @@ def test_a_client_may_have_several_keys_and_those_that_are_not_set_are_left_out(
 def test_two_clients_have_no_key_in_common():
     text = "clients: [{name: a, key: [one, two]}, {name: b, key: [three, two]}]"
     assert faults(text) == ["config.yaml:1: clients[1]: another client has the same key"]
+
+
+def test_a_key_that_looks_like_a_known_one_gets_the_known_one_as_a_hint():
+    with pytest.raises(ConfigurationError) as refused:
+        configuration.parse("limits: {max_tool_call: 3}", {})
+    assert refused.value.faults[0].endswith("; did you mean max_tool_calls?")

@@ -201,10 +201,11 @@ def _probe(loaded: Loaded, redact: Redact) -> None:
 
     means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
     findings = asyncio.run(probe.probe(loaded.config, means))
+    style = style_of(sys.stdout)
     print("probes:")
-    for finding in findings:
-        if not finding.is_fault:
-            print(f"  {finding.path}: {redact(finding.message)}")
+    for finding in sorted(findings, key=lambda one: not one.is_fault):  # what is wrong first, and again at the end
+        message = style(redact(finding.message), "red" if finding.is_fault else "green")
+        print(f"  {finding.path}: {message}")
     print(f"  {sum(not finding.is_fault for finding in findings)} of {len(findings)} servers can be used", flush=True)
     if faults := [f"{loaded.place_of(one.path)}: {redact(one.message)}" for one in findings if one.is_fault]:
         raise ConfigurationError(faults)

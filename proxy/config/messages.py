@@ -3,7 +3,8 @@
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -40,6 +41,12 @@ PATTERNS: Mapping[Any, str] = {
     c.FunctionPath: "must be module:function",
     c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
 }
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """What is wrong with a key that has no meaning at its place, with the known one that looks most like it."""
+    near = get_close_matches(key, known, 1)
+    return f"unknown key; known are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def yaml_hint(text: str, exc: yaml.MarkedYAMLError) -> str:
@@ -82,7 +89,7 @@ def within_struct(message: str, kind: Any) -> tuple[str, str]:
     if found := _MISSING_FIELD.fullmatch(said):
         return f"{path}.{found[1]}", "is missing"
     if found := _UNKNOWN_FIELD.fullmatch(said):
-        return f"{path}.{found[1]}", f"unknown key; known are {', '.join(sorted(_inside(kind).__struct_fields__))}"
+        return f"{path}.{found[1]}", unknown_key(found[1], _inside(kind).__struct_fields__)
     return path, in_plain_words(said, kind)
 
 

@@ -22,7 +22,7 @@ from proxy.config import model as c
 from proxy.config.env_file import read_env_file
 from proxy.config.keys import why_no_key
 from proxy.config.loaded import Disabled, Loaded
-from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, yaml_hint
+from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, unknown_key, variable_fault, yaml_hint
 from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
@@ -245,7 +245,7 @@ class _Reader:
             if key in skip:
                 continue
             if key not in kinds:
-                self.fault(at, f"unknown key; known are {', '.join(sorted((*kinds, *skip)))}")
+                self.fault(at, unknown_key(key, (*kinds, *skip)))
                 continue
             values[key] = self.value(value_node, kinds[key], at)
         return values

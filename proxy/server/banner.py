@@ -31,6 +31,10 @@ def _rows(url: str, loaded: Loaded) -> Iterator[tuple[str, str]]:
     yield "tools", shortened(", ".join(_offered(loaded)) or "none", _WIDTH)
     anyone = _ANYONE.format("who reaches this address" if config.server.allow_anonymous else "on this machine")
     yield "clients", shortened(", ".join(client.name for client in config.clients) or anyone, _WIDTH)
+    if unset := _without_key(loaded):
+        yield "without a key", shortened(", ".join(unset), _WIDTH)
+    if not config.server.allow_anonymous and not config.clients:
+        yield "pages", f"{url}/chat, {url}/debug"
     yield "", ""
     key = "YOUR_KEY" if config.clients else "unused"
     model = next((name for name in models if "*" not in name), "MODEL")
@@ -38,6 +42,12 @@ def _rows(url: str, loaded: Loaded) -> Iterator[tuple[str, str]]:
     yield "OpenAI SDKs", f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
     yield "Claude Code", f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_MODEL={model} claude"
     yield "curl", f"curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' --json '{body}'"
+
+
+def _without_key(loaded: Loaded) -> list[str]:
+    """What is not configured, as nobody has set its key: no fault, so that it is said here and not in a warning."""
+    unset = {path: entry.variables for path, entry in loaded.disabled.items() if entry.variables}
+    return [f"{path.partition('.')[2] or path} ({', '.join(variables)})" for path, variables in unset.items()]
 
 
 def _offered(loaded: Loaded) -> Iterator[str]:

@@ -42,7 +42,8 @@ def _upstream_faults(loaded: Loaded) -> Iterator[str]:
     if not loaded.config.upstreams:
         disabled = loaded.disabled_in("upstreams").values()
         wanted = " or ".join(dict.fromkeys(name for entry in disabled for name in entry.variables))
-        reasons = [*_invalid_keys("upstreams.", loaded), *([f"set {wanted}"] if wanted else [])]
+        where = "in the environment or in a file .env beside the configuration (`toolproxy demo` needs no key)"
+        reasons = [*_invalid_keys("upstreams.", loaded), *([f"set {wanted}, {where}"] if wanted else [])]
         yield f"there is no usable upstream: {'; '.join(reasons) or 'configure one'}"
 
 

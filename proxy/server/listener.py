@@ -29,7 +29,7 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
         why = getattr(exc, "strerror", None) or exc
         if getattr(exc, "errno", None) == errno.EADDRINUSE and (occupant := occupant_of(port)):
-            why = f"{why}: {occupant}"
+            why = f"{why}: {occupant}; for another port: --port, or TOOLPROXY_PORT"
         raise ConfigurationError([f"cannot listen on {host}:{port}: {why}"]) from exc
     listener.set_inheritable(True)
     return listener

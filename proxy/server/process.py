@@ -64,7 +64,7 @@ def serve(load: Callable[[], Loaded], *, watched: Sequence[Path] = ()) -> None:
     listener = listen(config.server.host, config.server.port)
     url = address_of(listener)
     log.configure(config.telemetry, secrets=secrets_of(loaded))
-    report(loaded, log.LogObserver())
+    report(loaded, log.LogObserver(), tells_unset=not sys.stdout.isatty())
     with workers.shared_directory(config):
         if config.server.workers == 1:
             app = create_app(loaded, lifecycle=(lifecycle := Lifecycle()))

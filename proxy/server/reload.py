@@ -222,10 +222,15 @@ def keep_fixed(loaded: Loaded, before: Loaded) -> tuple[Loaded, list[str]]:
     return msgspec.structs.replace(loaded, config=config), changed
 
 
-def report(loaded: Loaded, observe: Observer) -> None:
-    """Log what is disabled in a configuration, and what is doubtful."""
+def report(loaded: Loaded, observe: Observer, *, tells_unset: bool = True) -> None:
+    """Log what is disabled in a configuration, and what is doubtful.
+
+    Without `tells_unset`, what is disabled only because a variable has no value is left to the banner of a terminal.
+    """
     fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(loaded)}
     for where, entry in loaded.disabled.items():
+        if not tells_unset and entry.variables:
+            continue
         observe("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
     for warning in loaded.warnings:
         observe("configuration.doubtful", why=warning)
