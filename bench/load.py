@@ -39,12 +39,13 @@ class Spec(msgspec.Struct, frozen=True):
     connections: int = 1
     seconds: float = 1.0
     rate: float = 0.0
+    path: str = "/v1/chat/completions"
 
     def request(self) -> bytes:
         """The request's bytes."""
         body = self.body.encode()
         lines = [
-            "POST /v1/chat/completions HTTP/1.1",
+            f"POST {self.path} HTTP/1.1",
             "host: bench",
             "content-type: application/json",
             f"content-length: {len(body)}",

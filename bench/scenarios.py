@@ -83,12 +83,13 @@ def _function(number: int) -> dict[str, object]:
 def run(scenario: Scenario, target: Target) -> Sample:
     """One run of a scenario against one target."""
     before = cpu_seconds(target.pid)
-    figures = _load(scenario.spec(target))
+    figures = load(scenario.spec(target))
     used = cpu_seconds(target.pid) - before
     return Sample(figures, used, used / max(1e-9, figures.seconds))
 
 
-def _load(spec: Spec) -> Figures:
+def load(spec: Spec) -> Figures:
+    """What a load has seen."""
     with running(_LOAD, cores=cores()[1], cwd=ROOT) as process:
         told, _ = process.communicate(_line(spec), timeout=_LOAD_SECONDS)
     return msgspec.json.decode(told, type=Figures)

@@ -14,7 +14,7 @@ MOST_BLOCKS: Final = 50_000
 _LEAST_BYTES: Final = 2
 # Strings are taken out of a part at a time, because each string of a part becomes an object.
 _PART_BYTES: Final = 256 * 1024
-_LISTS: Final = ("content", "tool_calls", "output", "summary", "source")
+_LISTS: Final = frozenset({"content", "tool_calls", "output", "summary", "source"})
 
 
 def holds_too_many_values(body: bytes, most: int = MOST_VALUES) -> bool:
@@ -47,8 +47,9 @@ def holds_too_many_blocks(messages: Iterable[Any], most: int = MOST_BLOCKS) -> b
     while waiting and found <= most:
         holder = waiting.pop()
         if isinstance(holder, dict):
-            for name in _LISTS:
-                inner = holder.get(name)
+            for name, inner in holder.items():
+                if isinstance(inner, str) or name not in _LISTS:  # most are texts
+                    continue
                 if isinstance(inner, list):
                     found += len(inner)
                     waiting += inner[: most + 1]

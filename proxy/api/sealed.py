@@ -100,9 +100,10 @@ class SealingKeys:
 
 def size_opened(body: bytes) -> int:
     """The size of a request by which `beside` judges it: larger than the body if that seems to hold sealed text."""
-    if len(body) * _USUAL_RATIO <= MOST_AT_ONCE or not any(name in body for name in _SEALED_FIELDS):
-        return len(body)
-    return len(body) * _USUAL_RATIO
+    size = len(body)
+    if size <= MOST_AT_ONCE < size * _USUAL_RATIO and any(name in body for name in _SEALED_FIELDS):
+        return size * _USUAL_RATIO
+    return size
 
 
 @lru_cache(maxsize=1024)

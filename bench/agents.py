@@ -1,0 +1,138 @@
+"""An agent's conversation, on each surface: twenty tools of 3 KB, and rounds of text, a call and its result.
+
+    python -m bench.agents            each size and surface beside nginx, which relays the same bytes
+    python -m bench.agents --quick    one short round
+
+Printed is the processor time of a request in microseconds, and how many times nginx's it is in the same round. `passed
+through` means that no server tool is in play. The model's answer is whole and short: what is measured is the request.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import orjson
+
+from bench.load import Spec
+from bench.processes import cpu_seconds
+from bench.scenarios import load
+from bench.targets import Target, nginx, proxy, upstream
+
+TOOLS = 20
+SIZES = (20, 100, 300)
+SURFACES = ("chat", "messages", "responses")
+_PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+_TEXT = "I will look at the module, since its tests fail where the history is longer than a page. "
+_RESULT = "def proxy(request):\n    # All work and no play makes a dull proxy.\n    return relay(request, tools=None)\n"
+_DESCRIPTION = "Reads a file, or a part of it, and returns its lines with their numbers; long lines are cut. " * 26
+_FIELDS = {
+    f"option_{number}": {"type": "string", "description": "What the tool does with it, in a sentence."}
+    for number in range(6)
+}
+
+
+def body_of(surface: str, rounds: int, *, stream: bool = False) -> dict[str, Any]:
+    """A request after so many rounds: 20 make some 120 KB, 100 make 330, 300 make 870."""
+    return {"chat": _chat, "messages": _messages, "responses": _responses}[surface](rounds) | (
+        {"model": "whole", "stream": True} if stream else {"model": "whole"}
+    )
+
+
+def _rounds(rounds: int) -> Iterator[tuple[str, str, str, str]]:
+    """The text, the id, the arguments and the result of each round."""
+    for number in range(rounds):
+        arguments = orjson.dumps({"option_1": f"src/module_{number}.py", "option_2": "1-80"}).decode()
+        yield f"{_TEXT}({number})", f"call_{number:08d}", arguments, f"{_RESULT * 21}# {number}\n"
+
+
+def _parameters() -> dict[str, Any]:
+    return {"type": "object", "properties": _FIELDS, "required": ["option_1"]}
+
+
+def _chat(rounds: int) -> dict[str, Any]:
+    functions = [
+        {"name": f"tool_{number}", "description": _DESCRIPTION, "parameters": _parameters()} for number in range(TOOLS)
+    ]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": _TEXT * 40}, {"role": "user", "content": "Mend the tests of the module."},
+    ]  # fmt: skip
+    for text, identity, arguments, result in _rounds(rounds):
+        call = {"id": identity, "type": "function", "function": {"name": "tool_1", "arguments": arguments}}
+        messages.append({"role": "assistant", "content": text, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": identity, "content": result})
+    return {"messages": messages, "tools": [{"type": "function", "function": one} for one in functions]}
+
+
+def _messages(rounds: int) -> dict[str, Any]:
+    tools = [
+        {"name": f"tool_{number}", "description": _DESCRIPTION, "input_schema": _parameters()}
+        for number in range(TOOLS)
+    ]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Mend the tests of the module."}]
+    for text, identity, arguments, result in _rounds(rounds):
+        call = {"type": "tool_use", "id": identity, "name": "tool_1", "input": orjson.loads(arguments)}
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": text}, call]})
+        answer = {"type": "tool_result", "tool_use_id": identity, "content": result}
+        messages.append({"role": "user", "content": [answer]})
+    system = [{"type": "text", "text": _TEXT * 40, "cache_control": {"type": "ephemeral"}}]
+    return {"system": system, "messages": messages, "tools": tools, "max_tokens": 8000}
+
+
+def _responses(rounds: int) -> dict[str, Any]:
+    tools = [
+        {"type": "function", "name": f"tool_{number}", "description": _DESCRIPTION, "parameters": _parameters(),
+         "strict": False}
+        for number in range(TOOLS)
+    ]  # fmt: skip
+    items: list[dict[str, Any]] = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Mend the tests."}]}
+    ]
+    for text, identity, arguments, result in _rounds(rounds):
+        said = [{"type": "output_text", "text": text, "annotations": []}]
+        items.append({"type": "message", "role": "assistant", "content": said})
+        items.append({"type": "function_call", "call_id": identity, "name": "tool_1", "arguments": arguments})
+        items.append({"type": "function_call_output", "call_id": identity, "output": result})
+    return {"instructions": _TEXT * 40, "input": items, "tools": tools, "store": False}
+
+
+def cost(target: Target, surface: str, rounds: int, *, seconds: float, in_play: bool = False) -> float:
+    """Processor time of one request in microseconds, from the same connections again and again."""
+    headers = target.headers if in_play else {**target.headers, "x-server-tools": "none"}
+    body = orjson.dumps(body_of(surface, rounds)).decode()
+    spec = Spec("closed", target.port, body, headers, 4, seconds, path=_PATHS[surface])
+    before = cpu_seconds(target.pid)
+    figures = load(spec)
+    if figures.failures or not figures.answers:
+        raise RuntimeError(f"{target.name} has failed {figures.failures} requests of {surface}")
+    return (cpu_seconds(target.pid) - before) * 1e6 / figures.answers
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    quick: bool = parser.parse_args().quick
+    rounds, seconds = (1, 0.7) if quick else (5, 2.0)
+    with upstream() as behind, nginx(behind) as front, proxy(behind) as ours:
+        print("| rounds | surface | nginx | passed through | a server tool in play |\n|---|---|---|---|---|")
+        for size in SIZES:
+            for surface in SURFACES:
+                beside, passed, played = [], [], []
+                for _ in range(rounds):
+                    beside.append(cost(front, surface, size, seconds=seconds) if front else 0.0)
+                    passed.append(cost(ours, surface, size, seconds=seconds))
+                    played.append(cost(ours, surface, size, seconds=seconds, in_play=True))
+                figures = f"{median(beside):.0f} | {_beside(passed, beside)} | {_beside(played, beside)}"
+                print(f"| {size} | {surface} | {figures} |")
+                sys.stdout.flush()
+
+
+def _beside(ours: list[float], theirs: list[float]) -> str:
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True) if other]
+    return f"{median(ours):.0f}" + (f" ({median(ratios):.2f} x)" if ratios else "")
+
+
+if __name__ == "__main__":
+    main()
