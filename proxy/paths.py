@@ -16,7 +16,7 @@ _ROUTES: Final = OPEN_PATHS | UNCOUNTED_PATHS | {
     "/chat/completions", "/responses", "/debug", "/debug/usage", "/v1/audio/speech", "/v1/audio/transcriptions",
     "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/files",
     "/v1/images/edits", "/v1/images/generations", "/v1/messages", "/v1/models", "/v1/moderations", "/v1/rerank",
-    "/v1/responses",
+    "/v1/responses", "/v1/search",
 }  # fmt: skip
 _ROUTES_WITH_ID: Final = ("/v1/responses/", "/responses/", "/v1/models/", "/debug/requests/")
 

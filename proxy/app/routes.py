@@ -15,6 +15,7 @@ from proxy.api.passthrough import Passthrough
 from proxy.api.ports import Ports
 from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
 from proxy.api.responses.endpoint import CreateResponse
+from proxy.api.search import Search
 from proxy.pages.chat import ChatPage
 from proxy.pages.debug.endpoint import Debug
 from proxy.pages.debug.usage import UsageEndpoint
@@ -93,6 +94,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
         *(Route(f"/v1/conversations{rest}", NotServed(ports)) for rest in ("", "/{rest:path}")),
         Route("/v1/messages/{rest:path}", NotServed(ports)),
+        *_own("/v1/search", Search(ports), "POST"),
         *(route for path in sorted(FRONT_PATHS) for route in _own(path, front, "GET")),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),

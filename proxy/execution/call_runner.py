@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
-from proxy.kit.timeouts import Deadline, elapsed, within
+from proxy.execution.observed import IN_OUR_WORDS, ObservedCalls
+from proxy.kit.timeouts import Deadline, elapsed
 from proxy.loop import many_tools, results
 from proxy.loop.call_context import CallContext
 from proxy.loop.decisions import TurnDecisions
 from proxy.loop.many_tools import FIND_TOOLS, FindTools
-from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
-from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolTimeout, ToolUnavailable
+from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
 from proxy.ports import Audience, Clock, ExecuteTool, Observer
@@ -44,9 +44,8 @@ class CallRunner:
         self._model: str | None = None  # the upstream's name for its model
         self.were_shown = False
         self._run = run
-        self._execute = execute
+        self._calls = ObservedCalls(execute, context, deadline, observe=observe, clock=clock)
         self._find = find
-        self._context = context
         self._deadline = deadline
         self._audience = audience
         self._observe = observe
@@ -168,36 +167,14 @@ class CallRunner:
         """The result of one call, or its failure as a result, with events for the observers."""
         if call.name == FIND_TOOLS:
             return await self._found(call)
-        clock, observe = self._clock, self._observe
-        where = {"turn": self._turn, "tool": call.name, "call_id": call.id}
-        began = clock.monotonic()
-        if observe.handles("tool.started"):
-            size = len(call.arguments.encode("utf-8", "replace"))
-            observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
         try:
-            if not (left := self._deadline.seconds_left()):
-                raise TimeoutError  # noqa: TRY301 - as if the time ran out during the call
-            output = await within(left, self._execute(call, self._context))
-        except TimeoutError:
-            self._deadline.end()
-            seconds = elapsed(began, clock.monotonic())
-            observe("tool.failed", **where, seconds=seconds, outcome=ToolTimeout.outcome)
-            return results.failure(OUT_OF_TIME, outcome=ToolTimeout.outcome)
-        except ToolError as exc:
-            observe("tool.failed", **where, seconds=elapsed(began, clock.monotonic()), outcome=exc.outcome, why=exc.why)
+            output = await self._calls.output_of(call, turn=self._turn)
+        except ToolError as exc:  # whatever a tool does, the conversation goes on
             is_busy = isinstance(exc, ToolUnavailable) and exc.cause == "busy"
             outcome = "busy" if is_busy else exc.outcome
-            if isinstance(exc, InvalidArguments):
+            if isinstance(exc, IN_OUR_WORDS):
                 return results.failure(str(exc), outcome=outcome)
             return self._counted(results.failure_of(call.name, str(exc), outcome=outcome, max_bytes=self._most_bytes))
-        except asyncio.CancelledError:
-            observe("tool.abandoned", **where, seconds=elapsed(began, clock.monotonic()))
-            raise
-        except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            observe("tool.crashed", **where, seconds=elapsed(began, clock.monotonic()), exc_info=True)
-            return results.failure(TOOL_FAILED)
-        end = {"seconds": elapsed(began, clock.monotonic()), "characters": len(output.text), **output.log_fields}
-        observe("tool.completed", **where, **end, content={"result": output.text})
         return self._counted(results.success(call.name, output, max_bytes=self._most_bytes))
 
     async def _found(self, call: ToolCall) -> ToolResult:

@@ -36,6 +36,7 @@ class ToolOutput(Struct, frozen=True):
         answered_by: the fallback that answered in place of the tool that was called.
         note: a note for the operator alone, such as that a service may be described wrongly if nothing was found.
         code: the outcome of code that the tool has run, whose text the model reads instead; None: it runs none.
+        provider: the service that has searched.
         searches: the number of successful searches, each of which has the price of a call.
         is_partial: whether one of several searches failed, so that the output is not cached.
     """
@@ -47,6 +48,7 @@ class ToolOutput(Struct, frozen=True):
     answered_by: str | None = None
     note: str | None = None
     code: CodeResult | None = None
+    provider: str | None = None
     searches: int = 1
     is_partial: bool = False
 

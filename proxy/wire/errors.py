@@ -121,6 +121,10 @@ class AdminOnly(RequestError, status=403, type="permission_error", code="admin_o
         super().__init__("Only clients with 'admin: true' may read this, or on loopback anyone where there are none.")
 
 
+class NotAllowed(RequestError, status=403, type="permission_error", code="not_allowed"):
+    """The client may not do this."""
+
+
 class NotFound(RequestError, status=404, code="not_found"):
     """The path does not exist."""
 

@@ -23,6 +23,8 @@ ANYONE = "anyone"
 """The client whose use is counted where none are configured."""
 OTHER = "other"
 """The model under which all those count that only a pattern of the configuration serves: clients choose their names."""
+NO_MODEL = "none"
+"""The model under which calls of tools count that a client makes itself; metrics call it so too."""
 
 _FREE_PATHS = UNCOUNTED_PATHS | OPEN_PATHS
 _FREE_METHODS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
@@ -74,19 +76,20 @@ class UseMeter:
         return used
 
     def _book(self, client: str, *, has_budget: bool) -> Coroutine[Any, Any, None] | None:
-        """Count what the request of this context has used; one that has not found its model has used nothing.
+        """Count what the request of this context has used, which is nothing without a model or a call of a tool.
 
         For a client with a budget, the coroutine ends when it is counted. A fault of the count is logged and fails no
         answer.
         """
         fields: Mapping[str, Any] = request_context.fields.get({})
-        if (model := fields.get("model")) is None:
+        model = fields.get("model")
+        if model is None and not fields.get("tool_calls"):
             return None
         names = ("prompt_tokens", "cached_tokens", "completion_tokens", "tool_calls", "cost")
         try:
             read, cached, wrote, calls, cost = (max(0, fields.get(name) or 0) for name in names)
             use = Use(1, read, min(read, cached), wrote, calls, float(cost))
-            name = model if model in self._models else OTHER
+            name = NO_MODEL if model is None else model if model in self._models else OTHER
             day = day_of(self._ports.clock.time())
             if has_budget:
                 return self._book_at_once(client, name, day, use)

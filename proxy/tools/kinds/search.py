@@ -44,14 +44,14 @@ def search_tool(name: str, entry: SearchConfig, resources: Resources) -> Tool:
     """The tool of an entry."""
     most = entry.max_characters_per_result or _MOST_CHARACTERS[entry.content]
     block = tuple(filter(None, map(domain_rule, entry.block_domains)))
-    settings: dict[str, Any] = {"most_characters": most, "block": block, "most_at_once": entry.max_concurrent_calls}
-    return search_tool_of(name, provider_of(entry), resources, **settings)
+    return search_tool_of(name, entry, provider_of(entry), resources, most_characters=most, block=block)
 
 
 def provider_of(entry: SearchConfig) -> Provider:
     """The provider for an entry without faults."""
     return Provider(
         description_of(entry.provider),
+        name=entry.provider if isinstance(entry.provider, str) else None,
         api_key=entry.api_key,
         base_url=entry.base_url,
         options=entry.options,

@@ -90,15 +90,17 @@ class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
 
 def serper_tool(name: str, entry: SerperConfig, resources: Resources) -> Tool:
     """The tool of an entry; only a search of the web is also gpt-oss's `browser.search`."""
-    description, at_once = DESCRIPTIONS[entry.endpoint], entry.max_concurrent_calls
-    tool = search_tool_of(name, provider_of(entry), resources, description=description, most_at_once=at_once)
+    description = DESCRIPTIONS[entry.endpoint]
+    tool = search_tool_of(name, entry, provider_of(entry), resources, description=description)
     return tool if entry.endpoint == "search" else replace(tool, aliases=())
 
 
 def provider_of(entry: SerperConfig) -> Provider:
     """The provider of an entry."""
     options = {"endpoint": entry.endpoint}
-    return Provider(SERPER, api_key=entry.api_key, base_url=entry.base_url, options=options, adapt=adapted)
+    return Provider(
+        SERPER, name=entry.type, api_key=entry.api_key, base_url=entry.base_url, options=options, adapt=adapted
+    )
 
 
 def adapted(answer: Any) -> Json:

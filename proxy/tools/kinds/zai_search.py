@@ -88,8 +88,7 @@ class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
 
 def zai_search_tool(name: str, entry: ZaiSearchConfig, resources: Resources) -> Tool:
     """The tool of an entry, with the same arguments as every search."""
-    at_once = entry.max_concurrent_calls
-    return search_tool_of(name, provider_of(entry), resources, description=DESCRIPTION, most_at_once=at_once)
+    return search_tool_of(name, entry, provider_of(entry), resources, description=DESCRIPTION)
 
 
 def provider_of(entry: ZaiSearchConfig) -> Provider:
@@ -97,7 +96,9 @@ def provider_of(entry: ZaiSearchConfig) -> Provider:
     options = {"search_engine": entry.search_engine or _ENGINES[entry.mode]}
     if entry.mode == "chat":
         options["model"] = entry.model
-    return Provider(SERVICES[entry.mode], api_key=entry.api_key, base_url=entry.base_url, options=options)
+    return Provider(
+        SERVICES[entry.mode], name=entry.type, api_key=entry.api_key, base_url=entry.base_url, options=options
+    )
 
 
 def _faults(entry: ZaiSearchConfig) -> Faults:

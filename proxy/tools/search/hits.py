@@ -85,6 +85,7 @@ def output_of(
     *,
     answer: str | None = None,
     answer_url: str | None = None,
+    provider: str | None = None,
     most_characters: int,
 ) -> ToolOutput:
     """The output of a search, for the model and for the client.
@@ -94,10 +95,11 @@ def output_of(
         hits: the hits in the provider's order.
         answer: a direct answer of the provider.
         answer_url: the page that the direct answer comes from.
+        provider: the name of the provider.
         most_characters: the limit for each hit's text; the rest is cut off.
     """
     if not hits and not answer:
-        return ToolOutput(f'No results for "{query}".')
+        return ToolOutput(f'No results for "{query}".', provider=provider)
     blocks = [f'Results for "{query}":']
     if answer:
         blocks.append("\n".join(filter(None, ("Direct answer:", _cut(answer, most_characters), answer_url))))
@@ -111,7 +113,7 @@ def output_of(
         sources[hit.url] = hit.title
     if answer and answer_url:
         sources.setdefault(answer_url, host_of(answer_url))
-    return ToolOutput("\n\n".join(blocks), sources, tuple(shown))
+    return ToolOutput("\n\n".join(blocks), sources, tuple(shown), provider=provider)
 
 
 def plain_text(value: object, *, keep_lines: bool = False) -> str:

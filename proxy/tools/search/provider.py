@@ -56,6 +56,7 @@ class Provider:
 
     Args:
         description: a description without `faults`.
+        name: the provider's name, for clients; None: it is described in the configuration.
         api_key: the operator's key; `none`: no key is sent.
         base_url: replaces scheme, host and leading path of the description's `url`.
         options: replace options of the description.
@@ -67,6 +68,7 @@ class Provider:
         self,
         description: Description,
         *,
+        name: str | None = None,
         api_key: str | None = None,
         base_url: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -74,6 +76,7 @@ class Provider:
         adapt: Callable[[Any], Any] | None = None,
     ) -> None:
         self.description = description
+        self.name = name
         self._adapt = adapt
         keyless = description.keyless if api_key == KEYLESS else None
         url = _with_base((keyless and keyless.url) or description.url, base_url)

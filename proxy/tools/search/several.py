@@ -17,15 +17,19 @@ Outcome: TypeAlias = tuple[str, Found | ToolError]
 """A query, and what was found for it or why nothing could be."""
 
 
-def output_of_found(query: str, found: Found, *, most_characters: int) -> ToolOutput:
+def output_of_found(query: str, found: Found, *, provider: str, most_characters: int) -> ToolOutput:
     """The output of a search with one query."""
     direct = {"answer": found.answer, "answer_url": found.answer_url}
-    output = output_of(query, found.hits, **direct, most_characters=most_characters)
+    output = output_of(query, found.hits, **direct, provider=provider, most_characters=most_characters)
     return replace(output, note=found.note) if found.note else output
 
 
 async def search_all(
-    queries: Iterable[SearchQuery], look_up: Callable[[SearchQuery], Awaitable[Found]], *, most_characters: int
+    queries: Iterable[SearchQuery],
+    look_up: Callable[[SearchQuery], Awaitable[Found]],
+    *,
+    provider: str,
+    most_characters: int,
 ) -> ToolOutput:
     """The output of a search with several queries. Raises `ToolError` if none of them could be looked up."""
 
@@ -41,10 +45,10 @@ async def search_all(
     failures = [found for _, found in outcomes if isinstance(found, ToolError)]
     if len(failures) == len(outcomes):
         raise next((error for error in failures if isinstance(error, ToolUnavailable)), failures[0])
-    return output_of_several(outcomes, most_characters=most_characters)
+    return output_of_several(outcomes, provider=provider, most_characters=most_characters)
 
 
-def output_of_several(outcomes: Sequence[Outcome], *, most_characters: int) -> ToolOutput:
+def output_of_several(outcomes: Sequence[Outcome], *, provider: str, most_characters: int) -> ToolOutput:
     """The pages of several queries, below each query in their order; a page is listed once, below the first one."""
     texts, notes = list[str](), list[str]()
     hits, sources = list[SearchHit](), dict[str, str]()
@@ -57,7 +61,7 @@ def output_of_several(outcomes: Sequence[Outcome], *, most_characters: int) -> T
         searches += 1
         new = tuple([hit for hit in found.hits if page_key(hit.url) not in listed])
         listed.update(page_key(hit.url) for hit in new)
-        output = output_of_found(query, replace(found, hits=new), most_characters=most_characters)
+        output = output_of_found(query, replace(found, hits=new), provider=provider, most_characters=most_characters)
         is_known = found.hits and not new and not found.answer
         texts.append(f'Results for "{query}": only pages that are listed above.' if is_known else output.text)
         notes += [output.note] if output.note else []
@@ -68,6 +72,7 @@ def output_of_several(outcomes: Sequence[Outcome], *, most_characters: int) -> T
         sources,
         tuple(hits),
         note="; ".join(notes) or None,
+        provider=provider,
         searches=searches,
         is_partial=searches < len(outcomes),
     )

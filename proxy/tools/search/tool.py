@@ -9,9 +9,11 @@ import asyncio
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
+from proxy.config.model import ToolConfig
 from proxy.loop.results import ToolOutput
 from proxy.tools import browser
 from proxy.tools.kind import Resources
@@ -37,26 +39,27 @@ _LARGE = 128 * 1024
 
 def search_tool_of(
     name: str,
+    entry: ToolConfig,
     provider: Provider,
     resources: Resources,
     *,
     description: str = DESCRIPTION,
     most_characters: int = MOST_CHARACTERS,
     block: tuple[str, ...] = (),
-    most_at_once: int | None = None,
 ) -> Tool:
     """A tool that searches with a provider; it is also gpt-oss's `browser.search`.
 
     Args:
         name: the name in the configuration.
+        entry: the entry; of its `max_concurrent_calls` each query takes one.
         provider: the provider.
         resources: the client that sends the requests, the time, and the cache that keeps the pages that were found.
         description: the description for the model.
         most_characters: the limit for the text of a hit.
         block: domains, or paths below a domain, whose pages are never returned.
-        most_at_once: how many queries of all calls are looked up at the same time; None: any number.
     """
-    slots = asyncio.Semaphore(most_at_once) if most_at_once else nullcontext()
+    slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
+    written: dict[str, Any] = {"provider": provider.name or name, "most_characters": most_characters}
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
     async def look_up(query: SearchQuery) -> Found:
@@ -74,9 +77,9 @@ def search_tool_of(
     async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
         filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
         if "queries" in arguments:
-            return await search_all(several_of(arguments, filters), look_up, most_characters=most_characters)
+            return await search_all(several_of(arguments, filters), look_up, **written)
         query = query_of(arguments, filters)
-        return output_of_found(query.text, await look_up(query), most_characters=most_characters)
+        return output_of_found(query.text, await look_up(query), **written)
 
     return Tool(
         name=name,

@@ -1,0 +1,92 @@
+"""Tool calls that a client makes itself, without a model: what `POST /v1/search` and `POST /mcp` share.
+
+A call has everything that a model's call has: the client's tools and limits, budget, cache, fallbacks, events. One
+request makes one call, which may count as several if it has several queries.
+"""
+
+from starlette.types import Scope
+
+from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller
+from proxy.api.local import is_local
+from proxy.api.ports import Ports
+from proxy.api.surface import note_use
+from proxy.config.keys import FROM_CLIENT
+from proxy.execution.observed import ObservedCalls
+from proxy.kit.timeouts import Deadline
+from proxy.loop.call_context import CallContext
+from proxy.loop.limits import Limits
+from proxy.loop.queries import may_have_several, searches_in
+from proxy.loop.results import ToolOutput
+from proxy.loop.tally import Tally
+from proxy.wire.chat import ToolCall, ToolSpec
+from proxy.wire.errors import NotAllowed
+from proxy.wire.search import NO_FILTERS, SearchFilters
+
+_NOBODY_VOUCHES = (
+    "This proxy passes the keys of its clients to an upstream (api_key: from_client) and knows none of them itself, so "
+    "tools may be called without a model on this machine only."
+)
+
+
+class DirectCalls:
+    """Makes the calls of one request.
+
+    Args:
+        ports: the interfaces to the rest of the proxy.
+        scope: the request.
+
+    Attributes:
+        tools: the tools that the client may call, by their own names, in the order of the file.
+        limits: the client's limits.
+        calls_left: how many calls the request may still make.
+
+    Raises:
+        NotAllowed: nobody vouches for the sender.
+    """
+
+    def __init__(self, ports: Ports, scope: Scope) -> None:
+        self._ports = ports
+        self._caller: Caller = scope[CALLER]
+        config = ports.config
+        # With keys of the clients' own, the upstream finds out who the sender is; but here no upstream is called.
+        is_vouched_for = all(upstream.api_key != FROM_CLIENT for upstream in config.upstreams.values())
+        if not is_vouched_for and (config.server.allow_anonymous or not is_local(scope)):
+            raise NotAllowed(_NOBODY_VOUCHES)
+        self.limits: Limits = config.limits.overlaid(self._caller.limits)
+        left = scope.get(TOOL_CALLS_LEFT)
+        self.calls_left = self.limits.max_tool_calls if left is None else min(left, self.limits.max_tool_calls)
+        allowed = self._caller.tools
+        self.tools: dict[str, ToolSpec] = {
+            name: tool
+            for name, tool in (ports.toolset.specs.items() if self.calls_left > 0 else ())
+            if tool.offer != "never" and (allowed is None or tool.is_among(allowed))
+        }
+
+    async def output_of(
+        self, call: ToolCall, *, filters: SearchFilters = NO_FILTERS
+    ) -> tuple[ToolOutput, tuple[str, ...]]:
+        """The output of a call of one of the `tools`, by its own name, and the queries that are beyond a limit.
+
+        Raises:
+            ToolError: the call could not be carried out.
+        """
+        tool, counts, left_out = self.tools[call.name], 1, tuple[str, ...]()
+        if may_have_several(tool, call):
+            most = min(self.calls_left, tool.max_calls or self.calls_left)
+            call, counts, left_out = searches_in(call, self._ports.toolset.history_arguments, most)
+        self.calls_left -= counts
+        limits, clock = self.limits, self._ports.clock
+        context = CallContext(self._caller.scope, filters, limits.tool_timeout, limits.max_tool_timeout)
+        deadline = Deadline(clock.monotonic, clock.monotonic() + limits.deadline)
+        observed = ObservedCalls(
+            self._ports.toolset.execute, context, deadline, observe=self._ports.observe, clock=clock
+        )
+        tally = Tally()
+        tally.count_call(tool, counts)
+        try:
+            output = await observed.output_of(call)
+            if output.cost is not None:
+                tally.tool_cost = output.cost
+            return output, left_out
+        finally:
+            note_use(tally, tool_calls=tally.total_tool_calls, searches=tally.web_searches)
