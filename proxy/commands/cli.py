@@ -30,7 +30,9 @@ _FAULT = 1
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit."""
-    arguments = _parser().parse_args(argv)
+    words, of_agent = _split(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(words)
+    arguments.of_agent = of_agent
     try:
         arguments.run(arguments)
     except ConfigurationError as exc:
@@ -39,6 +41,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(_FAULT)
     except KeyboardInterrupt:
         sys.exit(0)
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The command's own arguments, and what follows a `--` of `toolproxy run`, which is the agent's as it stands."""
+    if words[:1] != ["run"] or "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,6 +92,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     mock.set_defaults(run=_mock_upstream)
 
+    run = commands.add_parser(
+        "run",
+        help="start a coding agent that uses this proxy",
+        usage="toolproxy run [claude|codex|opencode] [options] [-- ARGUMENTS OF THE AGENT]",
+        description="Without an agent: which ones there are, and which of them are installed.",
+    )
+    run.add_argument("agent", nargs="?", choices=("claude", "codex", "opencode"), metavar="claude|codex|opencode")
+    run.add_argument("--model", help="default: what the agent is set to, if the proxy has it; else its first model")
+    run.add_argument(
+        "--config", type=Path, help="default: TOOLPROXY_CONFIG, ~/.config/toolproxy/config.yaml, the shipped"
+    )
+    _add_no_env_file(run)
+    run.add_argument("--key-env", metavar="NAME", help="the variable with the client's key; default: TOOLPROXY_KEY")
+    _add_address(run)
+    run.set_defaults(run=_run)
+
     hash_key = commands.add_parser("hash-key", help="read a client key, print its key_sha256")
     hash_key.set_defaults(run=_hash_key)
     return parser
@@ -102,9 +128,13 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     _add_no_env_file(command)
     where = "where Python tools are imported from, beside what is installed; default: the working directory"
     command.add_argument("--app-dir", type=Path, default=Path(), help=where)
-    command.add_argument("--host", default=_environment("HOST"), help="address to listen on")
-    command.add_argument("--port", type=_port, default=_environment("PORT"), help="0: any free one")
+    _add_address(command)
     command.add_argument("--workers", type=_count, default=_environment("WORKERS"), help="processes")
+
+
+def _add_address(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--host", default=_environment("HOST"), help="address of the proxy")
+    command.add_argument("--port", type=_port, default=_environment("PORT"), help="0: any free one")
 
 
 def _environment(name: str) -> str | None:
@@ -231,6 +261,26 @@ def _mock_upstream(arguments: argparse.Namespace) -> None:
     from proxy.mock import command  # noqa: PLC0415 - as above
 
     command.main(host=arguments.host, port=arguments.port, workers=arguments.workers, script=arguments.script)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from proxy.commands.run import command  # noqa: PLC0415 - as above
+
+    if arguments.agent is None:
+        print("\n".join(command.agents()))
+        return
+    said = {"host": arguments.host, "port": arguments.port}
+    command.run(
+        command.Order(
+            agent=arguments.agent,
+            arguments=arguments.of_agent,
+            model=arguments.model,
+            config=arguments.config,
+            env_file=arguments.env_file,
+            key_variable=arguments.key_env,
+            address={name: value for name, value in said.items() if value is not None},
+        )
+    )
 
 
 def _hash_key(_: argparse.Namespace) -> None:

@@ -8,16 +8,17 @@ from proxy.wire.errors import ConfigurationError
 CONFIGURATION: Final = "config.yaml"
 SCHEMA: Final = "config.schema.json"
 """The name in the first line of the shipped configuration: editors look for the schema beside the file."""
-_PACKAGE: Final = Path(__file__).parent.parent
+PACKAGE: Final = Path(__file__).parent.parent
+
+
+def place(name: str) -> Path:
+    """A shipped file: in the package, where a wheel has copies, or next to the package, where a checkout has them."""
+    return next(place for place in (PACKAGE / name, PACKAGE.parent / name) if place.exists())
 
 
 def shipped(name: str) -> str:
-    """The text of a shipped file. The configuration works with the key of just one upstream.
-
-    A wheel has copies of the files in the package; a checkout has the files themselves next to the package.
-    """
-    places = (_PACKAGE / name, _PACKAGE.parent / name)
-    return next(place for place in places if place.exists()).read_text(encoding="utf-8")
+    """The text of a shipped file. The configuration works with the key of just one upstream."""
+    return place(name).read_text(encoding="utf-8")
 
 
 def write(path: Path) -> bool:

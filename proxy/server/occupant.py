@@ -10,7 +10,7 @@ _OURS = ("toolproxy", "proxy")
 
 def occupant_of(port: int) -> str | None:
     """A sentence on the process that listens at a port: its id, its command, and how to reload it if it is ours."""
-    pids = sorted(_pids_with(set(_listening_sockets(port))))
+    pids = sorted(_pids_with({inode for inode, _ in _listening(port)}))
     if not pids:
         return None
     pid = pids[0]  # of a supervisor and its workers the supervisor, which started first
@@ -20,8 +20,13 @@ def occupant_of(port: int) -> str | None:
     return f"{said}; to reload its configuration: kill -HUP {pid}" if is_ours else said
 
 
-def _listening_sockets(port: int) -> Iterator[str]:
-    """The inodes of the sockets that listen at a port, of any address (proc(5), /proc/net/tcp)."""
+def is_all_of_user(port: int, user: int) -> bool:
+    """Whether something listens at a port, and nothing that another user than this one has opened."""
+    return {owner for _, owner in _listening(port)} == {user}
+
+
+def _listening(port: int) -> Iterator[tuple[str, int]]:
+    """The sockets that listen at a port, of any address: their inodes and their users (proc(5), /proc/net/tcp)."""
     for table in ("tcp", "tcp6"):
         try:
             lines = Path("/proc/net", table).read_text().splitlines()[1:]
@@ -29,7 +34,7 @@ def _listening_sockets(port: int) -> Iterator[str]:
             continue
         for fields in map(str.split, lines):
             if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTENING:
-                yield fields[9]
+                yield fields[9], int(fields[7])
 
 
 def _pids_with(inodes: set[str]) -> Iterator[int]:

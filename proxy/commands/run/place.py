@@ -1,0 +1,134 @@
+"""The configuration of a run, and where its log and state lie: never in the working directory.
+
+That may be a stranger's repository, whose `config.yaml` and `.env` must change nothing.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.commands import starter
+from proxy.commands.run.agent import folder_of
+from proxy.config.model import FROM_CLIENT, ClientConfig, Config, StateConfig
+from proxy.stores.sqlite import SCHEME
+from proxy.wire.errors import ConfigurationError
+
+_NAME: Final = "toolproxy"
+_OF_RUNS: Final = "toolproxy.db"
+_ONLY_THIS_USER: Final = 0o700
+_MOST_LOGS: Final = 20  # of runs that have ended
+
+
+def configuration_file(chosen: Path | None, environ: Mapping[str, str]) -> Path:
+    """The configuration to use: the chosen one, that of `TOOLPROXY_CONFIG`, the user's own, or the shipped one.
+
+    Raises:
+        ConfigurationError: the variable has a relative path, which the working directory would decide.
+    """
+    if chosen is not None:
+        return chosen.absolute()
+    if named := environ.get("TOOLPROXY_CONFIG", "").strip():
+        if not Path(named).is_absolute():
+            raise ConfigurationError(
+                [f"TOOLPROXY_CONFIG is the relative path {named!r}: give its whole path, or use --config"]
+            )
+        return Path(named)
+    own = folder_of("XDG_CONFIG_HOME", _home(environ) / ".config", environ) / _NAME / starter.CONFIGURATION
+    return own if own.exists() else starter.place(starter.CONFIGURATION)
+
+
+def folder_of_runs(environ: Mapping[str, str]) -> Path:
+    """The folder of logs and state, made if it is not there. Only this user may read it: a log may hold conversations.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
+    folder = folder_of("XDG_STATE_HOME", _home(environ) / ".local" / "state", environ) / _NAME
+    try:
+        folder.mkdir(mode=_ONLY_THIS_USER, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigurationError([f"{folder} cannot be made, where log and state belong: {exc.strerror}"]) from exc
+    return folder
+
+
+def folder_of_work(configuration: Path, runs: Path) -> Path:
+    """Where the proxy of a run works: what a configuration names by relative paths is beside it.
+
+    The shipped one of an installed package has nothing beside it but the package itself.
+    """
+    return runs if configuration.parent == starter.PACKAGE else configuration.parent
+
+
+def without_working_directory() -> None:
+    """Import nothing from the working directory, which `python -m` puts first."""
+    here = Path.cwd()
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != here]
+
+
+def log_file(agent: str, runs: Path, *, now: datetime, pid: int) -> Path:
+    """The log of a run; the oldest ones beyond a number are removed."""
+    logs = runs / "logs"
+    logs.mkdir(mode=_ONLY_THIS_USER, exist_ok=True)
+    for old in sorted(logs.glob("*.log"))[: -_MOST_LOGS + 1]:
+        old.unlink(missing_ok=True)
+    return logs / f"{now:%Y%m%d-%H%M%S}-{agent}-{pid}.log"
+
+
+def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
+    """Write a file that only this user may read, for a process; those of processes that have ended are removed."""
+    for old in runs.glob(f"{name}-*.json"):
+        if not _is_running(int(old.stem.rpartition("-")[2])):
+            old.unlink(missing_ok=True)
+    path = runs / f"{name}-{pid}.json"
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123 - its mode
+        file.write(content)
+    return path
+
+
+def for_one_run(config: Config, *, key: str, runs: Path) -> Config:
+    """The configuration of a proxy for one run: a free port of loopback, one process, a key, state in our folder.
+
+    Args:
+        config: as the file has it.
+        key: what the proxy demands, unless the configuration itself has a demand.
+        runs: the folder of the state, unless the configuration names another place by an absolute path or a URL.
+    """
+    server = msgspec.structs.replace(config.server, host="127.0.0.1", port=0, workers=1)
+    config = msgspec.structs.replace(config, server=server, state=_state(config, runs))
+    if demands_key(config):
+        return config
+    return msgspec.structs.replace(config, clients=(ClientConfig(name="run", key=key, admin=True),))
+
+
+def demands_key(config: Config) -> bool:
+    """Whether requests must bring a key: of a client, or the one that an upstream with `from_client` is given."""
+    return bool(config.clients) or any(upstream.api_key == FROM_CLIENT for upstream in config.upstreams.values())
+
+
+def _state(config: Config, runs: Path) -> StateConfig:
+    url = config.state.url
+    if "state.url" not in config.places:
+        url = f"{SCHEME}{runs / _OF_RUNS}"  # what is in memory would end with the run, and a session goes on tomorrow
+    elif url.startswith(SCHEME) and not url.startswith(f"{SCHEME}/"):
+        url = f"{SCHEME}{runs / Path(url.removeprefix(SCHEME)).name}"
+    return msgspec.structs.replace(config.state, url=url)
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
