@@ -124,18 +124,17 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
     """The proxy that runs already at the configured address, or else one that is started for this run."""
     beside = path.with_name(env_file.NAME) if order.env_file else None
     read = partial(configuration.load, path, os.environ, env_file=beside)
-    config, key = read(), order.key
-    config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **order.address))
-    if url := companion.running_at(config):
+    loaded, key = read(), order.key
+    if url := companion.running_at(msgspec.structs.replace(loaded.config.server, **order.address)):
         _say(f"proxy: {url}, which is running already")
         return companion.Proxy(url, key or _NO_KEY)
-    if not place.demands_key(config):
+    if not place.demands_key(loaded.config):
         key = f"tp_{secrets.token_urlsafe(_KEY_BYTES)}"
     if key is None:
         raise ConfigurationError([f"{path.name} has clients, and no key was given: {_HOW_TO_GIVE_KEY}"])
     folder = place.folder_of_work(path, runs)
     sys.path.insert(0, str(folder))  # tools of `type: python` are beside the configuration
-    check_startable(place.for_one_run(config, key=key, runs=runs))
+    check_startable(place.for_one_run(loaded, key=key, runs=runs))
     log = place.log_file(order.agent, runs, now=datetime.now().astimezone(), pid=os.getpid())
     url = companion.start(lambda: place.for_one_run(read(), key=key, runs=runs), folder=folder, log=log)
     _say(f"proxy: {url}, for this run; its log: {log}")

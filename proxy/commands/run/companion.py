@@ -18,7 +18,8 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from proxy.config.model import Config
+from proxy.config.loaded import Loaded
+from proxy.config.model import ServerConfig
 from proxy.server.occupant import is_all_of_user
 from proxy.wire.errors import ConfigurationError
 
@@ -61,9 +62,9 @@ class Proxy:
         return _get(self.url, f"/v1/models/{quote(name, safe='/')}", self.key)[0] == http.HTTPStatus.OK
 
 
-def running_at(config: Config) -> str | None:
+def running_at(server: ServerConfig) -> str | None:
     """The address of a proxy that answers at the configured address, if the process belongs to this user."""
-    host, port = _ANY.get(config.server.host, config.server.host), config.server.port
+    host, port = _ANY.get(server.host, server.host), server.port
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     if not port or not is_all_of_user(port, os.geteuid()):
         return None
@@ -75,7 +76,7 @@ def running_at(config: Config) -> str | None:
     return url if is_ours else None
 
 
-def start(load: Callable[[], Config], *, folder: Path, log: Path) -> str:
+def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
     """Start a proxy as a child of this process; returns its address once it accepts connections.
 
     Args:
@@ -101,7 +102,7 @@ def start(load: Callable[[], Config], *, folder: Path, log: Path) -> str:
     return line.removeprefix(_SAID).decode().strip().removesuffix("/v1")
 
 
-def _serve(load: Callable[[], Config], *, parent: int, folder: Path, log: Path, saying: int) -> NoReturn:
+def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, saying: int) -> NoReturn:
     """Serve until the parent has ended. Nothing gets out of here into the code of the parent."""
     from proxy.server import process  # noqa: PLC0415 - imported before, by the check of the configuration
 

@@ -14,7 +14,9 @@ import msgspec
 
 from proxy.commands import starter
 from proxy.commands.run.agent import folder_of
-from proxy.config.model import FROM_CLIENT, ClientConfig, Config, StateConfig
+from proxy.config.keys import FROM_CLIENT
+from proxy.config.loaded import Loaded
+from proxy.config.model import ClientConfig, Config, StateConfig
 from proxy.stores.sqlite import SCHEME
 from proxy.wire.errors import ConfigurationError
 
@@ -91,19 +93,22 @@ def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
     return path
 
 
-def for_one_run(config: Config, *, key: str, runs: Path) -> Config:
+def for_one_run(loaded: Loaded, *, key: str, runs: Path) -> Loaded:
     """The configuration of a proxy for one run: a free port of loopback, one process, a key, state in our folder.
 
     Args:
-        config: as the file has it.
+        loaded: the configuration as it was read.
         key: what the proxy demands, unless the configuration itself has a demand.
         runs: the folder of the state, unless the configuration names another place by an absolute path or a URL.
     """
-    server = msgspec.structs.replace(config.server, host="127.0.0.1", port=0, workers=1)
-    config = msgspec.structs.replace(config, server=server, state=_state(config, runs))
-    if demands_key(config):
-        return config
-    return msgspec.structs.replace(config, clients=(ClientConfig(name="run", key=key, admin=True),))
+    config = loaded.config
+    config = msgspec.structs.replace(
+        config,
+        server=msgspec.structs.replace(config.server, host="127.0.0.1", port=0, workers=1),
+        state=_state(loaded, runs),
+        clients=config.clients if demands_key(config) else (ClientConfig(name="run", key=key, admin=True),),
+    )
+    return msgspec.structs.replace(loaded, config=config)
 
 
 def demands_key(config: Config) -> bool:
@@ -111,13 +116,13 @@ def demands_key(config: Config) -> bool:
     return bool(config.clients) or any(upstream.api_key == FROM_CLIENT for upstream in config.upstreams.values())
 
 
-def _state(config: Config, runs: Path) -> StateConfig:
-    url = config.state.url
-    if "state.url" not in config.places:
+def _state(loaded: Loaded, runs: Path) -> StateConfig:
+    url = loaded.config.state.url
+    if "state.url" not in loaded.places:
         url = f"{SCHEME}{runs / _OF_RUNS}"  # what is in memory would end with the run, and a session goes on tomorrow
     elif url.startswith(SCHEME) and not url.startswith(f"{SCHEME}/"):
         url = f"{SCHEME}{runs / Path(url.removeprefix(SCHEME)).name}"
-    return msgspec.structs.replace(config.state, url=url)
+    return msgspec.structs.replace(loaded.config.state, url=url)
 
 
 def _home(environ: Mapping[str, str]) -> Path:
