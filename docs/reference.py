@@ -50,6 +50,7 @@ _ALIASES = {
     c.Bytes: "bytes, 1 or more",
     c.Characters: "characters, 1 or more",
     c.Tokens: "tokens, 1 or more",
+    c.PageCount: "integer, 0 to 20",
     c.Port: "port",
     c.Workers: "integer, 1 to 1024",
     c.Url: "URL",

@@ -40,6 +40,7 @@ def test_every_key_of_the_schema_is_on_the_page():
         "CheckConfig",
         "CorsConfig",
         "PriceConfig",
+        "ReadConfig",
         "Timeouts",
     }
     for kind in elsewhere:

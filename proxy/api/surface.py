@@ -121,8 +121,8 @@ class Surface:
         driver = self._driver
         if execute is not None:
             driver = Driver(execute, self.ports.toolset.find, observe=self.ports.observe, clock=self.ports.clock)
-        upstream, owner = request.model.upstream, request.caller.scope
-        context = CallContext(owner, request.filters, limits.tool_timeout, limits.max_tool_timeout)
+        upstream, owner, caller = request.model.upstream, request.caller.scope, request.caller
+        context = CallContext(owner, request.filters, limits.tool_timeout, limits.max_tool_timeout, caller.tools)
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):
             dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None

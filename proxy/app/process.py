@@ -93,7 +93,7 @@ def start_process(
         telemetry=telemetry,
         state=state,
         capacity=Capacity(config.server, body_bytes=_body_bytes(config.server)),
-        resources=Resources(tool_client(transport, telemetry.extra_headers), clock, state.caches),
+        resources=Resources(tool_client(transport, telemetry.extra_headers), clock, state.caches, telemetry.observe),
         transport=transport,
         tools=tuple(tools),
     )

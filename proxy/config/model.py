@@ -21,6 +21,7 @@ SecondsOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=10**9, extra_json_sche
 WholeSeconds: TypeAlias = Annotated[int, Meta(ge=0, extra_json_schema={"x-unit": "seconds"})]
 BytesPerSecond: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "bytes per second"})]
 Characters: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "characters"})]
+PageCount: TypeAlias = Annotated[int, Meta(ge=0, le=20)]  # as many as one search finds at most
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 # Host and port; `address_fault` checks whether they are valid.
 SERVER: Final = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
@@ -202,6 +203,14 @@ class CheckConfig(Value, frozen=True, kw_only=True):
     url: Url | None = None  # URL of a server that judges results.
     headers: dict[HeaderName, HeaderValue] = {}  # Headers for the url.
     timeout: Seconds = 5  # Seconds for one result; a result that has not been judged by then is refused.
+
+
+class ReadConfig(Value, frozen=True, kw_only=True):
+    """`tools.NAME.read:` of a search: how the pages that it finds are read."""
+
+    pages: PageCount = 3  # How many pages of one call are read, the first of its hits.
+    characters: Characters = 1500  # Characters of one page that the model gets: the passages that fit the query best.
+    seconds: Seconds = 4  # Seconds for all pages together; the hit of a page that takes longer keeps its snippet.
 
 
 class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from proxy.kit.timeouts import Deadline, elapsed, within
+from proxy.kit.timeouts import CALL_ENDS, Deadline, elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import InvalidArguments, ToolError, ToolOutput, ToolTimeout
@@ -58,6 +58,7 @@ class ObservedCalls:
         try:
             if not (left := self._deadline.seconds_left()):
                 raise TimeoutError  # noqa: TRY301 - as if the time ran out during the call
+            CALL_ENDS.set(began + left)
             output = await within(left, self._execute(call, self._context))
         except TimeoutError as exc:
             self._deadline.end()

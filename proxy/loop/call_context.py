@@ -15,9 +15,13 @@ class CallContext(Struct, frozen=True):
         filters: the filters of the request; no page that they exclude is among the sources.
         default_timeout: seconds for a call of a tool without a timeout of its own.
         max_timeout: the longest timeout in seconds of any tool.
+        tools: the server tools that the caller may use, whatever the request has chosen; None: all.
+        ends: the monotonic time at which the call is cancelled; a tool may return a part of its result before that.
     """
 
     scope: str = ""
     filters: SearchFilters = NO_FILTERS
     default_timeout: float = math.inf
     max_timeout: float = math.inf
+    tools: frozenset[str] | None = frozenset()
+    ends: float = math.inf

@@ -4,8 +4,9 @@ Both are fenced as data and bounded (`fence`). A failure is an object, `{"error"
 """
 
 from collections.abc import Mapping
+from os.path import commonprefix
 from types import MappingProxyType
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import orjson
 from msgspec import Struct
@@ -19,6 +20,7 @@ from proxy.wire.search import SearchHit
 _FAILURE = '{"error":'
 _LONGEST_FAILURE = 2048  # bytes of UTF-8
 _LONGEST_QUOTED = 500  # characters of arguments that a history cannot hold
+_SHORTEST_PART = 20  # characters; where less is left of a hit's text, it is left out
 _SHORTEST_HALVED = 512  # characters; to cut shorter texts makes no room, and takes away what they say
 
 BEYOND_LIMIT = "budget"
@@ -39,6 +41,7 @@ class ToolOutput(Struct, frozen=True):
         provider: the service that has searched.
         searches: the number of successful searches, each of which has the price of a call.
         is_partial: whether one of several searches failed, so that the output is not cached.
+        pages: how many pages a search has fetched, by what became of them.
     """
 
     text: str
@@ -51,15 +54,18 @@ class ToolOutput(Struct, frozen=True):
     provider: str | None = None
     searches: int = 1
     is_partial: bool = False
+    pages: Mapping[str, int] = MappingProxyType({})
 
     @property
-    def log_fields(self) -> dict[str, str | int]:
-        """Fields for the event of a call: the number of pages found, the fallback that answered, and the note."""
-        fields: dict[str, str | int] = {"results": len(self.hits)} if self.hits else {}
+    def log_fields(self) -> dict[str, Any]:
+        """Fields for the event of a call: the pages found and fetched, the fallback that answered, and the note."""
+        fields: dict[str, Any] = {"results": len(self.hits)} if self.hits else {}
         if self.answered_by is not None:
             fields["answered_by"] = self.answered_by
         if self.note is not None:
             fields["note"] = self.note
+        if self.pages:
+            fields["pages"] = dict(self.pages)
         return fields
 
 
@@ -183,15 +189,28 @@ class InvalidArguments(ToolError):
 def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
     """A tool's output as a result: at most `max_bytes` of UTF-8, cut between characters, and fenced as data."""
     code = output.code and _harmless_code(output.code, max_bytes)
-    text = _harmless(output.text, max_bytes) if code is None else code.text
+    shown = _bounded(output.text, max_bytes)
+    text = fence.harmless(shown) if code is None else code.text
     content = fence.fenced(tool, text, output.sources)
-    return ToolResult(content, sources=output.sources, text=text, hits=output.hits, cost=output.cost, code=code)
+    hits = output.hits if len(shown) == len(output.text) else tuple([_part_of(hit, shown) for hit in output.hits])
+    return ToolResult(content, sources=output.sources, text=text, hits=hits, cost=output.cost, code=code)
+
+
+def _bounded(text: str, max_bytes: int) -> str:
+    return text if len(text) <= max_bytes and text.isascii() else _cut(text, max_bytes)
+
+
+def _part_of(hit: SearchHit, text: str) -> SearchHit:
+    """A hit with that part of its text that stands in the text of a search which was cut."""
+    if hit.text in text:
+        return hit
+    begin = text.find(hit.text[:_SHORTEST_PART], max(0, text.find(hit.url)))
+    part = commonprefix((hit.text, text[begin:])) if begin >= 0 else ""  # noqa: RUF071 - texts, not paths
+    return replace(hit, text=part)
 
 
 def _harmless(text: str, max_bytes: int) -> str:
-    if len(text) > max_bytes or not text.isascii():
-        text = _cut(text, max_bytes)
-    return fence.harmless(text)
+    return fence.harmless(_bounded(text, max_bytes))
 
 
 def _harmless_code(code: CodeResult, max_bytes: int) -> CodeResult:

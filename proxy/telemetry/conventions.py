@@ -49,13 +49,19 @@ CALL: Final[Mapping[str, str]] = {
 TOOL: Final[Mapping[str, str]] = {"tool": "gen_ai.tool.name", "turn": "toolproxy.turn"}
 """Fields of a tool call that have few values, and the attributes of its INTERNAL span."""
 
+PAGE: Final[Mapping[str, str]] = {"tool": "gen_ai.tool.name", "page": "toolproxy.page"}
+"""Fields of a page that a search reads, and the attributes of its INTERNAL span."""
+
 _CALL_SHAPE: Final = (*CALL, "path", "finish_reason")
+_TABLES: Final = {"tool": TOOL, "page": PAGE}
 
 OPERATION: Final = "gen_ai.operation.name"
 OPERATIONS: Final[Mapping[str, str]] = {"/embeddings": "embeddings", "/completions": "text_completion"}
 """Paths of relayed requests, and their operations; a relay without a path is a chat."""
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
+READ_PAGE: Final = "read page"
+URL: Final = "url.full"
 TOOL_TYPE: Final = "gen_ai.tool.type"
 EXTENSION: Final = "extension"  # the type of a tool that is run by the proxy, not by the client
 ROUTE: Final = "http.route"
@@ -96,7 +102,7 @@ def request_shape(record: RequestRecord) -> Shape:
 
 def step_shape(step: Step) -> Shape:
     """The shape of a step's span."""
-    table = TOOL if step.kind == "tool" else _CALL_SHAPE
+    table = _TABLES.get(step.kind, _CALL_SHAPE)
     return (step.kind, step.outcome, *map(step.fields.get, table))
 
 
@@ -106,7 +112,9 @@ def describe(shape: Shape) -> SpanDescription:
         case ("request", *values):
             return _request(dict(zip(REQUEST, values, strict=True)))
         case ("tool", outcome, *values):
-            return _tool(dict(zip(TOOL, values, strict=True)), str(outcome))
+            return _internal(dict(zip(TOOL, values, strict=True)), str(outcome), TOOL)
+        case ("page", outcome, *values):
+            return _internal(dict(zip(PAGE, values, strict=True)), str(outcome), PAGE)
         case (_, outcome, *values):
             return _call(dict(zip(_CALL_SHAPE, values, strict=True)), str(outcome))
     raise AssertionError(shape)
@@ -118,12 +126,16 @@ def _request(fields: Fields) -> SpanDescription:
     return SpanDescription(f"{fields['method']} {route}", failed, {**_named(fields, REQUEST), ROUTE: route})
 
 
-def _tool(fields: Fields, outcome: str) -> SpanDescription:
-    attributes = {**_named(fields, TOOL), OPERATION: EXECUTE_TOOL, TOOL_TYPE: EXTENSION}
+def _internal(fields: Fields, outcome: str, table: Mapping[str, str]) -> SpanDescription:
+    """A tool call, or a page that a search reads."""
+    attributes, name = _named(fields, table), READ_PAGE
+    if table is TOOL:
+        attributes |= {OPERATION: EXECUTE_TOOL, TOOL_TYPE: EXTENSION}
+        name = f"{EXECUTE_TOOL} {fields['tool']}"
     failed = outcome != "completed"
     if failed:
         attributes[ERROR] = outcome
-    return SpanDescription(f"{EXECUTE_TOOL} {fields['tool']}", failed, attributes)
+    return SpanDescription(name, failed, attributes)
 
 
 def _call(fields: Fields, outcome: str) -> SpanDescription:
@@ -152,14 +164,14 @@ def request_attributes(record: RequestRecord) -> Attributes:
 def step_attributes(step: Step) -> Attributes:
     """The attributes of a step's span that are no part of its shape."""
     fields = step.fields
-    return _tool_attributes(fields) if step.kind == "tool" else _call_attributes(fields)
+    return _call_attributes(fields) if step.kind not in _TABLES else _internal_attributes(fields)
 
 
-def _tool_attributes(fields: Fields) -> Attributes:
+def _internal_attributes(fields: Fields) -> Attributes:
     attributes = {name: value for field, name in _SIZES.items() if (value := fields.get(field)) is not None}
     if "call_id" in fields:
         attributes[CALL_ID] = short(str(fields["call_id"]))
-    for field, name in ("arguments", ARGUMENTS), ("result", RESULT):
+    for field, name in ("arguments", ARGUMENTS), ("result", RESULT), ("url", URL):
         if isinstance(content := fields.get(field), Content):
             attributes[name] = content.text()
     return attributes

@@ -99,7 +99,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "tool.completed": Event(
         _INFO,
         "A tool call gave a result. `results`: how many pages a search found; `note`: why it may have found none; "
-        "`answered_by`: the fallback that answered.",
+        "`pages`: how many of them were fetched, by outcome; `answered_by`: the fallback that answered.",
     ),
     "tool.failed": Event(_WARNING, "A tool call failed; the model is given the reason."),
     "tool.crashed": Event(_ERROR, "A bug in a tool, with its traceback; the model is given an error message."),
@@ -112,6 +112,17 @@ EVENTS: Final[Mapping[str, Event]] = {
         "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed` (`why` has the "
         "reason), in which case the result is refused as well.",
     ),
+    "page.started": Event(_DEBUG, "A search began to read the page of a hit; `page` is the page's number in its call."),
+    "page.completed": Event(
+        _DEBUG, "A search has read the page of a hit. `outcome`: `empty` if nothing in it fits the query."
+    ),
+    "page.failed": Event(
+        _INFO,
+        "A search could not read the page of a hit, whose snippet stays. `outcome`: `failed`, `late`, or `refused` by "
+        "the guard, the filters of the call or the site itself.",
+    ),
+    "page.crashed": Event(_ERROR, "A bug in reading a page, with its traceback; the snippet of its hit stays."),
+    "page.abandoned": Event(_DEBUG, "A search that was reading a page was cancelled."),
     "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called."),
     "tool.retried": Event(_WARNING, "A tool call failed for a reason that may be temporary; it is repeated."),
     "tool.breaker_opened": Event(

@@ -24,7 +24,7 @@ _TRACE_ID, _SPAN_ID, _PARENT = b"\x0a\x10", b"\x12\x08", b"\x22\x08"  # with the
 _SPAN, _SPAN_NAME, _SPAN_ATTRIBUTE, _SPAN_EVENT, _START, _END = b"\x12", b"\x2a", b"\x4a", b"\x5a", b"\x39", b"\x41"
 _EVENT_NAME, _EVENT_ATTRIBUTE = b"\x12", b"\x1a"
 
-_KINDS: Final = {"request": b"\x30\x02", "tool": b"\x30\x01"}  # Span.kind: SERVER, INTERNAL
+_KINDS: Final = {"request": b"\x30\x02", "tool": b"\x30\x01", "page": b"\x30\x01"}  # Span.kind: SERVER, INTERNAL
 _CLIENT: Final = b"\x30\x03"
 _FAILED: Final = b"\x7a\x02\x18\x02"  # Span.status {code: ERROR}
 _TEXT, _BOOL, _INT, _DOUBLE, _ARRAY = b"\x0a", b"\x10", b"\x18", b"\x21", b"\x2a"  # AnyValue

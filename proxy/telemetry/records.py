@@ -1,6 +1,6 @@
-"""The record of one request: its turns, relays and tool calls, with their times, and what happened in each.
+"""The record of one request: its turns, relays, tool calls and pages, with their times, and what happened in each.
 
-    request.started --> RequestRecord --> {turn,relay,tool}.started --> Step --> .completed | .failed | .crashed | ...
+    request.started --> RequestRecord --> {turn,relay,tool,page}.started --> Step --> .completed | .failed | ...
                           |                                              |
                           +-- notes of the request                       +-- notes: retries, fallbacks, cache hits
                           v
@@ -25,7 +25,7 @@ from proxy.telemetry.trace_context import SpanId
 
 Fields: TypeAlias = dict[str, Any]
 
-KINDS: Final = frozenset({"turn", "relay", "tool"})
+KINDS: Final = frozenset({"turn", "relay", "tool", "page"})
 _OUTCOMES: Final = frozenset({"completed", "failed", "crashed", "abandoned"})
 # A request with many choices has many turns.
 MOST_STEPS: Final = 200
@@ -46,7 +46,10 @@ class Note(Struct):
 
 
 class Step(Struct):
-    """A turn, a relay or a tool call, and the number of its span; `seconds` and `outcome` are None while it runs."""
+    """A turn, a relay, a tool call or a page that it reads, and the number of its span.
+
+    `seconds` and `outcome` are None while it runs.
+    """
 
     kind: str
     at: float

@@ -147,6 +147,9 @@ class Series:
             "tool_checks", "Results judged by a tool's check, by outcome", ["tool", "outcome"]
         )
         self.tool_searches = self._counter("tool_searches", "Searches of models for tools, by outcome", ["outcome"])
+        self.pages_read = self._counter(
+            "pages_read", "Pages that searches have fetched for the model, by what became of them", ["outcome"]
+        )
         self.tool_retries = self._counter("tool_retries", "Retries of tool calls", ["tool"])
         self.tool_breaker_openings = self._counter(
             "tool_breaker_openings", "Times that a tool's circuit breaker opened", ["tool"]

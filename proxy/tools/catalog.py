@@ -30,6 +30,8 @@ def tools_of(loaded: Loaded, resources: Resources) -> Iterator[Tool]:
         ConfigurationError: some tools cannot be made; raised after the others, with the faults of all of them.
     """
     config = loaded.config
+    rules = next((rules(entry) for entry in config.tools.values() if (rules := kind_of(entry).page_rules)), None)
+    resources = with_fields(resources, page_rules=rules)
     by_fallback = dict(answered_by_fallback(loaded))
     entries = {**config.tools, **by_fallback}
     taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}

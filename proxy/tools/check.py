@@ -184,9 +184,13 @@ def replaced(output: ToolOutput, text: str) -> ToolOutput:
     said = {url: (title, about) for url, title, about in _said_of(urls, text)}
     sources = {url: said[url][0] if url in said else "" for url in output.sources}
     hits = tuple([_said_hit(hit, *said.get(hit.url, ("", ""))) for hit in output.hits])
-    return ToolOutput(
-        text, sources, hits, cost=output.cost, note=output.note, provider=output.provider, is_partial=output.is_partial
-    )
+    kept: dict[str, Any] = {
+        "cost": output.cost,
+        "note": output.note,
+        "provider": output.provider,
+        "is_partial": output.is_partial,
+    }
+    return ToolOutput(text, sources, hits, pages=output.pages, **kept)
 
 
 def _said_hit(hit: SearchHit, title: str, about: str) -> SearchHit:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import httpx
+from msgspec import structs
 
 from proxy.config.model import Config, ToolConfig
+from proxy.kit.no_observer import NoObserver
 from proxy.ports import Caches, Clock, Observer
 from proxy.tools.result_cache import local_caches
 from proxy.tools.servers import ToolServer
@@ -17,6 +19,7 @@ from proxy.tools.tool import Tool
 
 if TYPE_CHECKING:
     from proxy.tools.web.pages import PageCache
+    from proxy.tools.web.reader import PageReader, PageRules
 
 Entry = TypeVar("Entry", bound=ToolConfig)
 
@@ -28,17 +31,22 @@ Faults: TypeAlias = Iterator[tuple[str, str]]
 class Resources:
     """The resources that tools share, and the secrets of one of them.
 
-    client   sends HTTP requests, without redirects, cookies and time limits
-    clock    the time
-    caches   makes the caches of results and pages; None: in this process
-    secrets  the values of the variables in the tool's entry: see `Kind.variables_are_secrets`
+    client       sends HTTP requests, without redirects, cookies and time limits
+    clock        the time
+    caches       makes the caches of results and pages; None: in this process
+    observe      takes the events of tools themselves
+    secrets      the values of the variables in the tool's entry: see `Kind.variables_are_secrets`
+    page_rules   which pages searches may read; None: all public ones
     """
 
     client: httpx.AsyncClient
     clock: Clock
     caches: Caches | None = None
+    observe: Observer = NoObserver()  # noqa: RUF009 - it has no state
     secrets: frozenset[str] = frozenset()
+    page_rules: "PageRules | None" = None
     _pages: "list[PageCache]" = field(default_factory=list)  # one, when a tool has asked for it
+    _readers: "dict[PageRules, PageReader]" = field(default_factory=dict)
 
     @property
     def pages(self) -> "PageCache":
@@ -48,6 +56,20 @@ class Resources:
         if not self._pages:
             self._pages.append(PageCache(self.caches or local_caches(self.clock)))
         return self._pages[0]
+
+    def page_reader(self, rules: "PageRules | None" = None) -> "PageReader":
+        """The reader of pages with these rules, which all tools share; None: those for the pages of searches."""
+        from proxy.tools.web.reader import PageReader, PageRules  # noqa: PLC0415 - most tools read no pages
+
+        rules = rules or self.page_rules or PageRules()
+        if rules not in self._readers:
+            self._readers[rules] = PageReader(rules, self.clock, self.pages)
+        return self._readers[rules]
+
+    def public_page_reader(self) -> "PageReader":
+        """The reader of the pages of searches for clients that may have public pages only."""
+        rules = self.page_rules
+        return self.page_reader(rules and structs.replace(rules, allow_hosts=()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +110,8 @@ class Kind(Generic[Entry]):
             any of its keys; `Resources.secrets` has them.
         warnings: finds what is permitted in an entry, but hardly meant, given the rest of the configuration.
         describe: the lines of `toolproxy check` about an entry, given the origin of its tool.
+        page_rules: which pages an entry may read, for a type that fetches pages itself. The first such entry of a file
+            has the rules for the pages that searches find.
         probe: uses an entry once, for `toolproxy check --probe`. None: there is nothing to be asked. Raises `ToolError`
             or `TimeoutError` if there is no answer.
     """
@@ -100,6 +124,7 @@ class Kind(Generic[Entry]):
     variables_are_secrets: bool = False
     warnings: Callable[[Entry, Config], Faults] = lambda _, __: iter(())
     describe: Callable[[Entry, str], Iterator[str]] = _describe
+    page_rules: "Callable[[Entry], PageRules] | None" = None
     probe: Callable[[str, Entry, Resources], Awaitable[Finding]] | None = None
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
-from proxy.kit.timeouts import elapsed, within
+from proxy.kit.timeouts import CALL_ENDS, elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
 from proxy.loop.offer import SEARCH
@@ -46,7 +46,7 @@ from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import CONTEXT, Tool
 from proxy.wire.chat import Json, ToolCall, ToolSpec, is_object
 from proxy.wire.code import CodeResult
-from proxy.wire.search import NO_FILTERS, SearchFilters
+from proxy.wire.search import NO_FILTERS, Reading, SearchFilters
 
 _LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -214,6 +214,11 @@ class Registry:
             # A fallback is checked as the tool that it stands in for, unless it has a check of its own.
             check = tried.tool.check or entry.tool.check or self._check
             attempt = _Attempt(tried, context.scope, filters, check, seconds, following is not None)
+            reading = entry.tool.reading if tried.tool.reading is None else tried.tool.reading
+            if reading is not None and reading.pages:
+                attempt.filters = replace(filters, reading=self._permitted(reading, context))
+                ends = min(CALL_ENDS.get(), self._clock.monotonic() + seconds)
+                CONTEXT.set(replace(context, ends=ends))
             try:
                 return await self._answer(attempt, call, is_search=is_search)
             except ToolError as exc:
@@ -223,6 +228,12 @@ class Registry:
                     names = {"tool": tried.tool.name, "to": following.tool.name}
                     self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
         raise AssertionError("the last tool of a chain returns or raises")
+
+    def _permitted(self, reading: Reading, context: CallContext) -> Reading:
+        """How a call reads pages: as a tool has it, but public ones only if the caller may not use `web_fetch`."""
+        fetch = next((tool for tool in self.specs.values() if tool.fetches), None)
+        may_fetch = fetch is None or context.tools is None or fetch.is_among(context.tools)
+        return replace(reading, everywhere=may_fetch)
 
     async def _answer(self, attempt: "_Attempt", call: ToolCall, *, is_search: bool) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit."""
@@ -275,7 +286,9 @@ class Registry:
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=tool.name)
-        return output if output.cost is None else replace(output, cost=0)
+        if output.cost is None and not output.pages:
+            return output
+        return replace(output, cost=None if output.cost is None else 0, pages={})
 
     async def _checked(self, attempt: "_Attempt", check: Check, arguments: Json) -> ToolOutput:
         """The output of the tool as its check lets it pass. What a tool says of its failure is checked as well."""

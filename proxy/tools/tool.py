@@ -19,7 +19,7 @@ from proxy.loop.results import ToolOutput
 from proxy.tools.check import Check
 from proxy.tools.python.function import Function
 from proxy.wire.chat import Json, ToolSpec
-from proxy.wire.search import SearchFilters
+from proxy.wire.search import Reading, SearchFilters
 
 RunTool: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]
@@ -44,6 +44,8 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         cache_seconds: how long a result is cached for equal calls of the same caller; 0: every call is run.
         fallback: the tools that are tried in order with the same arguments if this one fails.
         block: domains, or paths below a domain, whose pages neither this tool nor a fallback returns.
+        reading: how the pages are read that the tool finds; with 0 pages none are. None: none are either, or, where the
+            tool is a fallback, as the tool has it in whose place it is called.
         run_filtered: replaces `run` for a tool that applies the filters of a request itself.
         one_service: whether all calls depend on the same service, so that failures in a row suspend the tool. A tool
             that reads pages of many sites depends on none.
@@ -64,6 +66,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     cache_seconds: float = 0
     fallback: str | tuple[str, ...] | None = None
     block: tuple[str, ...] = ()
+    reading: Reading | None = None
     run_filtered: RunFiltered | None = None
     one_service: bool = True
     price: float | None = None

@@ -45,6 +45,7 @@ class SearchHit(Struct, frozen=True):
         site: the name of the site or publisher, if the provider gives one.
         score: the provider's own measure of relevance.
         is_page: whether `text` is the whole text of the page.
+        of_page: whether `text` is text of the page, in whole or in parts, and no snippet.
         address: the URL as the provider gave it, if `url` is another URL of the same page.
         query: the query that found the page, of a call with several.
     """
@@ -57,6 +58,7 @@ class SearchHit(Struct, frozen=True):
     site: str | None = None
     score: float | None = None
     is_page: bool = False
+    of_page: bool = False
     address: str | None = None
     query: str | None = None
 
@@ -65,6 +67,22 @@ class SearchHit(Struct, frozen=True):
         """Its site and day, as the model reads them on a line of their own; empty if neither is known."""
         dated = self.published or (f"updated {self.updated}" if self.updated else "")
         return " - ".join(filter(None, (self.site, dated)))
+
+
+class Reading(Struct, frozen=True):
+    """How the pages that a search has found are read, so that the model gets passages in the place of snippets.
+
+    Attributes:
+        pages: how many pages are read, the first of the hits.
+        characters: the limit for the passages of one page.
+        seconds: the time for all pages together.
+        everywhere: whether the hosts may be read that the operator opens to `web_fetch` in addition to public ones.
+    """
+
+    pages: int
+    characters: int = 1500
+    seconds: float = 4.0
+    everywhere: bool = True
 
 
 class SearchFilters(Struct, frozen=True):
@@ -79,6 +97,7 @@ class SearchFilters(Struct, frozen=True):
         size: how much text a search may return.
         count: the number of results, if the model names none.
         recency: only pages of the past hour, day, week, month or year, if the model names no period.
+        reading: how the pages that are found are read, as the tool has it; None: they are not.
     """
 
     allow: tuple[str, ...] = ()
@@ -89,6 +108,7 @@ class SearchFilters(Struct, frozen=True):
     size: Size | None = None
     count: int | None = None
     recency: Recency | None = None
+    reading: Reading | None = None
 
     def permits(self, url: str) -> bool:
         """Whether the page at `url` may reach model and client, even if its server decodes the slashes in its path."""

@@ -57,6 +57,19 @@ def test_a_long_result_is_cut_at_a_character_and_says_so():
     assert "é" * 26 not in content
 
 
+def test_of_a_search_that_is_cut_the_hits_have_only_what_the_model_reads():
+    hits = tuple(SearchHit(f"https://a.example/{name}", name, f"{name} says: {'é' * 100}") for name in "abc")
+    text = "\n\n".join(f"{hit.title}\n{hit.url}\n{hit.text}" for hit in hits)
+    whole = success("web_search", ToolOutput(text, hits=hits), max_bytes=10_000)
+    cut = success("web_search", ToolOutput(text, hits=hits), max_bytes=len(text.encode()) // 2)
+    assert whole.hits == hits
+    first, second, third = (hit.text for hit in cut.hits)
+    assert (first, third) == (hits[0].text, "")
+    assert hits[1].text.startswith(second)
+    assert 20 < len(second) < 100
+    assert f"{second}\n" in cut.text or f"{second} [" in cut.text
+
+
 def test_control_characters_and_lone_surrogates_become_harmless():
     text = "a\x00b\x1b[31m\ttab\nline\ud800end\u202e\U000e0041\u2066!"
     content = success("t", ToolOutput(text), max_bytes=100).content

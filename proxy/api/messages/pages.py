@@ -93,7 +93,12 @@ def _text_about(url: str, text: str) -> str:
 
 
 def _place_of(url: str, text: str) -> int:
-    """The index at which a text names a URL, not counting longer URLs that begin with it; -1: nowhere."""
+    """The index at which a text names a URL, not counting longer URLs that begin with it; -1: nowhere.
+
+    A search names each page on a line of its own; the text of another page may name it as well.
+    """
+    if (line := text.find(f"\n{url}\n")) >= 0:
+        return line + 1
     at = text.find(url)
     while at >= 0 and is_longer_url(text, at + len(url)):
         at = text.find(url, at + 1)

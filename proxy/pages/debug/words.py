@@ -35,12 +35,14 @@ def short_id(request_id: str) -> str:
 
 
 def name_of(step: Json) -> str:
-    """A step in a few words: a turn with its model, a tool."""
+    """A step in a few words: a turn with its model, a tool, a page that it reads."""
     model = " via ".join(str(step[key]) for key in ("upstream_model", "upstream") if step.get(key))
     match step["kind"]:
         case "tool":
             query = _query_of(step.get("arguments"))
             return f"{step.get('tool')} “{query}”" if query else str(step.get("tool"))
+        case "page":
+            return f"page {step.get('page')} {step.get('url') or ''}".rstrip()
         case "turn":
             return f"turn {step.get('turn')}: {model}"
         case _:

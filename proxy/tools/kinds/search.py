@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from proxy.config.keys import KEYLESS
 from proxy.config.messages import within_struct
-from proxy.config.model import Characters, Key, Text, ToolConfig, Url
+from proxy.config.model import Characters, Key, PageCount, ReadConfig, Text, ToolConfig, Url
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, description_of, shipped
@@ -17,6 +17,7 @@ from proxy.tools.search.faults import NO_JSON, faults, is_json
 from proxy.tools.search.kind import described, search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.query import SearchQuery
+from proxy.tools.search.reading import reading_of
 from proxy.tools.search.template import names_in
 from proxy.tools.search.tool import MOST_CHARACTERS, search_tool_of
 from proxy.tools.tool import Tool
@@ -37,6 +38,8 @@ class SearchConfig(ToolConfig, tag="search", frozen=True, kw_only=True):
     max_characters_per_result: Characters | None = None
     block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
     options: dict[str, Any] = {}  # Settings of the provider's own.
+    # Number of found pages that are read for the model, or a mapping. None: 0; as a fallback, what the other tool has.
+    read: PageCount | ReadConfig | None = None
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 
 
@@ -44,7 +47,9 @@ def search_tool(name: str, entry: SearchConfig, resources: Resources) -> Tool:
     """The tool of an entry."""
     most = entry.max_characters_per_result or _MOST_CHARACTERS[entry.content]
     block = tuple(filter(None, map(domain_rule, entry.block_domains)))
-    return search_tool_of(name, entry, provider_of(entry), resources, most_characters=most, block=block)
+    reading = reading_of(entry.read)
+    more: dict[str, Any] = {"most_characters": most, "block": block, "reading": reading}
+    return search_tool_of(name, entry, provider_of(entry), resources, **more)
 
 
 def provider_of(entry: SearchConfig) -> Provider:

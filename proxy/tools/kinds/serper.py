@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from proxy.config.model import Key, ToolConfig, Url, appended_path_fault
+from proxy.config.model import Key, PageCount, ReadConfig, ToolConfig, Url, appended_path_fault
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.hits import plain_text
 from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
+from proxy.tools.search.reading import reading_of
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
@@ -85,13 +86,15 @@ class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
     api_key: Key  # Key of serper.dev.
     base_url: Url = "https://google.serper.dev"  # URL of the API.
     endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # Kind of search.
+    # Number of found pages that are read for the model, or a mapping. None: 0; as a fallback, what the other tool has.
+    read: PageCount | ReadConfig | None = None
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 
 
 def serper_tool(name: str, entry: SerperConfig, resources: Resources) -> Tool:
     """The tool of an entry; only a search of the web is also gpt-oss's `browser.search`."""
-    description = DESCRIPTIONS[entry.endpoint]
-    tool = search_tool_of(name, entry, provider_of(entry), resources, description=description)
+    description, reading = DESCRIPTIONS[entry.endpoint], reading_of(entry.read)
+    tool = search_tool_of(name, entry, provider_of(entry), resources, description=description, reading=reading)
     return tool if entry.endpoint == "search" else replace(tool, aliases=())
 
 

@@ -13,7 +13,7 @@ from proxy.tools.tool import Tool
 from proxy.tools.web.guard import UrlGuard
 from proxy.tools.web.network import Resolve
 from proxy.tools.web.page import page_tool
-from proxy.tools.web.reader import MOST_BYTES, PageReader
+from proxy.tools.web.reader import PageReader, PageRules
 
 
 class WebFetchConfig(ToolConfig, tag="web_fetch", frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class WebFetchConfig(ToolConfig, tag="web_fetch", frozen=True, kw_only=True):
     max_concurrent_calls: Count | None = 32
     allow_hosts: tuple[Text, ...] = ()  # Hosts that are opened in addition to public ones.
     deny_hosts: tuple[Text, ...] = ()  # Hosts that are closed, even if allow_hosts has them.
-    max_bytes: Bytes = MOST_BYTES  # Largest part of a page that is read, in bytes after decompression.
+    max_bytes: Bytes = 5 * 1024 * 1024  # Largest part of a page that is read, in bytes after decompression.
     # Characters of text in one result; at three bytes each they fit into limits.max_result_bytes.
     max_characters: Characters = 20_000
     user_agent: HeaderValue | None = None  # User-Agent header. None: that of toolproxy.
@@ -53,19 +53,23 @@ def web_fetch_tool(
         resolve: finds the addresses of hosts; None: the system's resolver.
         ssl_context: makes the TLS context.
     """
-    reader = PageReader(
-        resources.clock,
-        resources.pages,
-        allow_hosts=entry.allow_hosts,
-        deny_hosts=entry.deny_hosts,
-        most_bytes=entry.max_bytes,
-        user_agent=entry.user_agent,
-        respect_robots=entry.respect_robots,
-        resolve=resolve,
-        ssl_context=ssl_context,
-    )
+    rules = _rules(entry)
+    if resolve is None and ssl_context is client_context:
+        reader = resources.page_reader(rules)
+    else:
+        reader = PageReader(rules, resources.clock, resources.pages, resolve=resolve, ssl_context=ssl_context)
     tool = page_tool(name, reader.page_at, most=entry.max_characters, one_service=False)
     return replace(tool, fetches=True)
+
+
+def _rules(entry: WebFetchConfig) -> PageRules:
+    return PageRules(
+        allow_hosts=entry.allow_hosts,
+        deny_hosts=entry.deny_hosts,
+        max_bytes=entry.max_bytes,
+        user_agent=entry.user_agent,
+        respect_robots=entry.respect_robots,
+    )
 
 
 def _faults(entry: WebFetchConfig) -> Faults:
@@ -76,4 +80,4 @@ def _faults(entry: WebFetchConfig) -> Faults:
             yield option, str(exc)
 
 
-KIND = Kind(config=WebFetchConfig, make=web_fetch_tool, faults=_faults, judges_parts=True)
+KIND = Kind(config=WebFetchConfig, make=web_fetch_tool, faults=_faults, judges_parts=True, page_rules=_rules)

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from proxy.config.model import Config, Key, Text, ToolConfig, Url, appended_path_fault
+from proxy.config.model import Config, Key, PageCount, ReadConfig, Text, ToolConfig, Url, appended_path_fault
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
+from proxy.tools.search.reading import reading_of
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
 
@@ -84,11 +85,14 @@ class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
     model: Text = "glm-4.7"  # The model that searches, with mode chat.
     search_engine: Text | None = None  # Z.AI's name of the search engine. None: the one that suits the mode.
+    # Number of found pages that are read for the model, or a mapping. None: 0; as a fallback, what the other tool has.
+    read: PageCount | ReadConfig | None = None
 
 
 def zai_search_tool(name: str, entry: ZaiSearchConfig, resources: Resources) -> Tool:
     """The tool of an entry, with the same arguments as every search."""
-    return search_tool_of(name, entry, provider_of(entry), resources, description=DESCRIPTION)
+    reading = reading_of(entry.read)
+    return search_tool_of(name, entry, provider_of(entry), resources, description=DESCRIPTION, reading=reading)
 
 
 def provider_of(entry: ZaiSearchConfig) -> Provider:

@@ -2,9 +2,10 @@
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -62,6 +63,7 @@ def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = Non
         site=plain_text(first_of(row, fields.site)) or None,
         score=float(score) if isinstance(score, (int, float)) and not isinstance(score, bool) else None,
         is_page=bool(page and page.whole and text),
+        of_page=bool(text),
         address=given if given != url and is_address_of(given, url) else None,
     )
 
@@ -75,7 +77,7 @@ def merged_by_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
         key = page_key(hit.url)
         first = found.setdefault(key, hit)
         if len(hit.text) > len(first.text):
-            found[key] = replace(first, text=hit.text, is_page=hit.is_page)
+            found[key] = replace(first, text=hit.text, is_page=hit.is_page, of_page=hit.of_page)
     return list(found.values())
 
 
@@ -87,6 +89,7 @@ def output_of(
     answer_url: str | None = None,
     provider: str | None = None,
     most_characters: int,
+    passages: Mapping[str, str] = MappingProxyType({}),
 ) -> ToolOutput:
     """The output of a search, for the model and for the client.
 
@@ -97,6 +100,7 @@ def output_of(
         answer_url: the page that the direct answer comes from.
         provider: the name of the provider.
         most_characters: the limit for each hit's text; the rest is cut off.
+        passages: URL -> the passages of the page that stand in the place of the hit's text.
     """
     if not hits and not answer:
         return ToolOutput(f'No results for "{query}".', provider=provider)
@@ -105,8 +109,8 @@ def output_of(
         blocks.append("\n".join(filter(None, ("Direct answer:", _cut(answer, most_characters), answer_url))))
     shown, sources = [], {}
     for found in hits:
-        is_too_long = len(found.text) > most_characters
-        hit = replace(found, text=_cut(found.text, most_characters)) if is_too_long else found
+        text = passages.get(found.url) or _cut(found.text, most_characters)
+        hit = found if text == found.text else replace(found, text=text)
         # Without a number, which gpt-oss would take for a page of a browser that it may not have.
         blocks.append("\n".join(filter(None, (hit.title, hit.url, hit.where, hit.text))))
         shown.append(hit)

@@ -1,8 +1,8 @@
 """The output of a search: what was found for its query, or for each of several that are looked up at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.tools.search.hits import output_of
 from proxy.tools.search.provider import Found
 from proxy.tools.search.query import SearchQuery
+from proxy.tools.search.reading import NONE_READ, PagesRead
 from proxy.tools.web.urls import page_key
 from proxy.wire.search import SearchHit
 
@@ -17,16 +18,24 @@ Outcome: TypeAlias = tuple[str, Found | ToolError]
 """A query, and what was found for it or why nothing could be."""
 
 
-def output_of_found(query: str, found: Found, *, provider: str, most_characters: int) -> ToolOutput:
-    """The output of a search with one query."""
-    direct = {"answer": found.answer, "answer_url": found.answer_url}
-    output = output_of(query, found.hits, **direct, provider=provider, most_characters=most_characters)
-    return replace(output, note=found.note) if found.note else output
+ReadPages: TypeAlias = Callable[[Sequence[tuple[str, Sequence[SearchHit]]]], Awaitable[PagesRead]]
+"""Reads the first pages of queries with their hits."""
+
+
+def output_of_found(
+    query: str, found: Found, read: PagesRead = NONE_READ, *, provider: str, most_characters: int
+) -> ToolOutput:
+    """The output of a search with one query, of whose pages some were read."""
+    direct: dict[str, Any] = {"answer": found.answer, "answer_url": found.answer_url}
+    written: dict[str, Any] = {"provider": provider, "most_characters": most_characters, "passages": read.passages}
+    output = output_of(query, found.hits, **direct, **written)
+    return replace(output, note=found.note, pages=read.outcomes) if found.note or read.outcomes else output
 
 
 async def search_all(
     queries: Iterable[SearchQuery],
     look_up: Callable[[SearchQuery], Awaitable[Found]],
+    read: ReadPages,
     *,
     provider: str,
     most_characters: int,
@@ -45,23 +54,24 @@ async def search_all(
     failures = [found for _, found in outcomes if isinstance(found, ToolError)]
     if len(failures) == len(outcomes):
         raise next((error for error in failures if isinstance(error, ToolUnavailable)), failures[0])
-    return output_of_several(outcomes, provider=provider, most_characters=most_characters)
+    pages = await read([(query, hits) for (query, _), hits in zip(outcomes, _listed(outcomes), strict=True)])
+    return output_of_several(outcomes, pages, provider=provider, most_characters=most_characters)
 
 
-def output_of_several(outcomes: Sequence[Outcome], *, provider: str, most_characters: int) -> ToolOutput:
-    """The pages of several queries, below each query in their order; a page is listed once, below the first one."""
+def output_of_several(
+    outcomes: Sequence[Outcome], read: PagesRead = NONE_READ, *, provider: str, most_characters: int
+) -> ToolOutput:
+    """The pages of several queries, below each query in their order, of which some were read."""
     texts, notes = list[str](), list[str]()
     hits, sources = list[SearchHit](), dict[str, str]()
-    listed: set[str] = set()
+    written: dict[str, Any] = {"provider": provider, "most_characters": most_characters}
     searches = 0
-    for query, found in outcomes:
+    for (query, found), new in zip(outcomes, _listed(outcomes), strict=True):
         if isinstance(found, ToolError):
             texts.append(f'No results for "{query}": {found}')
             continue
         searches += 1
-        new = tuple([hit for hit in found.hits if page_key(hit.url) not in listed])
-        listed.update(page_key(hit.url) for hit in new)
-        output = output_of_found(query, replace(found, hits=new), provider=provider, most_characters=most_characters)
+        output = output_of_found(query, replace(found, hits=new), read, **written)
         is_known = found.hits and not new and not found.answer
         texts.append(f'Results for "{query}": only pages that are listed above.' if is_known else output.text)
         notes += [output.note] if output.note else []
@@ -73,6 +83,17 @@ def output_of_several(outcomes: Sequence[Outcome], *, provider: str, most_charac
         tuple(hits),
         note="; ".join(notes) or None,
         provider=provider,
+        pages=read.outcomes,
         searches=searches,
         is_partial=searches < len(outcomes),
     )
+
+
+def _listed(outcomes: Iterable[Outcome]) -> Iterator[tuple[SearchHit, ...]]:
+    """The hits that are listed below each query: a page is listed once, below the first query that has found it."""
+    listed: set[str] = set()
+    for _, found in outcomes:
+        hits = found.hits if isinstance(found, Found) else ()
+        new = {key: hit for hit in hits if (key := page_key(hit.url)) not in listed}
+        listed |= new.keys()
+        yield tuple(new.values())

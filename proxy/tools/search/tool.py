@@ -1,6 +1,6 @@
 """A web search by a described provider, for every type of search.
 
-arguments, filters -> SearchQuery -> Provider.request -> HTTP -> Provider.read -> hits -> text and sources
+arguments, filters -> SearchQuery -> Provider.request -> HTTP -> Provider.read -> hits -> HitReader -> text and sources
 
 A call may have several queries, which are looked up at the same time.
 """
@@ -20,12 +20,13 @@ from proxy.tools.kind import Resources
 from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.provider import Found, Provider
 from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair, several_of
+from proxy.tools.search.reading import HitReader
 from proxy.tools.search.refusals import Refused
 from proxy.tools.search.several import output_of_found, search_all
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
-from proxy.wire.search import NO_FILTERS, SearchFilters
+from proxy.wire.search import NO_FILTERS, Reading, SearchFilters
 
 DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
@@ -46,6 +47,7 @@ def search_tool_of(
     description: str = DESCRIPTION,
     most_characters: int = MOST_CHARACTERS,
     block: tuple[str, ...] = (),
+    reading: Reading | None = None,
 ) -> Tool:
     """A tool that searches with a provider; it is also gpt-oss's `browser.search`.
 
@@ -57,9 +59,11 @@ def search_tool_of(
         description: the description for the model.
         most_characters: the limit for the text of a hit.
         block: domains, or paths below a domain, whose pages are never returned.
+        reading: as in `Tool`.
     """
     slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
     written: dict[str, Any] = {"provider": provider.name or name, "most_characters": most_characters}
+    reader = HitReader(name, resources)
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
     async def look_up(query: SearchQuery) -> Found:
@@ -77,15 +81,19 @@ def search_tool_of(
     async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
         filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
         if "queries" in arguments:
-            return await search_all(several_of(arguments, filters), look_up, **written)
+            queries = several_of(arguments, filters)
+            return await search_all(queries, look_up, partial(reader.read, filters=filters), **written)
         query = query_of(arguments, filters)
-        return output_of_found(query.text, await look_up(query), **written)
+        found = await look_up(query)
+        read = await reader.read([(query.text, found.hits)], filters)
+        return output_of_found(query.text, found, read, **written)
 
     return Tool(
         name=name,
         description=description,
         parameters=PARAMETERS,
         block=block,
+        reading=reading,
         run=partial(search, filters=NO_FILTERS),
         run_filtered=search,
         repair=repair,

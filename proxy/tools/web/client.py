@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 import httpcore
 
 from proxy.http.decode import inflated
-from proxy.loop.results import ToolError, ToolUnavailable
+from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import GuardedBackend, Resolve
 
@@ -159,8 +159,8 @@ def _next(target: Target, location: str) -> Target:
     """The target of a redirect. Raises `ToolError`."""
     try:
         return parse_url(urljoin(target.url, location))
-    except ToolError as exc:
-        raise ToolError(f"The page redirects. {exc}") from None
+    except UrlNotAllowed as exc:
+        raise UrlNotAllowed(f"The page redirects. {exc}") from None
     except ValueError:
         raise ToolError("The page redirects to what is no URL.") from None
 

@@ -5,15 +5,18 @@
 The text is cached for a few minutes (`pages`), so that paging through it takes only one request.
 """
 
+import asyncio
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from weakref import WeakValueDictionary
 
 import httpx
 from cachetools import TTLCache
+from msgspec import Struct
 
 from proxy import __version__
 from proxy.http.connect import client_context
@@ -30,9 +33,6 @@ from proxy.tools.web.urls import canonical
 from proxy.wire.search import SearchFilters
 
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
-MOST_BYTES = 5 * 1024 * 1024
-"""The limit for the part of a page that is read, in bytes after decompression, if nothing else is configured."""
-
 _TRANSIENT = (429, 502, 503, 504)
 _NOT_FOUND, _FORBIDDEN = (404, 410), (401, 402, 403, 451)
 
@@ -44,42 +44,51 @@ MOST_RULES = 100_000
 _VERSION = re.compile(r"^(\s*user-agent\s*:[^/#\n]*)/.*$", re.IGNORECASE | re.MULTILINE)
 
 
+class PageRules(Struct, frozen=True, kw_only=True):
+    """Which pages may be read, and how much of each.
+
+    Attributes:
+        allow_hosts: hosts that may be opened in addition to public ones, as in `UrlGuard`.
+        deny_hosts: hosts that may not be opened.
+        max_bytes: the limit for the part of a page that is read, in bytes after decompression.
+        user_agent: the User-Agent header; None: `USER_AGENT`.
+        respect_robots: whether the robots.txt of a page's site is obeyed.
+    """
+
+    allow_hosts: tuple[str, ...] = ()
+    deny_hosts: tuple[str, ...] = ()
+    max_bytes: int = 5 * 1024 * 1024
+    user_agent: str | None = None
+    respect_robots: bool = True
+
+
 class PageReader:
     """Reads pages; one from the cache only if it could also be fetched now.
 
     Args:
+        rules: which pages may be read; their hosts have no fault.
         clock: the time, for the expiry of caches.
         pages: the cache of pages.
-        allow_hosts: hosts that may be opened in addition to public ones, as in `UrlGuard`.
-        deny_hosts: hosts that may not be opened.
-        most_bytes: the limit for the part of a page that is read, in bytes after decompression.
-        user_agent: the User-Agent header; None: `USER_AGENT`.
-        respect_robots: whether the robots.txt of a page's site is obeyed.
         resolve: finds the addresses of hosts; None: the system's resolver.
         ssl_context: makes the TLS context.
     """
 
     def __init__(
         self,
+        rules: PageRules,
         clock: Clock,
         pages: PageCache,
         *,
-        allow_hosts: Sequence[str] = (),
-        deny_hosts: Sequence[str] = (),
-        most_bytes: int = MOST_BYTES,
-        user_agent: str | None = None,
-        respect_robots: bool = True,
         resolve: Resolve | None = None,
         ssl_context: Callable[[], ssl.SSLContext] = client_context,
     ) -> None:
-        self._most_bytes = most_bytes
-        agent = user_agent or USER_AGENT
-        resolve = resolve or SystemResolver()
-        guard = UrlGuard(allow_hosts, deny_hosts)
-        self._client = PageClient(guard, resolve, user_agent=agent, ssl_context=ssl_context)
+        self._most_bytes = rules.max_bytes
+        agent = rules.user_agent or USER_AGENT
+        guard = UrlGuard(rules.allow_hosts, rules.deny_hosts)
+        self._client = PageClient(guard, resolve or SystemResolver(), user_agent=agent, ssl_context=ssl_context)
         self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
         self._threads = DaemonThreads("toolproxy-page", most=2)  # more threads would only compete for the processor
-        self._robots = _Robots(agent, timer=clock.monotonic, threads=self._threads) if respect_robots else None
+        self._robots = _Robots(agent, timer=clock.monotonic, threads=self._threads) if rules.respect_robots else None
         self._pages = pages
 
     async def page_at(self, url: str, filters: SearchFilters) -> Page:
@@ -132,6 +141,7 @@ class _Robots:
         self._files: TTLCache[str, str] = TTLCache(
             _ROBOTS_KEPT_CHARACTERS, _ROBOTS_KEPT_SECONDS, timer, getsizeof=lambda text: len(text) + 100
         )
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # origin -> held while it is asked
 
     async def __call__(self, session: PageSession, target: Target) -> None:
         """Check that a page may be read.
@@ -140,9 +150,10 @@ class _Robots:
             ToolError: the site does not permit it.
             ToolUnavailable: the site cannot answer now, which RFC 9309 counts as a refusal.
         """
-        text = self._files.get(target.origin)
-        if text is None:
-            text = self._files[target.origin] = await self._file(session, target)
+        async with self._asking.setdefault(target.origin, asyncio.Lock()):
+            text = self._files.get(target.origin)
+            if text is None:
+                text = self._files[target.origin] = await self._file(session, target)
         if text and not await self._threads.run(lambda: permits(text, self._agent, target.url)):
             raise UrlNotAllowed("The site asks machines not to read this page (robots.txt).")
 

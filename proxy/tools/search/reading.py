@@ -1,0 +1,152 @@
+"""Reads the pages that a search has found, so that the model gets passages of them in the place of snippets.
+
+    hits --the first pages--> PageReader, all at the same time --> passages that fit the query, or why there are none
+
+Nothing that happens to a page harms the search: the page's hit keeps its snippet.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from proxy.config.model import ReadConfig
+from proxy.kit.timeouts import elapsed
+from proxy.loop.results import ToolError, UrlNotAllowed
+from proxy.tools.kind import Resources
+from proxy.tools.threads import DaemonThreads
+from proxy.tools.tool import CONTEXT
+from proxy.tools.web.page import expect_permitted
+from proxy.tools.web.passages import fitting_passages
+from proxy.wire.search import Reading, SearchFilters, SearchHit
+
+Outcome: TypeAlias = Literal["read", "failed", "refused", "late", "empty"]
+"""What became of a page: it has passages that fit; it could not be had; the guard, the filters of the call or the
+page's own site do not permit it; it took too long; nothing in it fits the query."""
+
+_MOST_AT_ONCE: Final = 64  # pages of all calls; each may hold several times its size in memory
+_PART_OF_TIME_LEFT: Final = 0.9  # of the call, the rest of which is for its result
+
+
+class PagesRead(Struct, frozen=True):
+    """The pages of a search that were read.
+
+    Attributes:
+        passages: URL -> passages that fit the query, of the pages that have any.
+        outcomes: `Outcome` -> the number of fetched pages.
+    """
+
+    passages: Mapping[str, str] = MappingProxyType({})
+    outcomes: Mapping[str, int] = MappingProxyType({})
+
+
+NONE_READ: Final = PagesRead()
+
+
+def reading_of(read: int | ReadConfig | None) -> Reading | None:
+    """The value of a search's `read:`."""
+    if read is None:
+        return None
+    entry = ReadConfig(pages=read) if isinstance(read, int) else read
+    return Reading(entry.pages, entry.characters, entry.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What the pages of one call have in common: its filters, how they are read, and the loop's time for their end."""
+
+    filters: SearchFilters
+    reading: Reading
+    ends: float
+
+
+class HitReader:
+    """Reads the pages of the hits of one search tool.
+
+    Args:
+        tool: the name of the tool, for events.
+        resources: the readers of pages, the time, and what takes the events.
+    """
+
+    def __init__(self, tool: str, resources: Resources) -> None:
+        self._tool = tool
+        self._resources = resources
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._threads = DaemonThreads("toolproxy-passages", most=2)  # more would only compete for the processor
+
+    async def read(self, searches: Sequence[tuple[str, Sequence[SearchHit]]], filters: SearchFilters) -> PagesRead:
+        """Read the first pages of the searches of a call, as many and as long as `filters.reading` has it.
+
+        Args:
+            searches: each query with its hits, in the provider's order.
+            filters: the filters of the call.
+        """
+        reading = filters.reading
+        if reading is None:
+            return NONE_READ
+        # The first page of each search, then the second of each, and so on.
+        ranked = zip_longest(*([(query, hit) for hit in hits] for query, hits in searches))
+        chosen = islice(filter(None, chain.from_iterable(ranked)), reading.pages)
+        left = _PART_OF_TIME_LEFT * (CONTEXT.get().ends - self._resources.clock.monotonic())
+        call = _Call(filters, reading, asyncio.get_running_loop().time() + min(reading.seconds, left))
+        passages: dict[str, str] = {}
+        outcomes: Counter[str] = Counter()
+
+        async def read_one(number: int, query: str, hit: SearchHit) -> None:
+            if hit.of_page:  # the provider has read the page
+                passages[hit.url] = await self._fitting(hit.text, query, reading.characters)
+            else:
+                outcome, passages[hit.url] = await self._visit(number, query, hit.url, call)
+                outcomes[outcome] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for number, (query, hit) in enumerate(chosen, 1):
+                group.create_task(read_one(number, query, hit))
+        return PagesRead(passages, outcomes)
+
+    async def _visit(self, number: int, query: str, url: str, call: _Call) -> tuple[Outcome, str]:
+        """What became of one page, and the passages that fit, with events for the observers."""
+        clock, observe, began = self._resources.clock, self._resources.observe, self._resources.clock.monotonic()
+        page: dict[str, Any] = {"tool": self._tool, "page": number}
+        observe("page.started", **page, content={"url": url})
+
+        def ended(event: str, **fields: Any) -> None:
+            observe(event, **page, seconds=elapsed(began, clock.monotonic()), **fields)
+
+        try:
+            async with asyncio.timeout_at(call.ends), self._slots:
+                passages = await self._passages(query, url, call)
+        except TimeoutError:
+            ended("page.failed", outcome="late")
+            return "late", ""
+        except ToolError as exc:
+            outcome: Outcome = "refused" if isinstance(exc, UrlNotAllowed) else "failed"
+            ended("page.failed", outcome=outcome, why=exc.outcome, content={"message": str(exc)})
+            return outcome, ""
+        except asyncio.CancelledError:
+            ended("page.abandoned")
+            raise
+        except Exception:  # noqa: BLE001 - whatever a page does to the libraries, the search goes on; the log has the traceback
+            ended("page.crashed", exc_info=True)
+            return "failed", ""
+        if not passages:
+            ended("page.completed", outcome="empty")
+            return "empty", ""
+        ended("page.completed", characters=len(passages))
+        return "read", passages
+
+    async def _passages(self, query: str, url: str, call: _Call) -> str:
+        """The passages of the page at a URL that fit a query. Raises `ToolError`."""
+        resources = self._resources
+        reader = resources.page_reader() if call.reading.everywhere else resources.public_page_reader()
+        page = await reader.page_at(url, call.filters)
+        expect_permitted(page.url, call.filters)  # a redirect may have led to another page
+        return await self._fitting(page.text, query, call.reading.characters)
+
+    async def _fitting(self, text: str, query: str, most: int) -> str:
+        return await self._threads.run(lambda: fitting_passages(text, query, most=most))
