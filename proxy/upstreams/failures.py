@@ -12,6 +12,7 @@ r"""Failures of upstreams: translates the formats of their errors into our error
 text, HTML                                               GMI's 404, any load balancer
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +23,11 @@ from typing import Any
 
 import orjson
 
+from proxy.kit.rests import LONGEST_RATE, KeyCause, Refusal, rest_seconds
 from proxy.upstreams.full_context import full_context
+from proxy.upstreams.key_refusals import cause_of, is_about_request
 from proxy.upstreams.profile import Profile
+from proxy.upstreams.reset_times import CHINA, Reset, reset_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 
@@ -39,41 +43,44 @@ class ErrorMeaning:
 
     status: int
     code: str
-    final: bool = False  # a retry would only make it worse
-    operator_code: str | None = None  # the code if the account is the operator's
+    key: KeyCause | None = None  # why a key is refused, if it is about one
 
 
 _ZAI = "https://api.z.ai"
-_KEY_REFUSED, _NO_CREDIT = "upstream_auth_failed", "upstream_quota_exceeded"
-_AUTH = ErrorMeaning(401, "invalid_api_key", final=True, operator_code=_KEY_REFUSED)
-_ACCOUNT = ErrorMeaning(403, "account_not_usable", final=True, operator_code=_KEY_REFUSED)
-_DENIED = ErrorMeaning(403, "permission_denied", final=True, operator_code=_KEY_REFUSED)
+_AUTH = ErrorMeaning(401, "invalid_api_key", "refused")
+_ACCOUNT = ErrorMeaning(403, "account_not_usable", "refused")
+_DENIED = ErrorMeaning(403, "permission_denied", "model")
+_NO_BALANCE = ErrorMeaning(429, "insufficient_quota", "credit")
+# The quota of some hours or days is used up; the message says until when.
+_USED_UP = ErrorMeaning(429, "insufficient_quota", "window")
+_TOO_FAST = ErrorMeaning(429, "rate_limit_exceeded", "rate")
 _BACKEND = ErrorMeaning(502, "upstream_error")
 
-# Z.AI's codes, which are strings of digits. Other codes (1210, 1212 ... 1215: faults of the request) stay as they are.
+# Z.AI's codes, which are strings of digits (docs.z.ai/api-reference/api-code). Other codes (1210, 1212 ... 1215: faults
+# of the request) stay as they are.
 ZAI_CODES: Mapping[str, ErrorMeaning] = {
     **dict.fromkeys(("1000", "1001", "1002", "1003", "1004"), _AUTH),
-    **dict.fromkeys(("1110", "1111", "1112"), _ACCOUNT),
-    # No balance; sent with status 429.
-    "1113": ErrorMeaning(429, "insufficient_quota", final=True, operator_code=_NO_CREDIT),
+    **dict.fromkeys(("1110", "1111", "1112", "1120", "1121"), _ACCOUNT),
+    **dict.fromkeys(("1113", "1309"), _NO_BALANCE),  # with status 429
     "1211": ErrorMeaning(404, "model_not_found"),
-    **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
+    **dict.fromkeys(("1220", "1221", "1222", "1311"), _DENIED),
     **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
     "1261": ErrorMeaning(400, "context_length_exceeded"),  # see `full_context`
     "1301": ErrorMeaning(400, "content_filter"),
-    "1302": ErrorMeaning(429, "rate_limit_exceeded"),
+    **dict.fromkeys(("1302", "1303"), _TOO_FAST),
     "1305": ErrorMeaning(429, "rate_limit_exceeded"),  # the service is overloaded; the account is within its limits
-    # The quota of a period is used up; the message has the end of the period.
-    "1308": ErrorMeaning(429, "insufficient_quota", final=True),
-    "1313": ErrorMeaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
+    **dict.fromkeys(("1304", "1308", "1310", "1316", "1317"), _USED_UP),
+    "1313": _ACCOUNT,  # banned for unfair use; with status 429
 }
+# The code for the client if the key or account that is refused is the operator's.
+_OPERATOR_CODES: Mapping[KeyCause, str] = {
+    "refused": "upstream_auth_failed",
+    "model": "upstream_auth_failed",
+    "credit": "upstream_quota_exceeded",
+}
+_FORBIDDEN = 403
 _AUTH_STATUSES = (401, 403)
-_PAYMENT_REQUIRED = 402
-# The codes of OpenAI, DeepSeek and similar servers for an account without credit; some have the status 429.
-_NO_CREDIT_CODES = frozenset({
-    "insufficient_quota", "insufficient_balance", "insufficient_credits", "billing_hard_limit_reached",
-    "billing_not_active",
-})  # fmt: skip
+_CODE_IN_MESSAGE = re.compile(r"\[(\d{4})\]")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _METHODS = re.compile(r"[A-Z]+(?:, ?[A-Z]+)*")
 _METHOD_NOT_ALLOWED = 405
@@ -81,7 +88,8 @@ _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS = 408, 429
 # The statuses that OpenAI's SDKs retry, besides 5xx.
 _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
 # Refusals for reasons other than the request: key, balance, permission, an unknown model, time, too many requests.
-_OUR_ACCOUNT = frozenset({401, 402, 403, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
+# A 403 is about one of them if it has an `operator_code`.
+_OUR_ACCOUNT = frozenset({401, 402, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 _LONGEST_MESSAGE = 2000
 _MOST_WRAPPERS = 8  # real errors have up to three, and deeper ones would need a deep recursion
 _UNNAMED = "The upstream reported an error without saying which."
@@ -118,38 +126,80 @@ def raise_if_failed(body: Any) -> None:
     raise full_context(status, message, found) or UpstreamError(f"The upstream failed: {message}")
 
 
+class KeyRefused(UpstreamRefused):
+    """The upstream refused a call on account of its key.
+
+    Attributes:
+        cause: the reason.
+        reset: when the key can be used again, as far as the upstream says.
+        is_final: whether every key was tried that could be, so that a retry is of no use.
+    """
+
+    cause: KeyCause
+    reset: Reset | None = None
+    is_final: bool = False
+
+    def as_refusal(self, now: float) -> Refusal:
+        """The refusal as the table of rests takes it; `now` is in seconds since 1970."""
+        seconds = None if self.reset is None else self.reset.seconds_from(now)
+        wait = retry_after(self, now) or None
+        if self.cause == "rate" and wait is None and seconds is not None and seconds > LONGEST_RATE:
+            return Refusal("window", seconds)
+        if self.cause == "window":
+            return Refusal("window", seconds if seconds is not None else wait)
+        return Refusal(self.cause, wait if wait is not None or not seconds or seconds < 0 else seconds)
+
+    def rest_for(self, seconds: float) -> None:
+        """Say that no key can be used for so many seconds, whatever the upstream says of this one."""
+        self.is_final = True
+        self.retry_after = max(1, math.ceil(seconds))
+        others = {name: value for name, value in self.headers.items() if not name.startswith("retry-after")}
+        self.headers = {**others, "retry-after": str(self.retry_after)}
+
+
 def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
-    given = None if found.get("code") is None else _words(found["code"])
+    given = _code_of(found, message)
     meaning = ZAI_CODES.get(given or "")
     if meaning is _BACKEND:
         return UpstreamError(f"The upstream failed: {message}")
-    code = given
+    code, said, kind = given, message, _text(found.get("type"))
     if meaning is not None:
         code, message = meaning.code, f"{message} (upstream code {given})"
     if (full := full_context(status, message, found)) is not None:
         return full
+    if meaning is not None:
+        cause = meaning.key
+    else:
+        cause = cause_of(status, {(given or "").lower(), (kind or "").lower()}, said)
     advice = _advice(headers)
     if status == _METHOD_NOT_ALLOWED and _METHODS.fullmatch(headers.get("allow", "")):
         advice["allow"] = headers["allow"]  # RFC 9110, section 15.5.6
-    operator_code = meaning.operator_code if meaning is not None else _account_code(status, given)
-    if operator_code or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
+    operator_code = _OPERATOR_CODES.get(cause) if cause is not None else None
+    if status == _FORBIDDEN and cause is None and not is_about_request(said):
+        operator_code = _OPERATOR_CODES["refused"]
+    if operator_code or cause == "window":
         advice["x-should-retry"] = "false"
-    return UpstreamRefused(
+    refused = (UpstreamRefused if cause is None else KeyRefused)(
         message,
         status=status,
-        type=_text(found.get("type")) or _TYPES.get(status, _OTHER_TYPE),
+        type=kind or _TYPES.get(status, _OTHER_TYPE),
         code=code,
         param=_text(found.get("param")),
         headers=advice,
         operator_code=operator_code,
     )
+    if isinstance(refused, KeyRefused) and cause is not None:
+        refused.cause = cause
+        refused.reset = reset_of(headers, found, said, zone=UTC if meaning is None else CHINA)
+    return refused
 
 
-def _account_code(status: int, code: str | None) -> str | None:
-    """The code for clients if the upstream refuses the operator's key or account; None: it does not."""
-    if status == _PAYMENT_REQUIRED or code in _NO_CREDIT_CODES:
-        return _NO_CREDIT
-    return _KEY_REFUSED if status in _AUTH_STATUSES else None
+def _code_of(found: Json, message: str) -> str | None:
+    """The code of an error, which may be in the message, as in `[1113][Insufficient balance...]` of Z.AI."""
+    given = None if found.get("code") is None else _words(found["code"])
+    if given not in ZAI_CODES and (within := _CODE_IN_MESSAGE.match(message)) and within[1] in ZAI_CODES:
+        return within[1]
+    return given
 
 
 def _advice(headers: Mapping[str, str]) -> dict[str, str]:
@@ -263,6 +313,8 @@ def is_transient(failure: ProxyError) -> bool:
     """Whether the same call is likely to succeed a moment later."""
     if failure.headers.get("x-should-retry") == "false" or isinstance(failure, (UpstreamTimeout, UpstreamDown)):
         return False
+    if isinstance(failure, KeyRefused) and failure.is_final:
+        return False
     if isinstance(failure, UpstreamRefused):
         return failure.status in _TRANSIENT
     return isinstance(failure, UpstreamError)
@@ -301,3 +353,19 @@ def retry_after(failure: ProxyError, now: float) -> float:
         return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now)
     except (ValueError, OverflowError):
         return 0.0
+
+
+def advise(failure: ProxyError, now: float) -> None:
+    """Say when a request may be sent again, where an upstream does not say it in the form that clients read.
+
+    Args:
+        failure: a failure that is the answer.
+        now: seconds since 1970.
+    """
+    if not isinstance(failure, KeyRefused) or failure.retry_after or failure.status != _TOO_MANY_REQUESTS:
+        return
+    refusal = failure.as_refusal(now)
+    if refusal.cause == "window":
+        failure.headers["x-should-retry"] = "false"
+    if refusal.cause in ("window", "rate") and not retry_after(failure, now):
+        failure.rest_for(rest_seconds(refusal))
