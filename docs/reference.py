@@ -31,6 +31,7 @@ _SECTIONS = (
     ("server", c.ServerConfig),
     ("clients[]", c.ClientConfig),
     ("upstreams.NAME", c.UpstreamConfig),
+    ("upstreams.NAME.api_key[]", c.ApiKey),
     ("models.NAME", c.ModelConfig),
     ("tools.NAME", c.ToolConfig),
     *((f"tools.NAME, type: {name}", kind.config) for name, kind in KINDS.items()),
@@ -55,6 +56,8 @@ _ALIASES = {
     c.Workers: "integer, 1 to 1024",
     c.Url: "URL",
     c.Key: "key",
+    c.Keys: "key",
+    typing.get_args(c.ApiKeys)[1]: "list of [keys](#upstreamsnameapi_key)",
     c.LimitsConfig: "mapping: [limits](#limits)",
     c.LimitOverrides: "mapping: [limits](#limits)",
 }

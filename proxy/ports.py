@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
+from proxy.kit.rests import KeyState
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_context import CallContext
 from proxy.loop.decisions import ToolDialect
@@ -358,7 +359,13 @@ class Router(Protocol):
     """Finds the upstream of a model by its name."""
 
     def resolve(
-        self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
+        self,
+        name: str,
+        *,
+        client_key: str | None,
+        messages: Sequence[Json] = (),
+        headers: Headers = (),
+        conversation: bytes | None = None,
     ) -> Model:
         """The model of that name, for one request.
 
@@ -367,6 +374,7 @@ class Router(Protocol):
             client_key: the client's key, for upstreams with `api_key: from_client`.
             messages: the messages; where they have an image, the model's `vision_model` may answer.
             headers: the headers of the client's request, with names in lower case, some of which are forwarded.
+            conversation: the name of its conversation, hashed, which keeps it at one key of an upstream's several.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.
@@ -397,5 +405,8 @@ class RecentRequests(Protocol):
 MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
 """Makes the dialect of one run, given the tool for each name that a call may have in it."""
 
-Scrape: TypeAlias = Callable[[Callable[[], Sized]], bytes]
-"""Returns all metrics in Prometheus' text format; the argument returns the tasks of the event loop."""
+KeyStates: TypeAlias = Mapping[tuple[str, str], Sequence[KeyState]]
+"""The states of the keys of each upstream and tool that has several: ("upstream", its name) -> one for each key."""
+
+Scrape: TypeAlias = Callable[[Callable[[], Sized], KeyStates], bytes]
+"""Returns all metrics in Prometheus' text format; the first argument returns the tasks of the event loop."""

@@ -35,7 +35,7 @@ KEYS = dict.fromkeys(
         "WIKI_TOKEN",
     ),
     "k",
-)
+) | {f"ZAI_KEY_{number}": f"key-{number}" for number in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

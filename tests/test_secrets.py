@@ -194,7 +194,12 @@ tools: {web_search: {type: serper, api_key: the-tool-key}}
 async def test_what_check_prints_and_what_a_fault_says_hold_no_secret(capsys):
     config = parse(CONFIG.format(upstream="http://up", more=""), ENVIRON)
     printed = "\n".join(overview.describe(config, origins_of(config)))
-    for faulty in ("api_key: [canary]", "base_url: 'http://canary@x', api_key: k", "api_key: 'canary key'"):
+    for faulty in (
+        "api_key: [[canary]]",
+        "api_key: [canary-1, canary-1]",
+        "base_url: 'http://canary@x', api_key: k",
+        "api_key: 'canary key'",
+    ):
         with pytest.raises(ConfigurationError) as refused:
             parse(
                 f"upstreams: {{up: {{base_url: 'http://x', {faulty}}}}}".replace("base_url: 'http://x', base", "base"),

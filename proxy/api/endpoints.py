@@ -68,8 +68,8 @@ class Readyz:
     """`GET /readyz`: 200 if an upstream is usable; 503 if none is, and while the process drains.
 
     It needs no key and shows no secrets. An upstream whose breaker is open counts as usable, because other replicas
-    would have the same trouble with it. A shared state that cannot be reached is reported but does not change the
-    status, because the process works without it.
+    would have the same trouble with it; one whose keys are all refused, or without credit or quota, does not. A shared
+    state that cannot be reached is reported but does not change the status, because the process works without it.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -99,19 +99,26 @@ def state_as_json(readiness: Readiness) -> Json:
         report["breaker"] = readiness.breaker
     if readiness.cause is not None:
         report["cause"] = readiness.cause
+    if readiness.keys is not None:
+        report["keys"] = {"usable": readiness.usable_keys, "of": len(readiness.keys)}
     return report
 
 
 class MetricsEndpoint:
     """`GET /metrics`: the metrics in Prometheus' text format. Needs no key."""
 
-    def __init__(self, scrape: Scrape) -> None:
+    def __init__(self, scrape: Scrape, ports: Ports) -> None:
         self._scrape = scrape
+        self._ports = ports
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         tasks = partial(asyncio.all_tasks, asyncio.get_running_loop())
-        text = await asyncio.to_thread(self._scrape, tasks)  # takes milliseconds if there are many tasks or series
+        states = {"upstream": self._ports.upstream_states(), "tool": self._ports.tool_states()}
+        keys = {(kind, one.name): one.keys for kind, found in states.items() for one in found if one.keys is not None}
+        text = await asyncio.to_thread(
+            self._scrape, tasks, keys
+        )  # takes milliseconds if there are many tasks or series
         await send_bytes(send, 200, ((b"content-type", _PROMETHEUS_TEXT),), text)
 
 

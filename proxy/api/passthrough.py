@@ -9,6 +9,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.access import CALLER, Caller
+from proxy.api.affinity import conversation_of_raw
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.ports import Ports
@@ -19,6 +20,7 @@ from proxy.kit.beside import beside
 from proxy.kit.header_names import HOP_BY_HOP
 from proxy.loop.tally import Tally
 from proxy.ports import Model
+from proxy.wire.chat import Json
 from proxy.wire.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.wire.rawjson import replace_model
 from proxy.wire.relayed import RawRequest
@@ -77,6 +79,7 @@ class Passthrough:
         self._server, self._clock = ports.config.server, ports.clock
         self._limits = ports.config.limits
         self._counts_use = ports.config.counts_use
+        self._has_key_pools = ports.config.has_key_pools
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -87,8 +90,12 @@ class Passthrough:
         if sum(name == b"content-type" for name, _ in scope["headers"]) > 1:
             raise RequestError("There may be only one Content-Type.")
         form = _Form(body, content_type) if content_type.lower().startswith("multipart/form-data") else None
-        name = form.model if form else await beside(len(body), partial(_model_in_json, scope, body))
-        model = self._router.resolve(name, client_key=caller.upstream_key, headers=scope["headers"])
+        fields = {} if form else await beside(len(body), partial(_fields_with_model, scope, body))
+        name: str = form.model if form else fields["model"]
+        conversation = conversation_of_raw(scope, caller, fields, model=name) if self._has_key_pools else None
+        model = self._router.resolve(
+            name, client_key=caller.upstream_key, headers=scope["headers"], conversation=conversation
+        )
         if not caller.may_use(model.name):
             raise ModelNotAllowed(model.name)
         renaming = partial(form.with_model if form else partial(replace_model, body), model.upstream_name)
@@ -147,13 +154,14 @@ def _tokens_in(body: bytes) -> float:
     return sum(tokens_in_text(text) for text in texts if isinstance(text, str))
 
 
-def _model_in_json(scope: Scope, body: bytes) -> str:
+def _fields_with_model(scope: Scope, body: bytes) -> Json:
     if not body:
         raise NotFound(f"There is no {scope['method']} {scope['path']} here that works without a model.")
-    name = parse_object(body).get("model")
+    fields = parse_object(body)
+    name = fields.get("model")
     if not isinstance(name, str) or not name:
         raise RequestError("'model' must be the name of a model.", param="model")
-    return name
+    return fields
 
 
 class _Form:

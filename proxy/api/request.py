@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from starlette.types import Scope
 
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, AccessPolicy, Caller, names_for_header
+from proxy.api.affinity import conversation_of
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
 from proxy.api.ports import Ports
@@ -45,6 +46,7 @@ class Access(Struct, frozen=True):
         tool_events: the progress events that the client is shown.
         body: `chat` as the client sent it, byte for byte; None if the two differ.
         sources: URL -> title of the pages that earlier calls of the conversation have found.
+        conversation: the conversation, hashed, where an upstream has several keys; None: it makes no difference.
     """
 
     chat: Json
@@ -56,6 +58,7 @@ class Access(Struct, frozen=True):
     tool_events: ToolEvents
     body: bytes | None
     sources: Mapping[str, str]
+    conversation: bytes | None
 
     @property
     def narrows_tools(self) -> bool:
@@ -87,6 +90,7 @@ class RequestResolver:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._marks = ports.config.offer if ports.config.offers_on_request else None  # how requests ask for tools
+        self._has_key_pools = ports.config.has_key_pools
         self._policies = AccessPolicies(
             ports.config.limits, ports.toolset, search_above=ports.config.offer.search_above
         )
@@ -104,6 +108,8 @@ class RequestResolver:
         max_output_tokens: int | None = None,
         hidden: Mapping[str, Continuation] | None = None,
         sources: Mapping[str, str] = _NO_SOURCES,
+        named: object = None,
+        conversation: bytes | None = None,
     ) -> Access:
         """Find out what a request may use.
 
@@ -114,6 +120,8 @@ class RequestResolver:
             max_output_tokens: the tokens that the model may write, over all turns; None: any number.
             hidden: continuations that the request itself carries, by run; they are not looked up in the store.
             sources: the pages that earlier responses have found.
+            named: a name that the request's body has for its conversation; anything but a text is ignored.
+            conversation: the conversation of the response that it continues, hashed, if it is known.
 
         Raises:
             ModelNotFound: the configuration has no such model.
@@ -127,8 +135,14 @@ class RequestResolver:
         name, on_request = chat["model"], False
         if self._marks is not None:
             chat, name, on_request = self._without_marks(chat, self._marks)
+        if self._has_key_pools and conversation is None:  # before pictures are replaced, which depends on the turn
+            conversation = conversation_of(scope, caller, given, model=name, named=named)
         model = self._ports.router.resolve(
-            name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
+            name,
+            client_key=caller.upstream_key,
+            messages=chat["messages"],
+            headers=scope["headers"],
+            conversation=conversation,
         )
         if model.hides_pictures and (messages := without_pictures(chat["messages"])) is not chat["messages"]:
             chat = {**chat, "messages": messages}
@@ -141,7 +155,7 @@ class RequestResolver:
         if (wanted := header(scope, b"x-tool-events")) is not None:
             events = _TOOL_EVENTS.get(wanted.strip().lower(), events)
         body = body if chat is given else None
-        return Access(chat, caller, model, policy, limits, tools, events, body, sources)
+        return Access(chat, caller, model, policy, limits, tools, events, body, sources, conversation)
 
     def finish(
         self,
@@ -187,6 +201,7 @@ class RequestResolver:
             access.tool_events,
             body,
             access.sources,
+            access.conversation,
             offer,
             names,
             filters or NO_FILTERS,

@@ -27,7 +27,7 @@ from proxy.api.access import Caller
 from proxy.api.body_memory import Share, cost_of
 from proxy.api.ports import Ports
 from proxy.config.keys import FROM_CLIENT
-from proxy.config.model import UpstreamConfig
+from proxy.config.model import UpstreamConfig, keys_of
 from proxy.kit.beside import MOST_AT_ONCE
 from proxy.kit.secrets import Secrets
 from proxy.wire.chat import Json
@@ -76,7 +76,8 @@ class SealingKeys:
         now: Callable[[], float],
     ) -> None:
         self._secrets = secrets
-        self._upstream_keys = tuple(one.api_key for one in upstreams if one.api_key != FROM_CLIENT)
+        keys = [entry.key for one in upstreams for entry in keys_of(one.api_key).values()]
+        self._upstream_keys = tuple(key for key in keys if key != FROM_CLIENT)
         self._ttl = ttl
         self._now = now
 

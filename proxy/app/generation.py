@@ -142,7 +142,7 @@ class Generation:
             secrets=process.state.secrets,
             observe=observe,
             clock=clock,
-            upstream_states=lambda: _upstream_states(loaded, breakers),
+            upstream_states=lambda: _upstream_states(loaded, self.upstreams),
             tool_states=lambda: _tool_states(loaded, [*self.tool_servers.values()], self.registry.skipped()),
             state=process.state.readiness,
             is_draining=lambda: process.lifecycle.draining,
@@ -160,7 +160,9 @@ def _upstreams_of(process: Process, config: Config, before: Mapping[str, Upstrea
 
 def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
     client = http_client_for(entry, process.transport, process.telemetry.extra_headers)
-    endpoint = Endpoint.of(name, client, entry)
+    seconds = entry.timeouts.pool
+    keys = process.key_pools.pool_of(("upstream", name), entry.api_key, entry.base_url, seconds=seconds)
+    endpoint = Endpoint.of(name, client, entry, keys)
     return UpstreamLink(entry, endpoint, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
 
 
@@ -199,9 +201,17 @@ def _states(section: str, usable: Iterable[str], loaded: Loaded) -> list[Readine
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
 
 
-def _upstream_states(loaded: Loaded, breakers: Mapping[str, Breaker]) -> list[Readiness]:
+def _upstream_states(loaded: Loaded, links: Mapping[str, UpstreamLink]) -> list[Readiness]:
     states = _states("upstreams", loaded.config.upstreams, loaded)
-    return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
+    return [_state_of(state, links[state.name]) if state.usable else state for state in states]
+
+
+def _state_of(state: Readiness, link: UpstreamLink) -> Readiness:
+    keys = None if link.endpoint.keys is None else link.endpoint.keys.states()
+    state = replace(state, breaker=link.breaker.state, keys=keys)
+    if keys is None or state.usable_keys:
+        return state
+    return replace(state, usable=False, why_not="all its keys are refused, or without credit or quota")
 
 
 def _tool_states(loaded: Loaded, servers: Sequence[SharedToolServer], skipped: Mapping[str, Cause]) -> list[Readiness]:

@@ -14,6 +14,7 @@ from proxy.app.adapters import SystemClock, tool_client
 from proxy.config.loaded import Loaded
 from proxy.config.model import Config, ServerConfig
 from proxy.config.redaction import secrets_of
+from proxy.http.key_pool import KeyPools
 from proxy.ports import Clock
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
@@ -34,6 +35,7 @@ class Process:
         state: the stores.
         capacity: bounds the number of open requests.
         resources: the resources of tools, such as the cache of pages.
+        key_pools: makes the pools of upstreams and tools with several keys.
         transport: replaces the transports of upstreams and tools, in tests.
         tools: further tools, besides those of the configuration.
         tasks: the background tasks, while the process serves.
@@ -45,6 +47,7 @@ class Process:
     state: State
     capacity: Capacity
     resources: Resources
+    key_pools: KeyPools
     transport: httpx.AsyncBaseTransport | None
     tools: tuple[Tool, ...]
     tasks: asyncio.TaskGroup | None = field(default=None)
@@ -87,6 +90,7 @@ def start_process(
         state = open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory)
     except ConfigurationError as exc:
         raise ConfigurationError([*map(loaded.place_of, exc.faults)]) from exc
+    key_pools = KeyPools(clock=clock, leases=state.leases, observe=telemetry.observe)
     return Process(
         clock=clock,
         lifecycle=lifecycle or Lifecycle(),
@@ -94,6 +98,7 @@ def start_process(
         state=state,
         capacity=Capacity(config.server, body_bytes=_body_bytes(config.server)),
         resources=Resources(tool_client(transport, telemetry.extra_headers), clock, state.caches, telemetry.observe),
+        key_pools=key_pools,
         transport=transport,
         tools=tuple(tools),
     )

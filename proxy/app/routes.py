@@ -102,7 +102,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *_own("/health", Healthz(), "GET"),  # load-test tools ask here, as vLLM and SGLang have it
         *_own("/chat", ChatPage(ports.config), "GET"),
         *_own("/readyz", Readyz(ports), "GET"),
-        *(_own("/metrics", MetricsEndpoint(ports.scrape), "GET") if ports.scrape else ()),
+        *(_own("/metrics", MetricsEndpoint(ports.scrape, ports), "GET") if ports.scrape else ()),
         *(_own("/debug", debug, "GET") if debug else ()),
         *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
         *(_own("/debug/usage", UsageEndpoint(ports), "GET") if debug else ()),

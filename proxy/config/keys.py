@@ -35,13 +35,26 @@ def is_placeholder(key: str) -> bool:
     return _PLACEHOLDER.fullmatch(key) is not None
 
 
+def split_keys(text: str) -> list[str]:
+    """The keys in a text that may hold several, with commas between them; one without a value is empty."""
+    return [key.strip() for key in text.split(",")]
+
+
+def texts_in(api_key: Any) -> list[str]:
+    """The texts in an `api_key` in the places of keys, with placeholders and without those that have no value."""
+    listed = (api_key,) if isinstance(api_key, str) else api_key or ()
+    texts = [one if isinstance(one, str) else one.key for one in listed]
+    return [key for text in texts for key in split_keys(text) if key]
+
+
 def why_no_key(entry: Any) -> str | None:
-    """Why the key of an upstream, tool or client cannot be valid; None if it can, or if no key is needed."""
+    """Why an upstream, tool or client has no key that may be valid; None if it has one, or needs none."""
     for name in ("api_key", "key", "key_sha256"):
-        key = getattr(entry, name, None)
-        if key in ("", ()):
+        value = getattr(entry, name, None)
+        if value in ("", ()) or (name == "api_key" and value is not None and not texts_in(value)):
             return f"{name} is empty"
-        keys = (key,) if isinstance(key, str) else key or ()
-        if any(is_placeholder(one) for one in keys):
+        # Of several `api_key`, placeholders are left out.
+        keys = texts_in(value) if name == "api_key" else (value,) if isinstance(value, str) else value or ()
+        if keys and (all if name == "api_key" else any)(map(is_placeholder, keys)):
             return f"{name} is a placeholder, not a key"
     return None

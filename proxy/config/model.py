@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from proxy.config.keys import is_placeholder, split_keys
 from proxy.loop.limits import Bytes, Count, CountOrZero, LimitOverrides, LimitsConfig, Seconds, Tokens
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
@@ -34,6 +35,8 @@ _SQLITE = r"sqlite:///[^?#\x00-\x1f]+"
 StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_SQLITE}|{_REDIS})\Z")]
 # Printable ASCII, fit for a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
+# One key, or several with commas between them.
+Keys: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x2b\x2d-\x7e]*( *, *[\x21-\x2b\x2d-\x7e]*)*\Z")]
 # RFC 9110: a name is a token, a value is printable ASCII without blanks at its ends.
 HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")]
 HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z")]
@@ -155,12 +158,36 @@ class BreakerConfig(Value, frozen=True, kw_only=True):
     seconds: Seconds = 10  # Seconds until one call tests whether the upstream has recovered; like nginx's fail_timeout.
 
 
+class ApiKey(Value, frozen=True, kw_only=True):
+    """An entry of a list `api_key:`: one of several keys of a provider."""
+
+    key: Keys  # The key.
+    # Calls that it may be answering at the same time, of all workers that share a state. None: no limit.
+    max_concurrent: Count | None = None
+    weight: Annotated[float, Meta(gt=0, le=10**6)] = 1  # Its share of the conversations, compared with the others'.
+
+
+# One key, several in one text with commas between them, or a list.
+ApiKeys: TypeAlias = Keys | tuple[Keys | ApiKey, ...]
+
+
+def keys_of(api_key: str | tuple[str | ApiKey, ...] | None) -> dict[int, ApiKey]:
+    """The keys of an `api_key` by their places, from 1, by which people know them.
+
+    Places without a key, or with a placeholder, are left out.
+    """
+    listed = (api_key,) if isinstance(api_key, str) else api_key or ()
+    entries = [ApiKey(key=one) if isinstance(one, str) else one for one in listed]
+    single = [msgspec.structs.replace(entry, key=key) for entry in entries for key in split_keys(entry.key)]
+    return {at: entry for at, entry in enumerate(single, 1) if entry.key and not is_placeholder(entry.key)}
+
+
 class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`: a server that answers with models."""
 
     base_url: Url  # URL to which '/chat/completions' is appended, so include a '/v1' if the upstream has it.
-    # Key of the upstream; from_client forwards the key of the request, and requires that there are no clients.
-    api_key: Key
+    # Key of the upstream, or several; from_client forwards the key of the request, and allows no clients.
+    api_key: ApiKeys
     profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # Model family, whose quirks the proxy handles.
     timeouts: Timeouts = Timeouts()  # Timeouts in seconds.
     retries: CountOrZero = 2  # Retries of one request, over all of its turns.
@@ -322,6 +349,17 @@ class Config(Value, frozen=True, kw_only=True):
     def offers_on_request(self) -> bool:
         """Whether any tool is offered on request, so that the prefix and suffix of `offer:` have an effect."""
         return "on_request" in {self.offer.mode, *(tool.offer for tool in self.tools.values())}
+
+    @property
+    def has_key_pools(self) -> bool:
+        """Whether any upstream has several keys, so that conversations have to stay with theirs."""
+        return any(len(keys_of(upstream.api_key)) > 1 for upstream in self.upstreams.values())
+
+    @property
+    def limits_keys(self) -> bool:
+        """Whether any key has a limit of its own."""
+        entries = (*self.upstreams.values(), *self.tools.values())
+        return any(key.max_concurrent for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values())
 
     @property
     def counts_use(self) -> bool:

@@ -32,6 +32,7 @@ from proxy.wire.errors import ConfigurationError
 _FAULTY: Final = object()  # in place of a value that could not be read; its fault is in `_Reader.faults`
 _NULL: Final = "tag:yaml.org,2002:null"
 _NULL_WORDS: Final = ("", "~", "null", "Null", "NULL")
+_ONE_KEY: Final = c.Keys | c.ApiKey
 
 
 def load(path: Path, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: Path | None = None) -> Loaded:
@@ -296,8 +297,12 @@ class _Reader:
         if kind in (c.Key, c.Sha256) and self.unset and len(self.faults) == before:
             items = [item for item in items if item is not _FAULTY and item]
             if items:  # during a rotation, one of the keys may not be set
-                self.omitted += [(path.name, f"{name} is not set, and left out") for name in self.unset[unset:]]
-                del self.unset[unset:]
+                self.leave_out(unset, path)
+            return tuple(items)
+        if kind == _ONE_KEY and len(self.faults) == before:  # each key is known by its place, so the places stay
+            items = ["" if item is _FAULTY else item for item in items]
+            if c.keys_of(tuple(items)):
+                self.leave_out(unset, path)
             return tuple(items)
         if any(item is _FAULTY for item in items) and len(self.faults) == before:
             return _FAULTY  # a variable has no value
@@ -305,16 +310,25 @@ class _Reader:
             item for at, item in enumerate(items) if item is not _FAULTY and path.item(at, 0).name not in self.disabled
         )
 
+    def leave_out(self, since: int, path: _Path) -> None:
+        """Take the variables that were found unset `since` then for keys that are left out beside others."""
+        if self.unset is not None:
+            self.omitted += [(path.name, f"{name} is not set, and left out") for name in self.unset[since:]]
+            del self.unset[since:]
+
     def leaf(self, node: yaml.Node, kind: Any, path: _Path, *, nullable: bool = False) -> Any:
         self.note_lines(node, path)
         before = len(self.unset or ())
         substituted = self.substitute(node, path)
         if substituted is None:
             return _FAULTY
+        if kind == c.Keys and c.keys_of(str(node.value)):
+            self.leave_out(before, path)
         if len(self.unset or ()) > before:  # an unset key is read as none; any other value cannot be read
-            return "" if kind in (c.Key, c.HeaderValue) else _FAULTY
+            return "" if kind in (c.Key, c.Keys, c.HeaderValue) else _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
-        if not strict and nullable and node.value in _NULL_WORDS and kind is not c.Key:  # an empty key disables
+        # An empty key disables.
+        if not strict and nullable and node.value in _NULL_WORDS and kind not in (c.Key, c.Keys):
             return None
         try:
             value = _of_text(node.value, kind) if not strict else self.loader.construct_object(node, deep=True)

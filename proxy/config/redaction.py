@@ -9,11 +9,13 @@ import orjson
 
 from proxy.config.keys import FROM_CLIENT, SHORTEST_SECRET
 from proxy.config.loaded import Loaded
-from proxy.config.model import Key
+from proxy.config.model import Key, Keys, keys_of
 from proxy.kit.header_names import SECRET_NAME
 
 Redact: TypeAlias = Callable[[str], str]
 
+_PIECE = 6  # characters of a secret that are masked where they stand alone
+_LONGEST_WORD = 12
 _ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: repr(text)[1:-1],
     lambda text: orjson.dumps(text).decode()[1:-1],
@@ -58,6 +60,33 @@ def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = SHORT
     return redact
 
 
+def without_pieces(text: str, secrets: Iterable[str], *, mask: str = "***") -> str:
+    """A text without its parts that are also parts of a secret: providers quote the beginning and the end of a key.
+
+    What consists of a few small letters may be a word, and stays.
+    """
+    pieces = {
+        secret[at : at + _PIECE]
+        for secret in secrets
+        if len(secret) >= SHORTEST_SECRET
+        for at in range(len(secret) - _PIECE + 1)
+    }
+    kept, at = [], 0
+    while at < len(text):
+        end = at
+        while text[end : end + _PIECE] in pieces:
+            end += 1
+        if end == at:
+            kept.append(text[at])
+            at += 1
+            continue
+        run = text[at : end + _PIECE - 1]
+        is_word = run.isalpha() and run.islower() and len(run) < _LONGEST_WORD
+        kept.append(run if is_word else mask)
+        at = end + _PIECE - 1
+    return "".join(kept)
+
+
 def secrets_of(loaded: Loaded) -> frozenset[str]:
     """All secret values of a configuration: keys, passwords in URLs, and headers that contain either."""
     password = urlsplit(loaded.config.state.url).password
@@ -70,7 +99,10 @@ def _keys_in(value: Any) -> Iterator[str]:
         case msgspec.Struct():
             for info in msgspec.structs.fields(value):
                 held = getattr(value, info.name)
-                if Key in (info.type, *get_args(info.type)):  # the field holds a key, a list of keys, or None
+                kinds = (info.type, *get_args(info.type))
+                if Keys in kinds:
+                    yield from (key.key for key in keys_of(held).values())
+                elif Key in kinds:  # the field holds a key, a list of keys, or None
                     yield from (held,) if isinstance(held, str) else held or ()
                 else:
                     yield from _keys_in(held)

@@ -117,6 +117,7 @@ def faults_in(parts: Parts) -> list[tuple[str, str]]:
     found = (
         *_model_faults(parts),
         *_client_faults(parts),
+        *_key_faults(parts),
         *_alias_faults(parts),
         *_fallback_faults(parts),
         *_address_faults(parts),
@@ -180,6 +181,18 @@ def _address_faults(parts: Parts) -> _Faults:
     for name, upstream in parts.upstreams.items():
         if fault := appended_path_fault(upstream.base_url, "/chat/completions", "/completions", "/responses"):
             yield f"upstreams.{name}.base_url", fault
+
+
+def _key_faults(parts: Parts) -> _Faults:
+    """Keys that cannot be beside others."""
+    for path, entry in parts.entries.items():
+        keys = c.keys_of(getattr(entry, "api_key", None))
+        numbers: dict[str, int] = {}
+        for number, key in keys.items() if len(keys) > 1 else ():
+            if key.key == FROM_CLIENT:
+                yield f"{path}.api_key", "from_client stands alone, and not beside other keys"
+            elif (before := numbers.setdefault(key.key, number)) != number:
+                yield f"{path}.api_key", f"key {number} is the same as key {before}"
 
 
 # `authorization` is for `api_key`.

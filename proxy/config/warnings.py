@@ -6,7 +6,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from proxy.config import model as c
-from proxy.config.keys import FROM_CLIENT, SHORT_CLIENT_KEY, SHORTEST_SECRET
+from proxy.config.keys import FROM_CLIENT, SHORT_CLIENT_KEY, SHORTEST_SECRET, texts_in
 from proxy.config.rules import Parts
 
 _Warnings: TypeAlias = Iterator[tuple[str, str]]
@@ -29,14 +29,22 @@ def warnings_in(parts: Parts) -> _Warnings:
                 f"{path}.budget.cost",
                 "counts only costs that upstreams report: no model or tool has a price",
             )
-    for path, entry in parts.entries.items():
-        key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
-        if 0 < len(key) < SHORTEST_SECRET and key != FROM_CLIENT and _is_public(url):
-            yield f"{path}.api_key", f"has fewer than {SHORTEST_SECRET} characters: is it a key of this provider's?"
+    yield from _odd_keys(parts)
     yield from _short_secrets(parts.config)
     yield from _visions_without_effect(parts.config)
     yield from _offers_without_effect(parts)
     yield from _tool_warnings(parts)
+
+
+def _odd_keys(parts: Parts) -> _Warnings:
+    """Keys that are none of their provider's."""
+    for path, entry in parts.entries.items():
+        listed, url = getattr(entry, "api_key", None), getattr(entry, "base_url", None) or ""
+        keys = c.keys_of(listed)
+        if any(len(one.key) < SHORTEST_SECRET for one in keys.values() if one.key != FROM_CLIENT) and _is_public(url):
+            yield f"{path}.api_key", f"has fewer than {SHORTEST_SECRET} characters: is it a key of this provider's?"
+        if keys and len(keys) < len(texts_in(listed)):
+            yield f"{path}.api_key", "has a placeholder beside keys, which is left out"
 
 
 def _short_secrets(config: c.Config) -> _Warnings:

@@ -1,13 +1,17 @@
 """The state of one thing that the proxy depends on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from proxy.kit.rests import KeyState
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """The state of one upstream, one tool or the shared state, for `/readyz`.
 
-    `breaker` is the state of its breaker, unless that is closed. `cause` is why a tool's breaker is open.
+    `breaker` is the state of its breaker, unless that is closed. `cause` is why a tool's breaker is open. `keys`:
+    the state of each of several keys; None: it has one at most.
     """
 
     name: str
@@ -15,3 +19,9 @@ class Readiness:
     why_not: str | None = None
     breaker: str | None = None
     cause: str | None = None
+    keys: Sequence[KeyState] | None = None
+
+    @property
+    def usable_keys(self) -> int:
+        """The keys that can be used, if only after the rest of some seconds that a rate takes."""
+        return sum(state in ("usable", "rate") for state in self.keys or ())

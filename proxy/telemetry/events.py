@@ -93,6 +93,15 @@ EVENTS: Final[Mapping[str, Event]] = {
     "upstream.answered": Event(_DEBUG, "One attempt at an upstream succeeded."),
     "upstream.retried": Event(_WARNING, "One attempt at an upstream failed; it is repeated after `wait` seconds."),
     "upstream.fell_back": Event(_WARNING, "One attempt at an upstream failed; the next model of `fallbacks` is tried."),
+    "upstream.key_used": Event(
+        _DEBUG, "An upstream with several keys is called with one of them, whose number is `key`."
+    ),
+    "upstream.key_rests": Event(
+        _WARNING,
+        "A key was refused (`cause`: refused, credit, window, rate or model) and is not used for `seconds`; the "
+        "request goes on with another one.",
+    ),
+    "upstream.key_works": Event(_INFO, "A key that had been refused was accepted again."),
     "upstream.breaker_opened": Event(_WARNING, "An upstream failed repeatedly; calls are suspended for `seconds`."),
     "upstream.breaker_closed": Event(_INFO, "An upstream has recovered; calls are no longer suspended."),
     "tool.started": Event(_DEBUG, "A tool call started."),
@@ -125,6 +134,13 @@ EVENTS: Final[Mapping[str, Event]] = {
     "page.abandoned": Event(_DEBUG, "A search that was reading a page was cancelled."),
     "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called."),
     "tool.retried": Event(_WARNING, "A tool call failed for a reason that may be temporary; it is repeated."),
+    "tool.key_used": Event(_DEBUG, "A tool with several keys makes a request with one of them, whose number is `key`."),
+    "tool.key_rests": Event(
+        _WARNING,
+        "A key was refused (`cause`: refused, credit, window or rate) and is not used for `seconds`; the call goes on "
+        "with another one.",
+    ),
+    "tool.key_works": Event(_INFO, "A key that had been refused was accepted again."),
     "tool.breaker_opened": Event(
         _WARNING, "A tool failed repeatedly, or its service refuses calls (`cause`); calls are suspended for `seconds`."
     ),

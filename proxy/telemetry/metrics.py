@@ -12,6 +12,7 @@ from proxy.config.model import Config
 from proxy.kit import request_context
 from proxy.loop.actions import Stop
 from proxy.paths import route_of
+from proxy.ports import KeyStates
 from proxy.telemetry import workers
 from proxy.telemetry.events import Handler
 from proxy.telemetry.series import Series
@@ -83,6 +84,7 @@ class Metrics:
 
     def __init__(self, config: Config, *, version: str, serves: bool = True) -> None:
         self._directory = workers.directory()
+        self._shown_keys: set[tuple[str, str]] = set()
         self._clients, self._models, self._upstreams = AllowedLabels(), AllowedLabels(), AllowedLabels()
         self._series = series = Series(
             {
@@ -119,6 +121,8 @@ class Metrics:
             "upstream.fell_back": self._upstream_fell_back,
             "turn.failed": self._upstream_failed,
             "relay.failed": self._upstream_failed,
+            "upstream.key_used": lambda fields: series.upstream_key_requests(fields["upstream"], fields["key"]).inc(),
+            "tool.key_used": lambda fields: series.tool_key_requests(fields["tool"], fields["key"]).inc(),
             "upstream.breaker_opened": lambda fields: series.breaker_open(fields["upstream"]).set(1),
             "upstream.breaker_closed": lambda fields: series.breaker_open(fields["upstream"]).set(0),
             "continuation.sought": self._continuation_sought,
@@ -143,12 +147,24 @@ class Metrics:
         """A function that counts events of that name; None: they are not counted."""
         return self._handlers.get(event)
 
-    def scrape(self, tasks: Callable[[], Sized]) -> bytes:
+    def scrape(self, tasks: Callable[[], Sized], keys: KeyStates) -> bytes:
         """All metrics in Prometheus' text format; `tasks` finds the tasks of the event loop."""
         self._series.tasks.set(len(tasks()))
+        self._show_keys(keys)
         if self._directory:
             workers.remove_gauges_of_dead_workers(Path(self._directory))
         return self._series.text(self._directory)
+
+    def _show_keys(self, keys: KeyStates) -> None:
+        """Set how many keys are in each state; none where an upstream or a tool has none any more."""
+        gauges = {"upstream": self._series.upstream_keys, "tool": self._series.tool_keys}
+        self._shown_keys.update(keys)
+        for owner in self._shown_keys:
+            kind, name = owner
+            states = keys.get(owner, ())
+            usable, refused = states.count("usable"), states.count("refused")
+            for state, count in (("usable", usable), ("resting", len(states) - usable - refused), ("refused", refused)):
+                gauges[kind](name, state).set(count)
 
     def _response_started(self, fields: Mapping[str, Any]) -> None:
         if fields["event_stream"]:

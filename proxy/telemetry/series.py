@@ -159,6 +159,15 @@ class Series:
             "1 while calls of a tool are suspended because its service fails or refuses them",
             ["tool"],
         )
+        self.tool_keys = self._gauges(
+            "tool_keys",
+            "Keys of a tool that has several, by state, in the worker that answers the scrape",
+            ["tool", "state"],
+            "livemostrecent",
+        )
+        self.tool_key_requests = self._counter(
+            "tool_key_requests", "Requests of a tool by the number of the key, of several", ["tool", "key"]
+        )
         self.tool_fallbacks = self._counter(
             "tool_fallbacks", "Tool calls passed to the fallback tool after a failure", ["tool", "to"]
         )
@@ -175,6 +184,15 @@ class Series:
         )
         self.breaker_open = self._gauges(
             "upstream_breaker_open", "1 while an upstream's circuit breaker is open", ["upstream"]
+        )
+        self.upstream_keys = self._gauges(
+            "upstream_keys",
+            "Keys of an upstream that has several, by state, in the worker that answers the scrape",
+            ["upstream", "state"],
+            "livemostrecent",
+        )
+        self.upstream_key_requests = self._counter(
+            "upstream_key_requests", "Upstream calls by the number of the key, of several", ["upstream", "key"]
         )
 
     def _make_state(self) -> None:

@@ -7,11 +7,12 @@ from typing import NoReturn
 import httpx
 
 from proxy.config.keys import FROM_CLIENT
-from proxy.config.model import UpstreamConfig
+from proxy.config.model import UpstreamConfig, keys_of
 from proxy.http.client import HttpClient, PreparedRequest
 from proxy.http.connect import reason
 from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
+from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import Response
 from proxy.upstreams import failures
 from proxy.wire.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout
@@ -40,7 +41,8 @@ class Endpoint:
         forwards: the names of the headers that are copied from our clients' requests.
         whole: a request for a completion that is not streamed.
         stream: a request for a stream.
-        secrets: values in the configured headers that no error may quote.
+        secrets: other keys, and values in the configured headers, that no error may quote.
+        keys: the keys, of which `with_key` puts one into `credential`; None: there is only one.
         forwarded: the headers of one client's request that are copied.
     """
 
@@ -52,25 +54,31 @@ class Endpoint:
     whole: PreparedRequest
     stream: PreparedRequest
     secrets: tuple[str, ...] = ()
+    keys: KeyPool | None = None
     forwarded: Headers = ()
 
     @classmethod
-    def of(cls, name: str, client: HttpClient, config: UpstreamConfig) -> "Endpoint":
+    def of(cls, name: str, client: HttpClient, config: UpstreamConfig, keys: KeyPool | None = None) -> "Endpoint":
         """The endpoint that `client` sends to. The clients' own keys are still missing (`for_client`)."""
         of_client = config.api_key == FROM_CLIENT
-        credential = BearerKey("" if of_client else config.api_key, of_client=of_client)
+        first, *others = [entry.key for entry in keys_of(config.api_key).values()] or [""]
+        credential = BearerKey("" if of_client else first, of_client=of_client)
         added = tuple((name.lower().encode(), value.encode()) for name, value in config.headers.items())
-        secrets = tuple(part for value in config.headers.values() for part in (value, *value.split()))
+        in_headers = [part for value in config.headers.values() for part in (value, *value.split())]
         forwards = frozenset(name.lower().encode() for name in config.forward_headers) - dict(added).keys()
         whole, stream = (
             client.prepare("POST", _COMPLETIONS, overridden(_completion_headers(accept), added))
             for accept in (b"application/json", b"text/event-stream")
         )
-        return cls(name, client, credential, added, forwards, whole, stream, secrets)
+        return cls(name, client, credential, added, forwards, whole, stream, (*others, *in_headers), keys)
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""
         await self.client.aclose()
+
+    def with_key(self, key: PoolKey) -> "Endpoint":
+        """This endpoint with one of its keys."""
+        return replace(self, credential=BearerKey(key.key))
 
     def for_client(self, key: str | None, headers: Headers) -> "Endpoint":
         """This endpoint for one client's request, of which it sends on the key and headers; itself if there are none.

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_field
 from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from proxy.config.model import PriceConfig
-from proxy.config.redaction import redactor
+from proxy.config.redaction import redactor, without_pieces
+from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import MOST_AT_ONCE, Response
 from proxy.kit.beside import beside
 from proxy.loop.actions import CallUpstream
@@ -57,6 +59,7 @@ class OpenAICompatible:
         endpoint: the upstream's endpoint.
         profile: the upstream's quirks.
         key_advice: advice for the operator if the key is refused.
+        tells_advice: whether clients are given it too, because anybody may be the operator.
         price: the price of tokens; None: no cost is added to the usage.
         counts_use: whether the tokens of every answer are counted, and estimated if the upstream does not send them.
         asks_for_usage: whether the usage of a relayed stream is asked for, even if the client does not ask for it.
@@ -67,9 +70,12 @@ class OpenAICompatible:
     endpoint: Endpoint
     profile: Profile
     key_advice: str = ""
+    tells_advice: bool = True
     price: PriceConfig | None = None
     counts_use: bool = False
     asks_for_usage: bool = False
+    # Made so far, by the slot of the key.
+    _with_keys: dict[str, "OpenAICompatible"] = field(default_factory=dict, init=False)
 
     async def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run (`Upstream.complete`); `latest`: the requests that this one may extend.
@@ -172,21 +178,36 @@ class OpenAICompatible:
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Relay any other request."""
         parts = request.method, request.path, request.headers, request.body
-        try:
-            async with aclosing(await self.endpoint.send(*parts)) as response:
-                yield RawResponse(response.status, response.headers, self._body(response))
-        except ProxyError as exc:
-            self.redact(exc)
-            raise
+        async with aclosing(await self.endpoint.send(*parts)) as response:
+            yield RawResponse(response.status, response.headers, self._body(response))
+
+    @property
+    def keys(self) -> KeyPool | None:
+        """The upstream's keys; None: it has one, whose calls are not limited, or gets the clients' own."""
+        return self.endpoint.keys
+
+    def with_key(self, key: PoolKey) -> "OpenAICompatible":
+        """This model, asked with one of the upstream's keys."""
+        if (keyed := self._with_keys.get(key.slot)) is None:
+            keyed = self._with_keys[key.slot] = replace_field(self, endpoint=self.endpoint.with_key(key))
+        return keyed
 
     def redact(self, error: ProxyError) -> None:
         """Mask the secrets in an error of this upstream, and make an error about the operator's account a 502."""
-        redact = redactor([*self.endpoint.credential.secrets, *self.endpoint.secrets])
         for name in ("message", "type", "code", "param"):
             if text := getattr(error, name):
-                setattr(error, name, clipped(redact(text)))
+                setattr(error, name, self._redacted(text))
         if isinstance(error, UpstreamRefused) and not self.of_client:
-            error.blame_operator(self.name, self.key_advice)
+            error.blame_operator(self.name, self.key_advice, tell=self.tells_advice)
+
+    def why_refused(self, error: UpstreamRefused) -> str:
+        """What the upstream says of a key, for the log."""
+        advice = self.key_advice if error.operator_code else ""
+        return f"HTTP {error.status}: {self._redacted(error.message)} {advice}".rstrip()
+
+    def _redacted(self, text: str) -> str:
+        secrets = [*self.endpoint.credential.secrets, *self.endpoint.secrets]
+        return without_pieces(clipped(redactor(secrets)(text)), secrets)
 
     @property
     def of_client(self) -> bool:

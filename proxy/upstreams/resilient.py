@@ -16,13 +16,15 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.http.key_pool import KeyTurn
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
 from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
-from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
+from proxy.upstreams.failures import advise, is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
+from proxy.upstreams.request_keys import RequestKeys
 from proxy.wire.chat import Json, Turn
 from proxy.wire.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, fault_of
 from proxy.wire.relayed import CountUsage, RawRequest, RawResponse, RelayClient
@@ -57,6 +59,7 @@ class Resilient:
         shared: the state that all requests share.
         retries: the request's budget of retries.
         client: the client whose request it is.
+        conversation: the name of the conversation that it belongs to, hashed, which keeps it at one key; None: none.
 
     Attributes:
         current: the current candidate; later turns of the request stay with it.
@@ -66,7 +69,13 @@ class Resilient:
     """
 
     def __init__(
-        self, candidates: Sequence[OpenAICompatible], shared: SharedUpstreamState, *, retries: int, client: str = ""
+        self,
+        candidates: Sequence[OpenAICompatible],
+        shared: SharedUpstreamState,
+        *,
+        retries: int,
+        client: str = "",
+        conversation: bytes | None = None,
     ) -> None:
         first, *self._fallbacks = candidates
         self._switch_to(first)
@@ -74,6 +83,8 @@ class Resilient:
         self._retries = retries
         self._retried = 0
         self._client = client
+        self._conversation = conversation
+        self._keys: RequestKeys | None = None
         self._blamed: set[str] = set()  # the upstreams whose breakers this request has counted against
         self._latest_requests: LatestRequests = {}
 
@@ -103,18 +114,31 @@ class Resilient:
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
-        """Relay any other request, without retries, because it may not be safe to repeat."""
-        guard = self._shared.guards[self.name]
+        """Relay any other request, without retries, because it may not be safe to repeat.
+
+        A refusal of the key repeats nothing: the upstream has not done it.
+        """
+        guard, current = self._shared.guards[self.name], self.current
         if not guard.breaker.allows(now := self._shared.clock.monotonic()):
             raise guard.refusal(now)
-        try:
-            with RelayEvents(self, self._shared, path=request.path.partition("?")[0]):
-                async with self.current.open(request) as response:
+        opening = current.open(request) if current.keys is None else self._own_keys.open(current, request)
+        with RelayEvents(self, self._shared, path=request.path.partition("?")[0]):
+            try:
+                async with opening as response:
                     yield response
-        except UpstreamError as exc:
-            self._count_failure(guard, exc, spare=False)
-            raise
+            except ProxyError as exc:
+                current.redact(exc)
+                advise(exc, self._shared.clock.time())
+                self._count_failure(guard, exc, spare=False)
+                raise
         guard.succeeded()
+
+    @property
+    def _own_keys(self) -> RequestKeys:
+        """The keys of the request, which most requests do without."""
+        if self._keys is None:
+            self._keys = RequestKeys(self._conversation, self._shared.clock)
+        return self._keys
 
     def with_cost(self, usage: Json) -> Json:
         """A usage of the current upstream, with its cost."""
@@ -132,7 +156,10 @@ class Resilient:
                 try:
                     if not guard.breaker.allows(began, spare=has_fallback):
                         raise guard.refusal(began)
-                    result = await work(candidate)
+                    if candidate.keys is None:
+                        result = await work(candidate)
+                    else:
+                        result = await self._with_key(candidate, work, attempt)
                 except RequestError as exc:
                     if failure is None:
                         raise
@@ -147,6 +174,7 @@ class Resilient:
                         raise
                     # Another choice of this request may have failed likewise, and switched already.
                     if candidate is self.current and not await self._recover(exc, elapsed(began, clock.monotonic())):
+                        advise(exc, clock.time())
                         raise
                 else:
                     guard.succeeded()
@@ -155,6 +183,14 @@ class Resilient:
                     return result
         finally:
             failure = None  # its traceback refers to this frame, which refers to the failure
+
+    def _with_key(
+        self, candidate: OpenAICompatible, work: Callable[[OpenAICompatible], Awaitable[T]], attempt: "Attempt"
+    ) -> Awaitable[T]:
+        """The result of `work` with the first key that the candidate's upstream does not refuse."""
+        if attempt.turn is None or attempt.candidate is not candidate:
+            attempt.candidate, attempt.turn = candidate, self._own_keys.turn(candidate)
+        return self._own_keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""
@@ -218,6 +254,7 @@ class Attempt(Struct, eq=False):
     Attributes:
         began: when the attempt began.
         guard: the breaker of the upstream that is tried.
+        turn: the turn at the keys of `candidate`; retries use no key again that was refused.
         first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
     """
 
@@ -226,6 +263,8 @@ class Attempt(Struct, eq=False):
     _early: EarlyCalls | None = None
     began: float = 0.0
     guard: BreakerGuard | None = None
+    candidate: OpenAICompatible | None = None
+    turn: KeyTurn | None = None
     first_after: float | None = None
 
     @property

@@ -96,10 +96,17 @@ class ConfigRouter:
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
         self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
+        self._tells_advice = not config.clients  # anybody may call, the operator most of all
         self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}
 
     def resolve(
-        self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
+        self,
+        name: str,
+        *,
+        client_key: str | None,
+        messages: Sequence[Json] = (),
+        headers: Headers = (),
+        conversation: bytes | None = None,
     ) -> RoutedModel:
         """The model of this name, for one request."""
         if len(name) > _LONGEST_NAME:
@@ -122,7 +129,9 @@ class ConfigRouter:
             client.key if self._needs_key(entry) else self._upstreams[entry.upstream].api_key
         )
         retries = self._upstreams[entry.upstream].retries
-        upstream = Resilient((first, *fallbacks), self._shared, retries=retries, client=str(client_name))
+        upstream = Resilient(
+            (first, *fallbacks), self._shared, retries=retries, client=str(client_name), conversation=conversation
+        )
         tools = None if entry.tools is None else frozenset(entry.tools)
         return RoutedModel(name, first.model, upstream, tools, entry.limits, hides_pictures=hides_pictures)
 
@@ -168,6 +177,7 @@ class ConfigRouter:
                 endpoint=self._endpoints[model.upstream],
                 profile=PROFILES[upstream.profile],
                 key_advice=key_advice(PROFILES[upstream.profile], upstream.base_url),
+                tells_advice=self._tells_advice,
                 price=model.price,
                 counts_use=self._counts_use,
                 asks_for_usage=self._needs_use,

@@ -222,20 +222,23 @@ class UpstreamRefused(UpstreamError):
 
     operator_code: str | None = None  # the code for the client if the operator's key or account is refused
 
-    def blame_operator(self, upstream: str, advice: str = "") -> None:
+    def blame_operator(self, upstream: str, advice: str = "", *, tell: bool = True) -> None:
         """Make the error a 502, because the key or account is the operator's. Only the log gets the upstream's message.
 
         Args:
             upstream: the upstream's name in the configuration.
             advice: a suggestion to the operator.
+            tell: whether the client is given the advice too.
         """
         if self.operator_code is None:
             return
         self.why = f"HTTP {self.status}: {self.message} {advice}".rstrip()
         refusal = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
-        self.message = f"{refusal} {advice}".rstrip()
+        self.message = f"{refusal} {advice if tell else ''}".rstrip()
         self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.operator_code, None
         self.headers = {"x-should-retry": "false"}
+        if self.retry_after:
+            self.headers["retry-after"] = str(self.retry_after)
 
 
 class ContextFull(UpstreamRefused, status=400, type="invalid_request_error", code="context_length_exceeded"):

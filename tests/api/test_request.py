@@ -38,7 +38,7 @@ class Ports:
         self.router = self.toolset = self
         self.specs = {spec.name: spec for spec in specs}
 
-    def resolve(self, name, *, client_key, messages=(), headers=()):
+    def resolve(self, name, *, client_key, messages=(), headers=(), conversation=None):
         return RoutedModel(name, name, Upstream(), limits=self.model_limits)
 
 

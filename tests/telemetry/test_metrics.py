@@ -38,7 +38,7 @@ class Counted:
 
     @property
     def text(self):
-        return self.metrics.scrape(tasks=tuple).decode()
+        return self.metrics.scrape(tasks=tuple, keys={}).decode()
 
     @property
     def samples(self):

@@ -44,7 +44,7 @@ class Candidate:
 
     def __init__(self, name, *outcomes):
         self.name = self.model = name
-        self.of_client = False
+        self.of_client, self.keys = False, None
         self.profile = GLM if name == "a" else GPT_OSS
         self.outcomes = list(outcomes)
         self.tries = 0

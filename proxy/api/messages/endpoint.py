@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.access import CALLER, names_for_header
+from proxy.api.affinity import session_in
 from proxy.api.body import expect_few_blocks, parse_object, read_body
 from proxy.api.body_memory import SHARE
 from proxy.api.checked import CheckingSurface, needs_check
@@ -62,7 +63,9 @@ class _MessagesSurface(CheckingSurface):
         if conversation.unknown:
             request_context.add({"blocks_ignored": names_for_header(conversation.unknown)})
         chat = request.as_chat(conversation.messages, declared, check)
-        access = await self.resolver.access(scope, chat, max_output_tokens=request.max_tokens)
+        access = await self.resolver.access(
+            scope, chat, max_output_tokens=request.max_tokens, named=session_in(request.metadata)
+        )
         tools = declared.within(access.tools, own_names, leave_out=access.narrows_tools)
         fields = tools.for_chat() | request.fields_for(access.model.upstream, conversation.effort)
         resolved = self.resolver.finish(

@@ -64,6 +64,7 @@ class MessagesRequest(Struct, frozen=True):
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
     output_format: object = None  # the earlier name of `output_config.format`
+    metadata: object = None  # goes nowhere; its session names the conversation
     max_tool_calls: Annotated[int, Meta(ge=0, le=_MOST)] | None = None  # the proxy's own field, as in Chat Completions
     thread: object = None
     compaction: object = None

@@ -99,6 +99,8 @@ class CreateResponse(CheckingSurface):
             max_output_tokens=request.fields.get("max_output_tokens"),
             hidden=conversation.hidden,
             sources=history.sources,
+            named=request.fields.get("prompt_cache_key"),
+            conversation=history.conversation.encode() if history.conversation else None,
         )
         tools = declared.within(
             frozenset(name for tool in access.tools for name in tool.names), leave_out=access.narrows_tools
@@ -188,7 +190,9 @@ class _Prepared(Struct, frozen=True):
         holds_more = (added or carries(answer.message)) and answer.continuation is None
         turns = [*added, answer.message] if holds_more else ()
         found = {url: title for url, title in answer.sources.items() if url not in self.resolved.sources}
-        return StoredResponse(response, with_ids(self.items, self.run_id), self.request.previous, turns, found)
+        conversation = self.resolved.conversation.decode() if self.resolved.conversation else None
+        items = with_ids(self.items, self.run_id)
+        return StoredResponse(response, items, self.request.previous, turns, found, conversation)
 
     def carried(self, answer: Respond) -> str | None:
         """The sealed part of a run that its items do not show, if nothing is stored here; None: there is none."""

@@ -69,6 +69,7 @@ class StoredResponse(Struct, frozen=True):
         previous: the id of the response that it continues.
         turns: the messages that its run has added, if they hold more than the output shows.
         sources: URL -> title of the pages that its run has found, which later answers may cite.
+        conversation: what its conversation was made of, hashed, which those that continue it inherit; None: unknown.
     """
 
     response: Json
@@ -76,6 +77,7 @@ class StoredResponse(Struct, frozen=True):
     previous: str | None = None
     turns: Sequence[Json] = ()
     sources: Mapping[str, str] = {}
+    conversation: str | None = None
 
     @property
     def items(self) -> list[Json]:
@@ -95,11 +97,13 @@ class ItemHistory(Struct, frozen=True):
         before: the items of the chain that the request continues.
         own: the items of the request.
         sources: URL -> title of the pages that the chain has found.
+        conversation: what the latest response that the request names was made of, hashed; None: unknown.
     """
 
     before: Sequence[Json]
     own: Sequence[Json]
     sources: Mapping[str, str]
+    conversation: str | None = None
 
     @property
     def items(self) -> list[Json]:
@@ -165,7 +169,7 @@ class ResponseStore:
             ids = [stored.response["id"] for stored in chain]
             await self._store.renew(self._owner, [*ids, *(identity.removeprefix(_PREFIX) for identity in ids)])
         known = {item["id"]: item for stored in chain for item in stored.items}
-        looked_up: dict[str, dict[str, Json]] = {}
+        looked_up: dict[str, _Referenced] = {}
         own: list[Json] = []
         for item in items:
             if item["type"] != "item_reference":
@@ -174,7 +178,10 @@ class ResponseStore:
             elif item["id"] not in known:
                 own.append(await self._item(item["id"], looked_up))
         before = [item for stored in chain for item in stored.items_for_model]
-        return ItemHistory(before, own, {url: title for stored in chain for url, title in stored.sources.items()})
+        sources = {url: title for stored in chain for url, title in stored.sources.items()}
+        conversations = [stored.conversation for stored in chain[-1:]]
+        conversations += [referenced.conversation for referenced in looked_up.values()]
+        return ItemHistory(before, own, sources, next(filter(None, conversations), None))
 
     async def _chain(self, last: str | None) -> tuple[list[StoredResponse], str | None]:
         """A response and those before it, the oldest first; and the id of the first one that is not stored, if any."""
@@ -187,16 +194,17 @@ class ResponseStore:
             last = stored.previous
         return chain[::-1], last
 
-    async def _item(self, identity: str, looked_up: dict[str, dict[str, Json]]) -> Json:
-        """A stored item; `looked_up` keeps the items of each run for later references of the same request."""
+    async def _item(self, identity: str, looked_up: dict[str, "_Referenced"]) -> Json:
+        """A stored item; `looked_up` keeps the response of each run for later references of the same request."""
         match = _ITEM_ID.fullmatch(identity)
         run_id = match[1] if match else ""
         if run_id not in looked_up:
             stored = await self._look_up(response_id(run_id))
-            looked_up[run_id] = {item["id"]: item for item in stored.items} if stored else {}
-        if identity not in looked_up[run_id]:
+            items = {item["id"]: item for item in stored.items} if stored else {}
+            looked_up[run_id] = _Referenced(items, stored.conversation if stored else None)
+        if (item := looked_up[run_id].items.get(identity)) is None:
             raise ItemNotFound(identity[:128])
-        return looked_up[run_id][identity]
+        return item
 
     async def _look_up(self, identity: str) -> StoredResponse | None:
         self._looked_up += 1
@@ -208,6 +216,13 @@ class ResponseStore:
             self._share.count_parsed(data)
         self.bytes_read += len(data)
         return await beside(len(data), partial(_read, data))
+
+
+class _Referenced(Struct, frozen=True):
+    """A response of which a request names items: its items by id, and its conversation."""
+
+    items: Mapping[str, Json]
+    conversation: str | None
 
 
 def _read(data: bytes) -> StoredResponse | None:

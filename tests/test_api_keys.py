@@ -1,0 +1,102 @@
+"""The forms of `api_key`: one key, several with commas between them, or a list."""
+
+import pytest
+
+from proxy.app import configuration
+from proxy.config.model import ApiKey, keys_of
+from proxy.config.redaction import secrets_of
+from proxy.wire.errors import ConfigurationError
+
+ONE, TWO, THREE = "one-" + "1" * 16, "two-" + "2" * 16, "three-" + "3" * 16
+ENVIRONMENT = {"ONE": ONE, "TWO": TWO, "THREE": THREE, "ALL": f"{ONE},{TWO}, {THREE}", "EMPTY": "", "LIMIT": "3"}
+
+
+def read(api_key, *, section="upstreams"):
+    entry = "base_url: https://api.example/v1" if section == "upstreams" else "type: serper"
+    text = f"{section}:\n  it:\n    {entry}\n    api_key: {api_key}\n"
+    return configuration.parse(text, ENVIRONMENT, name="config.yaml")
+
+
+def keys(entries):
+    return {number: ApiKey(key=text, **dict(more)) for number, (text, *more) in entries.items()}
+
+
+FORMS = [
+    ("${ONE}", {1: [ONE]}),
+    (ONE, {1: [ONE]}),
+    ('["${ONE}", "${TWO}"]', {1: [ONE], 2: [TWO]}),
+    ('["${UNSET}", "${TWO}", "${EMPTY}", "${THREE}"]', {2: [TWO], 4: [THREE]}),
+    ('["${ONE}", {key: "${TWO}", max_concurrent: 3, weight: 0.5}]', {1: [ONE], 2: [TWO, ("max_concurrent", 3), ("weight", 0.5)]}),
+    ('[{key: "${UNSET}", weight: 2}, {key: "${TWO}", max_concurrent: "${LIMIT}"}]', {2: [TWO, ("max_concurrent", 3)]}),
+    ("${ALL}", {1: [ONE], 2: [TWO], 3: [THREE]}),
+    ('["${UNSET}", "${ALL}"]', {2: [ONE], 3: [TWO], 4: [THREE]}),
+    ('"${ONE}, ${UNSET},${TWO},"', {1: [ONE], 3: [TWO]}),
+    ('["your-api-key", "${ONE}"]', {2: [ONE]}),
+    ("\n      - ${ONE}\n      - key: ${TWO}", {1: [ONE], 2: [TWO]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("section", ["upstreams"])
+@pytest.mark.parametrize(("api_key", "expected"), FORMS)
+def test_the_forms_of_an_api_key_give_each_key_the_number_of_its_place(section, api_key, expected):
+    loaded = read(api_key, section=section)
+    assert keys_of(getattr(loaded.config, section)["it"].api_key) == keys(expected)
+    assert {text for text, *_ in expected.values()} <= secrets_of(loaded)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "said"),
+    [
+        ('["${UNSET}", "${TWO}"]', ["UNSET is not set, and left out"]),
+        ('"${ONE},${UNSET}"', ["UNSET is not set, and left out"]),
+        ('["${ONE}", "<your-key>"]', ["has a placeholder beside keys, which is left out"]),
+        ('["${ONE}", {key: "${TWO}", max_concurrent: "${UNSET}"}]', ["UNSET is not set, and left out"]),
+    ],
+)
+def test_a_key_without_a_value_is_left_out_with_a_warning(api_key, said):
+    assert [warning.partition("api_key: ")[2] for warning in read(api_key).warnings if "left out" in warning] == said
+
+
+@pytest.mark.parametrize(
+    ("api_key", "why"),
+    [
+        ('["${UNSET}", "${OTHER}"]', "UNSET, OTHER are not set"),
+        ('"${UNSET},${OTHER}"', "UNSET, OTHER are not set"),
+        ('[{key: "${UNSET}"}]', "UNSET is not set"),
+        ("[]", "api_key is empty"),
+        ('["", ","]', "api_key is empty"),
+        ("[your-key, <key>]", "api_key is a placeholder, not a key"),
+    ],
+)
+def test_an_upstream_without_any_key_is_disabled(api_key, why):
+    loaded = read(api_key)
+    assert (loaded.config.upstreams, loaded.disabled["upstreams.it"].why) == ({}, why)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "fault"),
+    [
+        ('["${ONE}", "${TWO}", "${ONE}"]', "upstreams.it.api_key: key 3 is the same as key 1"),
+        (f'"${{ONE}},{ONE}"', "upstreams.it.api_key: key 2 is the same as key 1"),
+        ('["${ONE}", from_client]', "upstreams.it.api_key: from_client stands alone, and not beside other keys"),
+        ("from_client,x", "upstreams.it.api_key: from_client stands alone, and not beside other keys"),
+        ("[{max_concurrent: 3}]", "upstreams.it.api_key[0].key: is missing"),
+        ('[{key: "${ONE}", max_concurrent: 0}]', "upstreams.it.api_key[0].max_concurrent: must be at least 1"),
+        ('[{key: "${ONE}", weight: 0}]', "upstreams.it.api_key[0].weight: must be more than 0"),
+        ('[{key: "${ONE}", number: 7}]', "upstreams.it.api_key[0].number: unknown key; known are key, max_concurrent, weight"),
+        ("[one two]", "upstreams.it.api_key[0]: must be printable ASCII without blanks: it has to fit into a header"),
+        ("{key: k}", "upstreams.it.api_key: must be text, not a mapping"),
+        ("[[k]]", "upstreams.it.api_key[0]: must be text, not a list"),
+        ("[12]", "upstreams.it.api_key[0]: must be text, not a whole number"),
+    ],
+)  # fmt: skip
+def test_keys_that_cannot_be_are_faults_that_quote_none(api_key, fault):
+    with pytest.raises(ConfigurationError) as raised:
+        read(api_key)
+    (line,) = raised.value.faults
+    assert line.partition(" ")[2] == fault
+    assert ONE[4:] not in line
+
+
+def test_a_short_key_for_a_provider_is_doubtful_in_a_list_too():
+    assert any("has fewer than 8 characters" in warning for warning in read('["${ONE}", short]').warnings)
