@@ -4,7 +4,11 @@ ARG BASE=python:3.11-slim
 
 # --- The dependencies: exactly those of requirements.lock, in a layer that changes only with that file.
 FROM ${BASE} AS dependencies
-RUN apt-get update && apt-get install --yes --no-install-recommends tini
+# Debian keeps only the newest version of a package, so tini has none here.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends tini \
+ && rm -rf /var/lib/apt/lists/*
 COPY requirements.lock requirements-build.lock /src/
 RUN python -m venv /opt/build \
  && /opt/build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r /src/requirements-build.lock \
@@ -16,7 +20,7 @@ RUN python -m venv /opt/build \
 
 # --- The package, installed below /package so that it can be a layer of its own.
 FROM dependencies AS package
-COPY pyproject.toml README.md LICENSE config.yaml config.schema.json deploy/healthcheck /src/
+COPY pyproject.toml README.md LICENSE config.yaml config.schema.json sbom.cdx.json deploy/healthcheck /src/
 COPY proxy /src/proxy
 # The modes are set because those of the checkout depend on the umask of whoever made it.
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dist /src \

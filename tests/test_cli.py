@@ -220,7 +220,7 @@ def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(tmp_
     command = [sys.executable, "-c", without, "check", "--config", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("toolproxy: config.yaml:3: telemetry.otlp_endpoint: traces need packages")
+    assert done.stderr.startswith("toolproxy: config.yaml:3: telemetry.otlp_endpoint: traces need a package")
 
 
 ASK_ID = {"extra_headers": {"x-request-id": "my-id"}}

@@ -235,13 +235,12 @@ def _fallback_faults(parts: Parts) -> _Faults:
 
 def _telemetry_faults(config: c.Config) -> _Faults:
     if config.telemetry.otlp_endpoint and not _can_trace():
-        packages = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
-        yield "telemetry.otlp_endpoint", f"traces need packages that are not installed: pip install {packages}"
+        yield "telemetry.otlp_endpoint", "traces need a package that is not installed: pip install opentelemetry-sdk"
 
 
 def _can_trace() -> bool:
     try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+        return find_spec("opentelemetry.sdk") is not None
     except ModuleNotFoundError:
         return False
 

@@ -1,0 +1,65 @@
+"""What a stranger looks for before he trusts a release: the list of what is in it, pinned actions, ways to report."""
+
+import re
+from pathlib import Path
+
+import docs_site
+import orjson
+import pytest
+import yaml
+
+from proxy import __version__
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def test_the_sbom_lists_exactly_what_the_lock_file_pins():
+    parts = orjson.loads((ROOT / "sbom.cdx.json").read_bytes())["components"]
+    pinned = re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert sorted((part["name"], part["version"]) for part in parts) == sorted(pinned), "run `make sbom`"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_every_action_of_a_workflow_is_pinned_by_its_hash_and_has_no_right_by_default(workflow):
+    text = workflow.read_text()
+    used = re.findall(r"uses: (\S+)( # v[0-9.]+)?", text)
+    assert used
+    assert [action for action, version in used if not (re.search(r"@[0-9a-f]{40}$", action) and version)] == []
+    parsed = yaml.safe_load(text)
+    assert parsed["permissions"] == {}
+    assert all("permissions" in job and "timeout-minutes" in job for job in parsed["jobs"].values())
+    assert "secrets." not in text
+
+
+def test_every_python_that_is_promised_is_tested():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
+    assert jobs["suite"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+
+
+def test_every_target_that_a_workflow_makes_is_in_the_makefile():
+    asked = {target for path in WORKFLOWS for target in re.findall(r"run: make ([a-z-]+)", path.read_text())}
+    makefile = (ROOT / "Makefile").read_text()
+    assert asked
+    assert [target for target in asked if not re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)] == []
+
+
+def test_the_changelog_begins_with_the_version_of_the_package():
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest[1] == __version__
+
+
+def test_a_page_of_the_site_keeps_its_links_and_loses_those_to_files_that_are_no_pages():
+    pages = docs_site.sources()
+    text = "[a](../CONTRIBUTING.md) [b](apps.md#progress) [c](../deploy/compose.yaml) ![d](images/chat.png)"
+    shown = "[a](project/CONTRIBUTING.md) [b](apps.md#progress) c ![d](images/chat.png)"
+    assert docs_site.rewritten(text, "docs/tools.md", pages) == shown
+    assert docs_site.rewritten("[a](docs/tools.md) [e](https://x.example/)", "README.md", pages) == (
+        "[a](../tools.md) [e](https://x.example/)"
+    )
+
+
+def test_every_page_of_the_documents_is_in_the_navigation_of_the_site():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    shown = {page for _, page in docs_site.listed(config["nav"])}
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - shown == set()
