@@ -113,9 +113,9 @@ async def measure(read: int) -> tuple[int, Iterator[float]]:
     """How many questions were answered by the search, and the medians of turns, tokens and seconds."""
     web, rows = Web(), []
     async with serving(web, lifespan="off") as web.url:
-        config = configuration.parse(_CONFIG.format(url=web.url, read=read), {})
-        log.configure(config.telemetry)
-        async with serving(create_app(config), lifespan="on") as url, httpx.AsyncClient(timeout=60) as client:
+        loaded = configuration.parse(_CONFIG.format(url=web.url, read=read), {})
+        log.configure(loaded.config.telemetry)
+        async with serving(create_app(loaded), lifespan="on") as url, httpx.AsyncClient(timeout=60) as client:
             for page in corpus():
                 web.start(page)
                 asked = {"model": "m", "messages": [{"role": "user", "content": page.question}]}

@@ -76,7 +76,8 @@ class DirectCalls:
             call, counts, left_out = searches_in(call, self._ports.toolset.history_arguments, most)
         self.calls_left -= counts
         limits, clock = self.limits, self._ports.clock
-        context = CallContext(self._caller.scope, filters, limits.tool_timeout, limits.max_tool_timeout)
+        caller = self._caller
+        context = CallContext(caller.scope, filters, limits.tool_timeout, limits.max_tool_timeout, caller.tools)
         deadline = Deadline(clock.monotonic, clock.monotonic() + limits.deadline)
         observed = ObservedCalls(
             self._ports.toolset.execute, context, deadline, observe=self._ports.observe, clock=clock

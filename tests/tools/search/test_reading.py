@@ -393,3 +393,22 @@ async def test_each_page_is_a_bar_of_the_waterfall(upstream):
     assert pages[1]["url"] == searched.page("/a")
     assert f"page 1 {searched.page('/a')}" in page
     assert 'class="page"' in page
+
+
+async def test_of_a_call_with_several_queries_the_first_pages_of_each_are_read_and_no_more_in_all(upstream):
+    async with searching(upstream, dict.fromkeys(("/a", "/b", "/c", "/d"), PAGE)) as searched:
+        searched.find(["/a", "/b", "/c"], ["/a", "/d"])
+        await searched.ask(upstream, whole(calls=[("1", "web_search", {"queries": ["tower", "opening hours"]})]))
+        assert await searched.outcomes() == {"read": 3}
+    assert sorted(searched.site.requests) == ["/a", "/b", "/d", "/robots.txt"]
+    assert results_seen(upstream)[0].count(ANSWER) == 3
+
+
+async def test_a_search_without_a_model_has_the_passages_as_snippets(upstream):
+    async with searching(upstream, {"/a": PAGE, "/b": GONE}) as searched:
+        async with httpx.AsyncClient() as client:
+            found = (await client.post(f"{searched.url}/v1/search", json={"query": "tower"})).json()
+        assert await searched.outcomes() == {"read": 1, "failed": 1}
+    snippets = {row["url"]: row["snippet"] for row in found["results"]}
+    assert ANSWER in snippets[searched.page("/a")]
+    assert snippets[searched.page("/b")] == "Snippet of /b."
