@@ -14,6 +14,7 @@ from proxy.loop.results import ToolOutput
 from proxy.loop.shown import RunEvent
 from proxy.loop.tally import Rate, Use
 from proxy.wire.chat import Json, ToolCall, ToolSpec, Turn
+from proxy.wire.credentials import Credentials
 from proxy.wire.relayed import CountUsage, Headers, RawRequest, RawResponse, RelayClient
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
@@ -99,6 +100,10 @@ class Toolset(Protocol):
     @property
     def serving(self) -> Mapping[str, str]:
         """A hosted tool (`ToolSpec.serves`) -> the name of the usable tool that stands in its place."""
+        ...
+
+    async def for_user(self, credentials: Credentials) -> "Toolset":
+        """These tools, with those that servers list for a user with these credentials, as far as they are known."""
         ...
 
     def arguments_of(self, call: ToolCall) -> Json | None:

@@ -251,6 +251,22 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "upstreams: {u: {base_url: 'http://u', api_key: from_client}}\nclients: [{name: a, key: k}]",
             "upstreams.u.api_key: from_client cannot be combined with clients",
         ),
+        (
+            "tools: {t: {type: http, description: d, url: 'http://x', headers: {a: '${request.headers.Authorization}'}}}",
+            "tools.t.headers: cannot refer to 'authorization', which the proxy itself reads",
+        ),
+        (
+            "tools: {t: {type: http, description: d, url: 'http://x', headers: {a: '${request.headers.x:-y}'}}}",
+            "tools.t.headers.a: ${request...} is no variable",
+        ),
+        (
+            "upstreams: {u: {base_url: 'http://x', api_key: k, headers: {a: '${request.headers.x}'}}}",
+            "upstreams.u.headers.a: ${request.headers.NAME} may stand only in the headers of a tool",
+        ),
+        (
+            "upstreams: {u: {base_url: 'http://x', api_key: k, forward_headers: [X-Token]}}\ntools: {t: {type: http, description: d, url: 'http://x', headers: {a: '${request.headers.x-token}'}}}",
+            "upstreams.u.forward_headers: must not forward 'X-Token': it holds a user's credential for the tool 't'",
+        ),
         ("tools_check: my_checks", "config.yaml:1: tools_check: must be module:function"),
         ("tools_check: {}", "tools_check: needs either function or url"),
         ("tools_check: {function: 'a:b', url: 'http://x'}", "tools_check: needs either function or url"),

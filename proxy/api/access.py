@@ -126,13 +126,16 @@ class AccessPolicies:
         self._specs: Mapping[str, ToolSpec] = {}
         self._policies: dict[tuple[object, ...], AccessPolicy] = {}
 
-    def of(self, caller: Caller, model: Model, selected: str | None, *, on_request: bool) -> AccessPolicy:
+    def of(
+        self, caller: Caller, model: Model, selected: str | None, headers: frozenset[str], *, on_request: bool
+    ) -> AccessPolicy:
         """The policy of a request.
 
         Args:
             caller: the client that sent it.
             model: the model that answers it.
             selected: its header `x-server-tools`; None: it has no such header.
+            headers: those of its headers that hold credentials for tools.
             on_request: whether it asks for tools with the prefix or the suffix of `offer:`.
 
         Raises:
@@ -142,10 +145,10 @@ class AccessPolicies:
         if specs is not self._specs or len(self._policies) >= _MAX_POLICIES:  # tools of MCP servers come and go
             self._specs, self._policies = specs, {}
         native_search = model.upstream.traits.native_search
-        key = (caller.name, model.name, selected, on_request, native_search)
+        key = (caller.name, model.name, selected, headers, on_request, native_search)
         policy = self._policies.get(key)
         if policy is None:
-            selection = ToolSelection(on_request, _names_in(selected), native_search)
+            selection = ToolSelection(on_request, _names_in(selected), native_search, headers)
             policy = access_policy(
                 self._limits, caller, model, specs.values(), selection, search_above=self._search_above
             )
@@ -181,7 +184,7 @@ def access_policy(
         tools = tools if allowed is None else [tool for tool in tools if tool.is_among(allowed)]
     ignored: tuple[str, ...] = ()
     if (names := selection.names) is not None:
-        selectable = [tool for tool in tools if tool.offer != "never"]
+        selectable = [tool for tool in tools if tool.offer != "never" and tool.needs <= selection.headers]
         unknown = [one for one in names - {EVERY_TOOL} if not any(tool.is_among({one}) for tool in selectable)]
         ignored = names_for_header(sorted(unknown))
         tools = tools if EVERY_TOOL in names else [tool for tool in tools if tool.is_among(names)]

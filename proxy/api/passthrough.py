@@ -80,6 +80,7 @@ class Passthrough:
         self._limits = ports.config.limits
         self._counts_use = ports.config.counts_use
         self._has_key_pools = ports.config.has_key_pools
+        self._user_headers = frozenset(name.encode() for name in ports.user_headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -101,7 +102,7 @@ class Passthrough:
         renaming = partial(form.with_model if form else partial(replace_model, body), model.upstream_name)
         body = await beside(len(body), renaming)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
-        headers = _forwarded(scope)
+        headers = _forwarded(scope, self._user_headers)
         if self._counts_use:  # in a compressed response, the count of tokens could not be found
             headers = [
                 *(field for field in headers if field[0] != b"accept-encoding"),
@@ -234,8 +235,9 @@ def _is_key(parameter: bytes) -> bool:
     return _KEY_PARAMETER.fullmatch(unquote_to_bytes(parameter.partition(b"=")[0])) is not None
 
 
-def _forwarded(scope: Scope) -> list[tuple[bytes, bytes]]:
-    dropped = _NOT_FORWARDED | _named_by_connection(scope["headers"])
+def _forwarded(scope: Scope, user_headers: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
+    """The headers of a request for the upstream, without those that hold its user's credentials for tools."""
+    dropped = _NOT_FORWARDED | user_headers | _named_by_connection(scope["headers"])
     return [
         (name, value)
         for name, value in scope["headers"]

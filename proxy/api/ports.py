@@ -26,5 +26,6 @@ class Ports:
     tool_states: Callable[[], Sequence[Readiness]]
     state: Callable[[], Readiness]
     is_draining: Callable[[], bool]
+    user_headers: frozenset[str] = frozenset()  # the headers of requests that hold credentials for tools
     scrape: Scrape | None = None
     recent_requests: RecentRequests | None = None

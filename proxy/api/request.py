@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import orjson
 from msgspec import Struct
@@ -14,6 +15,7 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, AccessPoli
 from proxy.api.affinity import conversation_of
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
+from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.ports import Ports
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config.model import OfferConfig, ToolEvents
@@ -24,8 +26,9 @@ from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer
 from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
-from proxy.ports import Model
+from proxy.ports import Model, Toolset
 from proxy.wire.chat import Json, ToolSpec, text_of
+from proxy.wire.credentials import BOUND, Credentials
 from proxy.wire.search import NO_FILTERS, SearchFilters
 
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
@@ -47,6 +50,7 @@ class Access(Struct, frozen=True):
         body: `chat` as the client sent it, byte for byte; None if the two differ.
         sources: URL -> title of the pages that earlier calls of the conversation have found.
         conversation: the conversation, hashed, where an upstream has several keys; None: it makes no difference.
+        own: the tools that there are for it at all, and the credentials of its user.
     """
 
     chat: Json
@@ -59,6 +63,7 @@ class Access(Struct, frozen=True):
     body: bytes | None
     sources: Mapping[str, str]
     conversation: bytes | None
+    own: RequestTools
 
     @property
     def narrows_tools(self) -> bool:
@@ -91,9 +96,13 @@ class RequestResolver:
         self._ports = ports
         self._marks = ports.config.offer if ports.config.offers_on_request else None  # how requests ask for tools
         self._has_key_pools = ports.config.has_key_pools
-        self._policies = AccessPolicies(
-            ports.config.limits, ports.toolset, search_above=ports.config.offer.search_above
-        )
+        self._policies = self._policies_of(ports.toolset)
+        self._policies_of_users: WeakKeyDictionary[Toolset, AccessPolicies] = WeakKeyDictionary()
+        self._credentials = CredentialReader(ports)
+
+    async def tools_of(self, scope: Scope) -> RequestTools:
+        """See `CredentialReader.tools_of`."""
+        return await self._credentials.tools_of(scope)
 
     async def resolve(self, scope: Scope, chat: Json, *, body: bytes | None = None) -> ResolvedRequest:
         """Resolve a chat request. Raises as `access` and `finish` do."""
@@ -104,6 +113,7 @@ class RequestResolver:
         scope: Scope,
         chat: Json,
         *,
+        own: RequestTools | None = None,
         body: bytes | None = None,
         max_output_tokens: int | None = None,
         hidden: Mapping[str, Continuation] | None = None,
@@ -116,6 +126,7 @@ class RequestResolver:
         Args:
             scope: its ASGI scope, with the caller and the headers that select tools.
             chat: the request, checked by `parse_chat_request` or made by a surface.
+            own: its tools, from `tools_of`; None: they are not known yet.
             body: the bytes from which `chat` was read.
             max_output_tokens: the tokens that the model may write, over all turns; None: any number.
             hidden: continuations that the request itself carries, by run; they are not looked up in the store.
@@ -128,9 +139,10 @@ class RequestResolver:
             ModelNotAllowed: the client may not use the model.
         """
         caller: Caller = scope[CALLER]
+        own = own or await self._credentials.tools_of(scope)
         given = chat
         if runs := runs_in(chat["messages"]):
-            chat, restored = await self._restored(scope, chat, runs, hidden or {})
+            chat, restored = await self._restored(scope, chat, runs, hidden or {}, own.credentials)
             sources = {**sources, **restored}
         name, on_request = chat["model"], False
         if self._marks is not None:
@@ -146,7 +158,8 @@ class RequestResolver:
         )
         if model.hides_pictures and (messages := without_pictures(chat["messages"])) is not chat["messages"]:
             chat = {**chat, "messages": messages}
-        policy = self._policies.of(caller, model, list_header(scope, b"x-server-tools"), on_request=on_request)
+        selected, headers = list_header(scope, b"x-server-tools"), own.credentials.names
+        policy = self._policies_for(own.toolset).of(caller, model, selected, headers, on_request=on_request)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         limits, tools = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
         if max_output_tokens is not None:
@@ -155,7 +168,18 @@ class RequestResolver:
         if (wanted := header(scope, b"x-tool-events")) is not None:
             events = _TOOL_EVENTS.get(wanted.strip().lower(), events)
         body = body if chat is given else None
-        return Access(chat, caller, model, policy, limits, tools, events, body, sources, conversation)
+        return Access(chat, caller, model, policy, limits, tools, events, body, sources, conversation, own)
+
+    def _policies_for(self, toolset: Toolset) -> AccessPolicies:
+        if toolset is self._ports.toolset:
+            return self._policies
+        if (policies := self._policies_of_users.get(toolset)) is None:
+            policies = self._policies_of_users[toolset] = self._policies_of(toolset)
+        return policies
+
+    def _policies_of(self, toolset: Toolset) -> AccessPolicies:
+        config = self._ports.config
+        return AccessPolicies(config.limits, toolset, search_above=config.offer.search_above)
 
     def finish(
         self,
@@ -202,13 +226,19 @@ class RequestResolver:
             body,
             access.sources,
             access.conversation,
+            access.own,
             offer,
             names,
             filters or NO_FILTERS,
         )
 
     async def _restored(
-        self, scope: Scope, chat: Json, runs: Mapping[str, bool], hidden: Mapping[str, Continuation]
+        self,
+        scope: Scope,
+        chat: Json,
+        runs: Mapping[str, bool],
+        hidden: Mapping[str, Continuation],
+        credentials: Credentials,
     ) -> tuple[Json, Mapping[str, str]]:
         """The request with the hidden messages of earlier `runs` put back, and the pages that these runs have found."""
         owner, share = scope[CALLER].scope, scope.get(SHARE)
@@ -219,7 +249,9 @@ class RequestResolver:
             if stored is not None:
                 if share is not None:
                     share.count_parsed(stored)
-                restored = from_json(await beside(len(stored), partial(orjson.loads, stored)))
+                held = await beside(len(stored), partial(orjson.loads, stored))
+                bound = held.get(BOUND) if isinstance(held, dict) else None
+                restored = from_json(held) if credentials.opens(bound) else None
                 if restored is not None:
                     found[run] = restored
         # A run without calls of the client's is stored only if its turns carry fields that clients cannot bring back.

@@ -31,6 +31,7 @@ from proxy.config.model import UpstreamConfig, keys_of
 from proxy.kit.beside import MOST_AT_ONCE
 from proxy.kit.secrets import Secrets
 from proxy.wire.chat import Json
+from proxy.wire.credentials import BOUND, NO_CREDENTIALS, Credentials
 from proxy.wire.errors import RequestTooLarge
 
 MOST_OPENED: Final = 32 * 1024 * 1024
@@ -135,19 +136,29 @@ class Sealer:
         most_bytes: how large the texts of the request may be together when they are opened: each is compressed, so that
             a text of some kilobytes may open to megabytes.
         share: counts their memory; None: it is not counted.
+        credentials: those of the user. A text that may depend on what was found with them opens only for the same.
     """
 
     def __init__(
-        self, keys: tuple[bytes, ...], scope: str, *, most_bytes: int = MOST_OPENED, share: Share | None = None
+        self,
+        keys: tuple[bytes, ...],
+        scope: str,
+        *,
+        most_bytes: int = MOST_OPENED,
+        share: Share | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self._ciphers = [_cipher(key) for key in keys]
         self._scope = scope.encode()
         self._left = most_bytes
         self._share = share
+        self._credentials = credentials
         self._cost = 0  # of what was opened, in memory
 
     def seal(self, held: Json) -> str:
         """A sealed text that holds the object."""
+        if bound := self._credentials.bound():
+            held = {**held, BOUND: bound}
         return self.seal_bytes(orjson.dumps(held))
 
     def seal_bytes(self, text: bytes) -> str:
@@ -158,7 +169,7 @@ class Sealer:
         return urlsafe_b64encode(nonce + sealed).decode()
 
     def open(self, sealed: Any) -> Json | None:
-        """The object in a sealed text; None if it was not sealed here for this caller.
+        """The object in a sealed text; None if it was not sealed here for this caller and these credentials.
 
         Raises:
             RequestTooLarge: the texts of the request are too large when they are opened.
@@ -179,7 +190,7 @@ class Sealer:
             held = orjson.loads(text)
         except orjson.JSONDecodeError:
             return None
-        return held if isinstance(held, dict) else None
+        return held if isinstance(held, dict) and self._credentials.opens(held.get(BOUND)) else None
 
     def _decrypted(self, data: bytes) -> bytes:
         """What was encrypted with any of the keys. Raises `InvalidTag`, or `ValueError` for half a nonce."""

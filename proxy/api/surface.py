@@ -31,10 +31,12 @@ from proxy.execution.driver import Driver
 from proxy.kit import request_context
 from proxy.loop.actions import Respond
 from proxy.loop.call_context import CallContext
+from proxy.loop.continuation import CarriedTurns, Continuation, as_json
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of
 from proxy.ports import Audience, ExecuteTool
 from proxy.wire import rawjson
+from proxy.wire.credentials import BOUND
 from proxy.wire.relayed import Headers
 from proxy.wire.usage import token_count
 
@@ -118,11 +120,19 @@ class Surface:
         """
         # A model that is offered no server tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
-        driver = self._driver
-        if execute is not None:
-            driver = Driver(execute, self.ports.toolset.find, observe=self.ports.observe, clock=self.ports.clock)
+        driver, toolset = self._driver, request.own.toolset
+        if execute is not None or toolset is not self.ports.toolset:
+            execute = execute or toolset.execute
+            driver = Driver(execute, toolset.find, observe=self.ports.observe, clock=self.ports.clock)
         upstream, owner, caller = request.model.upstream, request.caller.scope, request.caller
-        context = CallContext(owner, request.filters, limits.tool_timeout, limits.max_tool_timeout, caller.tools)
+        context = CallContext(
+            owner,
+            request.filters,
+            limits.tool_timeout,
+            limits.max_tool_timeout,
+            caller.tools,
+            credentials=request.own.credentials,
+        )
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):
             dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
@@ -133,12 +143,12 @@ class Surface:
                 run_id,
                 dialect=dialect,
                 earlier_sources=request.sources,
-                read_arguments=self.ports.toolset.history_arguments,
+                read_arguments=toolset.history_arguments,
             )
             work = driver.drive(run, upstream=upstream, context=context, audience=audience)
             tallies.append(run.tally)
             # A client without tools of its own has no results to come back with, so nothing is stored for it.
-            works.append(self._stored(work, owner, run_id, keep) if request.offer.client_tools else work)
+            works.append(self._stored(work, request, run_id, keep) if request.offer.client_tools else work)
         answers: Sequence[Respond] = ()
         try:
             # A single run gets no task of its own, which would keep a failure in memory with all its frames.
@@ -147,7 +157,9 @@ class Surface:
             _note_end(sum_of(tallies), answers)
         return answers
 
-    async def _stored(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:
+    async def _stored(
+        self, work: Coroutine[Any, Any, Respond], request: ResolvedRequest, run_id: str, keep: Keep
+    ) -> Respond:
         """The answer of a run, once its hidden part is stored.
 
         It is stored before the other choices end: a client that streams has already seen the calls, and may come back
@@ -155,8 +167,15 @@ class Surface:
         """
         answer = await work
         if answer.continuation is not None and keep(answer):
-            await self.ports.store.put(owner, run_id, rawjson.dumps_answer(answer.continuation.as_json()))
+            await self.keep_hidden(request, run_id, answer.continuation)
         return answer
+
+    async def keep_hidden(self, request: ResolvedRequest, run_id: str, hidden: Continuation | CarriedTurns) -> None:
+        """Store what a client is not shown of a run, for the requests that may open it."""
+        held = as_json(hidden)
+        if bound := request.own.credentials.bound():
+            held[BOUND] = bound
+        await self.ports.store.put(request.caller.scope, run_id, rawjson.dumps_answer(held))
 
 
 async def _all_of(works: Iterable[Coroutine[Any, Any, Respond]]) -> list[Respond]:

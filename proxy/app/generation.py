@@ -146,6 +146,7 @@ class Generation:
             tool_states=lambda: _tool_states(loaded, [*self.tool_servers.values()], self.registry.skipped()),
             state=process.state.readiness,
             is_draining=lambda: process.lifecycle.draining,
+            user_headers=self.loaded.user_headers,
             scrape=telemetry.scrape,
             recent_requests=telemetry.recent_requests(config),
         )

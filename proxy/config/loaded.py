@@ -30,6 +30,7 @@ class Loaded(msgspec.Struct, frozen=True):
         warnings: settings that are hardly what was meant, as `config.yaml:LINE: path: message`.
         secrets: the path of an entry whose variables are all secrets -> their values; under the empty path, the values
             of variables with a secret's name, anywhere in the file.
+        refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.
     """
 
     config: Config
@@ -37,6 +38,7 @@ class Loaded(msgspec.Struct, frozen=True):
     places: Mapping[str, str] = {}
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, frozenset[str]] = {}
+    refers_to: frozenset[str] = frozenset()
 
     def place_of(self, path: str) -> str:
         """The place of a part of the file, or of the part that would contain it: `config.yaml:LINE: path`.
@@ -47,6 +49,11 @@ class Loaded(msgspec.Struct, frozen=True):
         while known and known not in self.places:
             known = known.rpartition(".")[0]
         return f"{self.places[known]}: {path}" if known else path
+
+    @property
+    def user_headers(self) -> frozenset[str]:
+        """The headers of requests that hold credentials for tools, for those too that cannot be used."""
+        return self.refers_to.union(*(entry.user_headers for entry in self.config.tools.values()))
 
     def disabled_in(self, section: str) -> dict[str, Disabled]:
         """The entries of a section that cannot be used, by name; those of a list by their path."""

@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from proxy.config import model as c
+from proxy.wire.credentials import HEADER_OF_REQUEST
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
@@ -36,6 +37,7 @@ PATTERNS: Mapping[Any, str] = {
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
     c.HeaderName: "has characters that no header's name may have",
     c.HeaderValue: "must be printable ASCII: it has to fit into a header",
+    c.ToolHeaderValue: "must be printable ASCII: it has to fit into a header",
     c.Sha256: "must be 64 hexadecimal digits, as `toolproxy hash-key` prints them",
     c.Origin: "must be an origin as browsers send it: scheme://host[:port] in lower case and without a path, or *",
     c.FunctionName: "must be module:function, or the name of an entry point",
@@ -60,8 +62,17 @@ def yaml_hint(text: str, exc: yaml.MarkedYAMLError) -> str:
     return f'; inside braces or brackets a variable needs quotes: "{found[0]}"'
 
 
-def variable_fault(text: str) -> str | None:
-    """The fault of a `${NAME}` in a text, if it has one."""
+def variable_fault(text: str, *, refers_to_request: bool = False) -> str | None:
+    """The fault of a `${NAME}` in a text, if it has one.
+
+    Args:
+        text: the text.
+        refers_to_request: whether `${request.headers.NAME}` may stand in it.
+    """
+    if refers_to_request:
+        text = HEADER_OF_REQUEST.sub("", text)
+    elif "${request.headers." in text:
+        return "${request.headers.NAME} may stand only in the headers of a tool of type http or mcp"
     if any("${" in (match[2] or "") for match in VARIABLE.finditer(text)):
         return "the default of a variable cannot hold another variable"
     begun = _BEGUN.search(VARIABLE.sub("", text))

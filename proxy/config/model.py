@@ -40,6 +40,10 @@ Keys: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x2b\x2d-\x7e]*( *, *[\x2
 # RFC 9110: a name is a token, a value is printable ASCII without blanks at its ends.
 HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")]
 HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z")]
+# Such a value of a tool, in which `${request.headers.NAME}` may stand: see `wire.credentials`.
+ToolHeaderValue: TypeAlias = Annotated[
+    str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z", extra={"refers_to_request": True})
+]
 # The rule of OpenAI and GLM for the name of a function.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
@@ -269,6 +273,11 @@ class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
     def type(self) -> str:
         """The `type:` of the entry."""
         return str(self.__struct_config__.tag)
+
+    @property
+    def user_headers(self) -> frozenset[str]:
+        """The names, in lower case, of the headers of an app's request that the tool sends on."""
+        return frozenset()
 
     @property
     def served(self) -> tuple[str, ...]:

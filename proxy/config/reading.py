@@ -27,6 +27,7 @@ from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
 from proxy.loop.limits import LimitOverrides, LimitsConfig
+from proxy.wire.credentials import headers_in
 from proxy.wire.errors import ConfigurationError
 
 _FAULTY: Final = object()  # in place of a value that could not be read; its fault is in `_Reader.faults`
@@ -90,7 +91,8 @@ def parse(text: str, environ: Mapping[str, str], *, kinds: ToolKinds, name: str 
     warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubtful)
     places = {path: f"{name}:{line}" for path, line in reader.lines.items()}
     secrets = {path: frozenset(values) for path, values in reader.secrets.items()}
-    return Loaded(read, disabled=reader.disabled, places=places, warnings=warnings, secrets=secrets)
+    refers_to = frozenset(reader.refers_to)
+    return Loaded(read, reader.disabled, places, warnings, secrets, refers_to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class _Reader:
     from_environment: list[str] = field(default_factory=list)  # the values of variables in the current entry
     omitted: list[tuple[str, str]] = field(default_factory=list)  # keys without a value in lists of keys: path, message
     secrets: dict[str, set[str]] = field(default_factory=lambda: {"": set()})  # as in `Loaded`
+    refers_to: set[str] = field(default_factory=set)  # the headers of requests that tools refer to
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -319,13 +322,13 @@ class _Reader:
     def leaf(self, node: yaml.Node, kind: Any, path: _Path, *, nullable: bool = False) -> Any:
         self.note_lines(node, path)
         before = len(self.unset or ())
-        substituted = self.substitute(node, path)
+        substituted = self.substitute(node, path, refers_to_request=kind == c.ToolHeaderValue)
         if substituted is None:
             return _FAULTY
         if kind == c.Keys and c.keys_of(str(node.value)):
             self.leave_out(before, path)
         if len(self.unset or ()) > before:  # an unset key is read as none; any other value cannot be read
-            return "" if kind in (c.Key, c.Keys, c.HeaderValue) else _FAULTY
+            return "" if kind in (c.Key, c.Keys, c.HeaderValue, c.ToolHeaderValue) else _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
         # An empty key disables.
         if not strict and nullable and node.value in _NULL_WORDS and kind not in (c.Key, c.Keys):
@@ -354,13 +357,15 @@ class _Reader:
                 for at, item in enumerate(items):
                     self.note_lines(item, path.item(at, item.start_mark.line + 1))
 
-    def substitute(self, node: yaml.Node, path: _Path) -> bool | None:
+    def substitute(self, node: yaml.Node, path: _Path, *, refers_to_request: bool = False) -> bool | None:
         """Replace the variables in a node and below; True if there are any, None after a fault."""
         if isinstance(node, yaml.ScalarNode):
             if id(node) in self.substituted:  # the node has an anchor and was read before
                 self.from_environment += self.substituted[id(node)]
                 return True
-            if fault := variable_fault(node.value):
+            if refers_to_request:
+                self.refers_to |= headers_in([node.value])
+            if fault := variable_fault(node.value, refers_to_request=refers_to_request):
                 self.fault(path, fault)
                 return None
             if not VARIABLE.search(node.value):

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from proxy.config import model as c
 from proxy.config.keys import FROM_CLIENT, is_placeholder
 from proxy.config.model import appended_path_fault
-from proxy.kit.header_names import WRITTEN_BY_US
+from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
 from proxy.loop.many_tools import NAMES
 
 _OF_OUR_OWN = "is the name of a tool of the proxy's own (see offer.search_above)"
@@ -212,6 +212,14 @@ def _header_faults(parts: Parts) -> _Faults:
                     f"upstreams.{name}.forward_headers",
                     f"must not forward {header!r}: it concerns only the client and the proxy",
                 )
+            for tool in (tool for tool, entry in parts.tools.items() if header.lower() in entry.user_headers):
+                yield (
+                    f"upstreams.{name}.forward_headers",
+                    f"must not forward {header!r}: it holds a user's credential for the tool {tool!r} alone",
+                )
+    for name, entry in parts.tools.items():
+        for header in sorted(entry.user_headers & READ_BY_US):
+            yield f"tools.{name}.headers", f"cannot refer to {header!r}, which the proxy itself reads"
 
 
 def _state_faults(config: c.Config) -> _Faults:

@@ -4,6 +4,7 @@ import math
 
 from msgspec import Struct
 
+from proxy.wire.credentials import NO_CREDENTIALS, Credentials
 from proxy.wire.search import NO_FILTERS, SearchFilters
 
 
@@ -17,6 +18,7 @@ class CallContext(Struct, frozen=True):
         max_timeout: the longest timeout in seconds of any tool.
         tools: the server tools that the caller may use, whatever the request has chosen; None: all.
         ends: the monotonic time at which the call is cancelled; a tool may return a part of its result before that.
+        credentials: those of the user, for the tools that send them on.
     """
 
     scope: str = ""
@@ -25,3 +27,4 @@ class CallContext(Struct, frozen=True):
     max_timeout: float = math.inf
     tools: frozenset[str] | None = frozenset()
     ends: float = math.inf
+    credentials: Credentials = NO_CREDENTIALS

@@ -39,14 +39,23 @@ class ToolSelection(Struct, frozen=True):
         on_request: whether the prefix or the model's suffix asks for the tools of the mode `on_request`.
         names: the names of tools in the header, or `EVERY_TOOL`; None: there is no such header.
         native_search: whether the upstream has its own web search, whose declaration is passed on.
+        headers: the headers of the request that hold credentials for tools.
     """
 
     on_request: bool = False
     names: frozenset[str] | None = None
     native_search: bool = False
+    headers: frozenset[str] = frozenset()
 
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool that the client did not declare is to be added."""
+        return tool.needs <= self.headers and self._chooses(tool)
+
+    def lacks_headers_for(self, tool: ToolSpec) -> bool:
+        """Whether a tool would be added if the request had the headers that the tool needs."""
+        return not tool.needs <= self.headers and self._chooses(tool)
+
+    def _chooses(self, tool: ToolSpec) -> bool:
         if self.names is not None:
             return tool.offer != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
         return tool.offer == "always" or (tool.offer == "on_request" and self.on_request)
@@ -119,6 +128,8 @@ def make_offer(
         return Offer(tools=tuple(declared), client_tools=client_tools, tool_choice=choice, schemas=schemas)
     by_name = {name: tool for tool in server_tools for name in tool.names}
     search = by_name.get(SEARCH)
+    if search is not None and not search.needs <= selection.headers:
+        search = None
     wants_search = search is not None and _asks_for_search(request, selection)
     if search is not None:
         declared = [tool for tool in declared if not is_hosted_search(tool, native=selection.native_search)]
@@ -140,8 +151,10 @@ def make_offer(
     shown = added
     in_play = {tool.name: tool for tool in (*offered.values(), *added)}
     client_tools = frozenset(names - offered.keys())
-    # A model may call a tool by an alias that it was trained on, so the aliases of tools in play can be called as well.
-    callable_tools = {name: tool for name, tool in by_name.items() if tool.name in in_play and name not in client_tools}
+    # A model may call a tool by an alias that it was trained on, so the aliases of tools in play can be called as well;
+    # and a call of a tool whose headers the request lacks is answered with what is missing.
+    usable = {*in_play, *(tool.name for tool in server_tools if selection.lacks_headers_for(tool))}
+    callable_tools = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
     searchable: Mapping[str, ToolSpec] = {}
     if search_above is not None and len(in_play) > search_above and many_tools.NAMES.isdisjoint(names):
         first = [tool.name for tool in server_tools if tool.group is None and tool.name in in_play][:search_above]

@@ -162,6 +162,12 @@ class NotConfigured(ToolError):
     outcome = "not_configured"
 
 
+class CredentialMissing(ToolError):
+    """The request lacks a header with a credential of its user's that the tool needs."""
+
+    outcome = "credential_missing"
+
+
 class UrlNotAllowed(ToolError):
     """The filters of the request, the operator or the page's own site do not permit the page."""
 

@@ -22,9 +22,10 @@ from proxy.kit.timeouts import CALL_ENDS, elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
 from proxy.loop.offer import SEARCH
-from proxy.loop.prompts import NO_SUCH_TOOL
+from proxy.loop.prompts import NEEDS_HEADER, NO_SUCH_TOOL
 from proxy.loop.results import (
     Cause,
+    CredentialMissing,
     InvalidArguments,
     NotConfigured,
     NotUnderstood,
@@ -34,7 +35,7 @@ from proxy.loop.results import (
     ToolTimeout,
     ToolUnavailable,
 )
-from proxy.ports import Caches, Clock, Observer, Results
+from proxy.ports import Caches, Clock, Observer, Results, Toolset
 from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check, replaced
@@ -46,6 +47,7 @@ from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import CONTEXT, Tool
 from proxy.wire.chat import Json, ToolCall, ToolSpec, is_object
 from proxy.wire.code import CodeResult
+from proxy.wire.credentials import Credentials
 from proxy.wire.search import NO_FILTERS, Reading, SearchFilters
 
 _LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
@@ -156,6 +158,10 @@ class Registry:
         if tool.serves is not None:
             self.serving.setdefault(tool.serves, tool.name)
 
+    async def for_user(self, credentials: Credentials) -> Toolset:  # noqa: ARG002 - no server here has users of its own
+        """See `ports.Toolset.for_user`."""
+        return self
+
     def arguments_of(self, call: ToolCall) -> Json | None:
         """See `ports.Toolset.arguments_of`."""
         entry = self._entries.get(call.name)
@@ -220,6 +226,8 @@ class Registry:
                 ends = min(CALL_ENDS.get(), self._clock.monotonic() + seconds)
                 CONTEXT.set(replace(context, ends=ends))
             try:
+                if tried.tool.needs:
+                    attempt.by_user = _by_user(tried.tool, context.credentials)
                 return await self._answer(attempt, call, is_search=is_search)
             except ToolError as exc:
                 if following is None or isinstance(exc, (InvalidArguments, NotUnderstood, ResultRefused)):
@@ -282,7 +290,7 @@ class Registry:
         asked = [arguments, attempt.filters] if tool.run_filtered and attempt.filters != NO_FILTERS else arguments
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
         version = tool.version if attempt.check is None else f"{tool.version} {attempt.check.version}"
-        output = await cache.get_or_run(f"{attempt.scope}\n{version}\n{key}", run)
+        output = await cache.get_or_run(f"{attempt.scope}{attempt.by_user}\n{version}\n{key}", run)
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=tool.name)
@@ -374,6 +382,18 @@ class _Entry:
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
 
 
+def _by_user(tool: Tool, credentials: Credentials) -> str:
+    """What stands for the credentials of a user that a tool gets: what it finds is for requests with the same ones.
+
+    Raises:
+        CredentialMissing: the request lacks one of them.
+    """
+    if missing := sorted(tool.needs - credentials.names):
+        raise CredentialMissing(NEEDS_HEADER.format(name=tool.name, headers=" and ".join(map(repr, missing))))
+    credentials.used |= tool.needs
+    return f" {credentials.hash_of(tool.needs)}"
+
+
 @dataclass(slots=True)
 class _Attempt:
     """One tool's turn at a call; another tool may answer if it fails.
@@ -385,6 +405,7 @@ class _Attempt:
         check: the check of the result; None: there is none.
         seconds: how long the tool may take; its check has time of its own.
         has_fallback: whether another tool is tried next.
+        by_user: stands for the user's credentials that the tool gets; empty: it gets none.
         was_begun: whether the tool itself was called.
     """
 
@@ -394,6 +415,7 @@ class _Attempt:
     check: Check | None
     seconds: float
     has_fallback: bool
+    by_user: str = ""
     was_begun: bool = False
 
     @property

@@ -86,6 +86,7 @@ class ToolSpec(Struct, frozen=True):
         alias_parameters: alias -> the JSON Schema of calls by that alias, if it is not `parameters`.
         serves: the hosted tool in whose place this one stands where a request declares that (`code_interpreter`); None:
             it stands for itself alone.
+        needs: the names, in lower case, of the headers of a request without which the tool cannot be called.
     """
 
     name: str
@@ -100,6 +101,7 @@ class ToolSpec(Struct, frozen=True):
     fetches: bool = False
     alias_parameters: Mapping[str, Json] = {}
     serves: str | None = None
+    needs: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ class Ports:
 
     clock = None
     model_limits = None
+    user_headers = frozenset()
     observe = NoObserver()
 
     def __init__(self, *specs):

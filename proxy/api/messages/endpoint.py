@@ -34,7 +34,7 @@ from proxy.api.surface import tool_headers
 from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
-from proxy.loop.continuation import CarriedTurns, as_json
+from proxy.loop.continuation import CarriedTurns
 from proxy.ports import Audience
 from proxy.turn.asked_json import demands_json
 from proxy.turn.carried import carries
@@ -53,19 +53,18 @@ class _MessagesSurface(CheckingSurface):
 
     async def _prepare(self, scope: Scope, body: bytes, *, for_answer: bool) -> "_Prepared":
         """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
-        toolset, share, caller = self.ports.toolset, scope.get(SHARE), scope[CALLER]
-        keys = self._keys.for_caller(caller)
-        sealer = Sealer(keys, caller.scope, most_bytes=self.server.max_body_bytes, share=share)
-        own_names = hosted_names(toolset)
+        own, share, caller = await self.resolver.tools_of(scope), scope.get(SHARE), scope[CALLER]
+        toolset, keys, most = own.toolset, self._keys.for_caller(caller), self.server.max_body_bytes
+        sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
+        own_names = hosted_names(own)
         reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
         request, declared, check, conversation = await beside(size_opened(body), reading)
         sealer.count_opened()
         if conversation.unknown:
             request_context.add({"blocks_ignored": names_for_header(conversation.unknown)})
         chat = request.as_chat(conversation.messages, declared, check)
-        access = await self.resolver.access(
-            scope, chat, max_output_tokens=request.max_tokens, named=session_in(request.metadata)
-        )
+        named = session_in(request.metadata)
+        access = await self.resolver.access(scope, chat, own=own, max_output_tokens=request.max_tokens, named=named)
         tools = declared.within(access.tools, own_names, leave_out=access.narrows_tools)
         fields = tools.for_chat() | request.fields_for(access.model.upstream, conversation.effort)
         resolved = self.resolver.finish(
@@ -158,12 +157,11 @@ class CreateMessage(_MessagesSurface):
         """
         turns = tuple([turn for turn in carried if turn and turn.calls])
         if turns and not (answer.continuation is not None and prepared.hides(answer)):
-            owner = prepared.resolved.caller.scope
-            await self.ports.store.put(owner, prepared.run_id, rawjson.dumps_answer(as_json(turns)))
+            await self.keep_hidden(prepared.resolved, prepared.run_id, turns)
 
     async def _answer(self, prepared: "_Prepared", audience: Audience) -> Respond:
         tools = prepared.options.tools
-        execute = with_settings(self.ports.toolset.execute, tools) if tools.shown else None
+        execute = with_settings(prepared.resolved.own.toolset.execute, tools) if tools.shown else None
         return await self.run_checked(
             prepared.resolved, prepared.run_id, prepared.check, audience, execute=execute, keep=prepared.hides
         )

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.body import MOST_TOOLS, is_integer, whole
+from proxy.api.credentials import RequestTools
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.parts import named, refuse
 from proxy.api.search_filters import filters_of_tool, merged
@@ -24,9 +25,8 @@ from proxy.loop.call_context import CallContext
 from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
-from proxy.ports import ExecuteTool, Toolset
+from proxy.ports import ExecuteTool
 from proxy.wire.chat import Json, ToolCall, ToolSpec, choice_of
-from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.errors import RequestError
 from proxy.wire.search import SearchFilters
 
@@ -270,9 +270,9 @@ def _refuse_tool(kind: str, *, where: str) -> NoReturn:
     raise RequestError(f"{where}: the tool {kind[:128]!r} is not available here", param=where)
 
 
-def hosted_names(toolset: Toolset) -> dict[str, str]:
+def hosted_names(tools: RequestTools) -> dict[str, str]:
     """The client's name of each available hosted tool -> the name of the server's tool."""
-    specs = toolset.specs
-    fetch = next((name for name, spec in specs.items() if spec.fetches), None)
-    names = {SEARCH: SEARCH if SEARCH in specs else None, FETCH: fetch, CODE: toolset.serving.get(CODE_INTERPRETER)}
+    fetch = next((name for name, spec in tools.toolset.specs.items() if spec.fetches), None)
+    code = tools.code_interpreter
+    names = {SEARCH: SEARCH if tools.has(SEARCH) else None, FETCH: fetch, CODE: code.name if code else None}
     return {name: own for name, own in names.items() if own is not None}

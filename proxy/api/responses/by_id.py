@@ -1,7 +1,7 @@
 """The endpoints of a stored response, `/v1/responses/{id}`: read it, delete it, list its input, refuse to cancel it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.access import CALLER
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE
+from proxy.api.credentials import CredentialReader
 from proxy.api.exchange import send_json
 from proxy.api.ports import Ports
 from proxy.api.responses.stored import ResponseStore
@@ -29,12 +30,11 @@ class ResponseById:
     """`GET` and `DELETE /v1/responses/{id}`."""
 
     def __init__(self, ports: Ports) -> None:
-        self._store = ports.store
+        self._responses = _responses_in(ports)
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        identity = scope["path_params"]["id"]
-        responses = ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE))
+        identity, responses = scope["path_params"]["id"], self._responses(scope)
         if scope["method"] == "DELETE":
             await responses.delete(identity)
             await send_json(send, {"id": identity, "object": "response", "deleted": True})
@@ -48,11 +48,11 @@ class InputItems:
     """`GET /v1/responses/{id}/input_items`: the conversation before a stored response."""
 
     def __init__(self, ports: Ports) -> None:
-        self._store = ports.store
+        self._responses = _responses_in(ports)
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        responses = ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE))
+        responses = self._responses(scope)
         await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
 
 
@@ -60,14 +60,25 @@ class CancelResponse:
     """`POST /v1/responses/{id}/cancel`: always an error, because a stored response is finished."""
 
     def __init__(self, ports: Ports) -> None:
-        self._store = ports.store
+        self._responses = _responses_in(ports)
         self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """Handle one ASGI connection."""
         await read_body(scope, receive, self._server, self._clock)  # see `endpoints.NotServed`
-        await ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE)).find(scope["path_params"]["id"])
+        await self._responses(scope).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")
+
+
+def _responses_in(ports: Ports) -> Callable[[Scope], ResponseStore]:
+    """A function from requests to the stored responses that each may read."""
+    reader = CredentialReader(ports)
+
+    def responses_for(scope: Scope) -> ResponseStore:
+        credentials = reader.credentials_of(scope)
+        return ResponseStore(ports.store, scope[CALLER].scope, scope.get(SHARE), credentials)
+
+    return responses_for
 
 
 def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:

@@ -30,11 +30,10 @@ from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import storable
 from proxy.loop.offer import SEARCH
-from proxy.ports import Audience, Toolset
+from proxy.ports import Audience
 from proxy.turn.carried import carries
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
-from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.errors import PreviousResponseNotFound, ProxyError
 from proxy.wire.relayed import Headers
 
@@ -76,17 +75,16 @@ class CreateResponse(CheckingSurface):
         """Translate and resolve a request; `size`: of its body, as `beside` judges it."""
         caller: Caller = scope[CALLER]
         share: Share | None = scope.get(SHARE)
-        responses = ResponseStore(self.ports.store, caller.scope, share)
-        keys = self._keys.for_caller(caller)
-        sealer = Sealer(keys, caller.scope, most_bytes=self.server.max_body_bytes, share=share)
+        own = await self.resolver.tools_of(scope)
+        responses = ResponseStore(self.ports.store, caller.scope, share, own.credentials)
+        keys, most = self._keys.for_caller(caller), self.server.max_body_bytes
+        sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
         seal = Seal(sealer)
         history = await self._history(responses, request)
         listed = declared_in(request.fields, before=history.before, own=history.own)
         where = "tools" if request.fields.get("tools") else "input"
-        toolset = self.ports.toolset
-        code = toolset.specs.get(toolset.serving.get(CODE_INTERPRETER, ""))
-        choice = request.fields.get("tool_choice")
-        declared = read_tools(listed, choice, toolset.names, code_interpreter=code, where=where)
+        choice, code = request.fields.get("tool_choice"), own.code_interpreter
+        declared = read_tools(listed, choice, own.toolset.names, code_interpreter=code, where=where)
         instructions = request.fields.get("instructions")
         reading = partial(
             read_conversation, history.items, instructions=instructions, name_of=declared.name_of, unseal=seal.open
@@ -96,6 +94,7 @@ class CreateResponse(CheckingSurface):
         access = await self.resolver.access(
             scope,
             request.as_chat(conversation, declared),
+            own=own,
             max_output_tokens=request.fields.get("max_output_tokens"),
             hidden=conversation.hidden,
             sources=history.sources,
@@ -103,7 +102,8 @@ class CreateResponse(CheckingSurface):
             conversation=history.conversation.encode() if history.conversation else None,
         )
         tools = declared.within(
-            frozenset(name for tool in access.tools for name in tool.names), leave_out=access.narrows_tools
+            frozenset(name for tool in access.tools if own.has(tool.name) for name in tool.names),
+            leave_out=access.narrows_tools,
         )
         usable = tuple([tool for tool in access.tools if tool.name != SEARCH]) if tools.offline else None
         resolved = self.resolver.finish(access, tools.fields(), tools=usable, ignored=tools.ignored)
@@ -116,7 +116,6 @@ class CreateResponse(CheckingSurface):
             resolved=resolved,
             head=ResponseHead(response_id(run_id), int(self.ports.clock.time()), resolved.model.name, request),
             seal=seal,
-            toolset=toolset,
             responses=responses,
             check=request.check if needs_check(resolved) else None,
         )
@@ -166,7 +165,6 @@ class _Prepared(Struct, frozen=True):
     resolved: ResolvedRequest
     head: ResponseHead
     seal: Seal
-    toolset: Toolset
     responses: ResponseStore
     check: SchemaCheck | None
 
@@ -174,7 +172,7 @@ class _Prepared(Struct, frozen=True):
         """A builder of the output, with the options of this client."""
         options = OutputOptions(
             self.tools,
-            self.toolset.arguments_of,
+            self.resolved.own.toolset.arguments_of,
             server_calls=self.resolved.tool_events != "none",
             sources=self.request.includes(SOURCES),
             code_outputs=self.request.includes(CODE_OUTPUTS),
@@ -191,8 +189,8 @@ class _Prepared(Struct, frozen=True):
         turns = [*added, answer.message] if holds_more else ()
         found = {url: title for url, title in answer.sources.items() if url not in self.resolved.sources}
         conversation = self.resolved.conversation.decode() if self.resolved.conversation else None
-        items = with_ids(self.items, self.run_id)
-        return StoredResponse(response, items, self.request.previous, turns, found, conversation)
+        items, bound = with_ids(self.items, self.run_id), self.resolved.own.credentials.bound()
+        return StoredResponse(response, items, self.request.previous, turns, found, conversation, bound)
 
     def carried(self, answer: Respond) -> str | None:
         """The sealed part of a run that its items do not show, if nothing is stored here; None: there is none."""

@@ -25,6 +25,7 @@ from proxy.kit.beside import beside, pause_in
 from proxy.ports import ClientStore
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
+from proxy.wire.credentials import NO_CREDENTIALS, Credentials
 from proxy.wire.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 
 _PREFIX = "resp_"
@@ -70,6 +71,7 @@ class StoredResponse(Struct, frozen=True):
         turns: the messages that its run has added, if they hold more than the output shows.
         sources: URL -> title of the pages that its run has found, which later answers may cite.
         conversation: what its conversation was made of, hashed, which those that continue it inherit; None: unknown.
+        bound: the credentials that a request needs to read it; see `Credentials.bound`.
     """
 
     response: Json
@@ -78,6 +80,7 @@ class StoredResponse(Struct, frozen=True):
     turns: Sequence[Json] = ()
     sources: Mapping[str, str] = {}
     conversation: str | None = None
+    bound: Mapping[str, str] = {}
 
     @property
     def items(self) -> list[Json]:
@@ -118,15 +121,23 @@ class ResponseStore:
         store: the store of the process.
         owner: the scope of the caller.
         share: counts the memory of the responses that are read; None: it is not counted.
+        credentials: those of the user. What was found with others cannot be read.
 
     Attributes:
         bytes_read: the size of all responses that were read.
     """
 
-    def __init__(self, store: ClientStore, owner: str, share: Share | None = None) -> None:
+    def __init__(
+        self,
+        store: ClientStore,
+        owner: str,
+        share: Share | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         self._store = store
         self._owner = owner
         self._share = share
+        self._credentials = credentials
         self.bytes_read = 0
         self._looked_up = 0
 
@@ -215,7 +226,8 @@ class ResponseStore:
         if self._share is not None:
             self._share.count_parsed(data)
         self.bytes_read += len(data)
-        return await beside(len(data), partial(_read, data))
+        stored = await beside(len(data), partial(_read, data))
+        return stored if stored is not None and self._credentials.opens(stored.bound) else None
 
 
 class _Referenced(Struct, frozen=True):

@@ -14,10 +14,7 @@ import httpx
 import orjson
 
 from proxy import __version__
-from proxy.config.keys import SHORTEST_SECRET_IN_RESULTS
-from proxy.config.redaction import redactor
 from proxy.http.connect import reason
-from proxy.kit.header_names import SECRET_NAME
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools import json_pointer
 from proxy.tools.exchange import Answer, Request, blame_of, send
@@ -25,7 +22,8 @@ from proxy.tools.kind import Resources
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
 from proxy.tools.kinds.http.template import host_of, parameters_of, strings_in, template_of
-from proxy.tools.tool import Tool
+from proxy.tools.sent_headers import SentHeaders
+from proxy.tools.tool import CONTEXT, Tool
 from proxy.wire.chat import Json
 
 _MOST_ERROR_BYTES = 64 * 1024  # how much of an error's body is looked at
@@ -34,20 +32,20 @@ _SUCCESS, _REDIRECTS = range(200, 300), range(300, 400)
 _BUSY = frozenset((429, 502, 503, 504))  # a retry may succeed
 _TEXT_TYPE = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 _PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
-_WORD = re.compile(r'[^\s=;,"]{8,}')
-_MASK = "[secret]"
+_HEADERS = {"user-agent": f"toolproxy/{__version__}", "accept": "*/*"}
 
 
 def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
     """The tool with this name for the API of an entry without faults."""
     template = template_of(config)
     pointer = pointer_in(config.result)
-    headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*"})
-    headers.update(config.headers)
-    mask = redactor(secrets_in(config, resources.secrets), mask=_MASK, shortest=SHORTEST_SECRET_IN_RESULTS)
+    sent = SentHeaders(config.headers, secrets_in(config, resources.secrets))
 
     async def run(arguments: Json) -> str:
-        request = replace(template.fill(arguments), headers=headers)
+        credentials = CONTEXT.get().credentials
+        headers = httpx.Headers(_HEADERS)
+        headers.update(sent.for_user(credentials))
+        request, mask = replace(template.fill(arguments), headers=headers), sent.mask_for(credentials)
         try:
             answer = await _answer(resources.client, request, most=config.max_response_bytes)
             return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
@@ -62,6 +60,7 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
         run=run,
         eager=config.method == "GET",
         serves=config.serves,
+        needs=sent.needs,
         origin=host_of(config),
     )
 
@@ -144,14 +143,10 @@ def _part(answer: Answer, pointer: tuple[str, ...]) -> str:
 
 
 def secrets_in(config: HttpToolConfig, variables: Iterable[str]) -> set[str]:
-    """The values that are sent and never shown: keys in headers, and those of `variables` that are not in the host."""
+    """Those of the `variables` that are sent and never shown: all that are not in the host."""
     parts = urlsplit(config.url)
     sent = [parts.path, parts.query, *config.headers.values(), *strings_in(config.query), *strings_in(config.body)]
-    found = {value for value in variables if any(value in text for text in sent)}
-    for name, value in config.headers.items():
-        if SECRET_NAME.search(name):
-            found |= {value, value.partition(" ")[2], *_WORD.findall(value)}  # "Bearer KEY", "session=KEY; theme=dark"
-    return {value for value in found if len(value) >= SHORTEST_SECRET_IN_RESULTS}
+    return {value for value in variables if any(value in text for text in sent)}
 
 
 def _shortened(text: str) -> str:

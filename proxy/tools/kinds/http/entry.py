@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from proxy.config.model import HeaderName, HeaderValue, Served, Text, ToolConfig
+from proxy.config.model import HeaderName, Served, Text, ToolConfig, ToolHeaderValue
 from proxy.loop.limits import Bytes
+from proxy.wire.credentials import headers_in
 
 
 class HttpToolConfig(ToolConfig, tag="http", frozen=True, kw_only=True):
@@ -12,7 +13,7 @@ class HttpToolConfig(ToolConfig, tag="http", frozen=True, kw_only=True):
     description: Text  # What the tool does and when to use it, for the model.
     url: Text  # URL with placeholders in path and query; scheme, host and port have none.
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"  # HTTP method.
-    headers: dict[HeaderName, HeaderValue] = {}  # Headers, such as those with keys; they have no placeholders.
+    headers: dict[HeaderName, ToolHeaderValue] = {}  # Headers, such as those with keys; they have no placeholders.
     query: dict[str, Any] = {}  # Query parameters: single values or lists, with or without placeholders.
     body: Any = None  # Body, sent as JSON. None: POST, PUT and PATCH send the arguments that have no placeholder.
     parameters: dict[str, Any] = {}  # JSON Schema of the arguments, of type object.
@@ -21,6 +22,11 @@ class HttpToolConfig(ToolConfig, tag="http", frozen=True, kw_only=True):
     serves: Served | None = None  # Hosted tool in whose place this one stands where a request declares that.
     # Bytes that are read of an answer; longer text is cut, longer JSON refused.
     max_response_bytes: Bytes = 4 * 1024 * 1024
+
+    @property
+    def user_headers(self) -> frozenset[str]:
+        """See `ToolConfig.user_headers`."""
+        return headers_in(self.headers.values())
 
     @property
     def served(self) -> tuple[str, ...]:

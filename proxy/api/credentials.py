@@ -1,0 +1,61 @@
+"""The credentials of a request's user, and the tools that the request has by them."""
+
+from msgspec import Struct
+from starlette.types import Scope
+
+from proxy.api.access import CALLER, Caller
+from proxy.api.body import header
+from proxy.api.ports import Ports
+from proxy.api.sealed import SealingKeys
+from proxy.ports import Toolset
+from proxy.wire.chat import ToolSpec
+from proxy.wire.code import CODE_INTERPRETER
+from proxy.wire.credentials import NO_CREDENTIALS, Credentials
+
+
+class RequestTools(Struct, frozen=True):
+    """The tools of one request.
+
+    Attributes:
+        toolset: the tools of the configuration, and those that servers list for the user.
+        credentials: those of the user.
+    """
+
+    toolset: Toolset
+    credentials: Credentials = NO_CREDENTIALS
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tool of that name for whose calls the request has all headers."""
+        spec = self.toolset.specs.get(name)
+        return spec is not None and spec.needs <= self.credentials.names
+
+    @property
+    def code_interpreter(self) -> ToolSpec | None:
+        """The tool that serves `code_interpreter`; None: there is none."""
+        name = self.toolset.serving.get(CODE_INTERPRETER, "")
+        return self.toolset.specs[name] if self.has(name) else None
+
+
+class CredentialReader:
+    """Reads the credentials of requests, as the tools of a configuration need them."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._headers = {name: name.encode() for name in ports.user_headers}
+        self._keys = SealingKeys.of(ports) if self._headers else None
+        self._toolset = ports.toolset
+        self._without = RequestTools(ports.toolset)
+
+    def credentials_of(self, scope: Scope) -> Credentials:
+        """The credentials of a request."""
+        values = {name: value for name, sent in self._headers.items() if (value := header(scope, sent))}
+        if self._keys is None or not values:
+            return NO_CREDENTIALS
+        caller: Caller = scope[CALLER]
+        return Credentials(values, self._keys.for_caller(caller), scope=caller.scope)
+
+    async def tools_of(self, scope: Scope) -> RequestTools:
+        """The tools of a request; a user's own servers are waited for, a few seconds at most, if the user is new."""
+        if not self._headers:
+            return self._without
+        credentials = self.credentials_of(scope)
+        return RequestTools(await self._toolset.for_user(credentials), credentials)

@@ -1,0 +1,282 @@
+"""`${request.headers.NAME}`: tools that act with the credential of a user, from the header to what is kept of it."""
+
+import base64
+import io
+
+import httpx
+import orjson
+import pytest
+import structlog
+
+from proxy.config.model import TelemetryConfig
+from proxy.telemetry import log
+from proxy.wire.credentials import Credentials
+from tests.api import test_responses as responses
+from tests.api.messages import asking as messages
+from tests.fakes import whole
+from tests.serving import proxy_of, serving
+
+ANNE, BOB = "anne-s3cret/token", "bob-s3cret/token"
+NOTES = """
+  notes:
+    type: http
+    description: The user's notes.
+    url: {api}/notes
+    query: {{q: "{{q}}"}}
+    headers: {{Authorization: "Bearer ${{request.headers.X-Notes-Token}}"}}
+    parameters: {{properties: {{q: {{type: string}}}}}}
+    {more}
+"""
+CALL = ("u1", "notes", {"q": "ferry"})
+DOOR_CALL = ("u2", "open_door", {"door": 1})
+DOOR = {"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}
+ASK = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+
+
+class Notes:
+    """An API that has a note for each user, and repeats the token in many ways."""
+
+    def __init__(self):
+        self.tokens = []
+
+    async def __call__(self, scope, receive, send):
+        token = dict(scope["headers"])[b"authorization"].decode()
+        self.tokens.append(token)
+        user = token.removeprefix("Bearer ").partition("-")[0]
+        repeated = [token, token.removeprefix("Bearer "), orjson.dumps(token).decode(), httpx.QueryParams({"t": token})]
+        body = f"note {len(self.tokens)} of {user}: {' '.join(map(str, repeated))}".encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": body})
+
+
+class Served:
+    """A proxy with the notes as a tool."""
+
+    def __init__(self, url, api):
+        self.url = url
+        self.api = api
+
+    async def ask(self, token=None, path="/v1/chat/completions", **body):
+        headers = {} if token is None else {"x-notes-token": token}
+        async with httpx.AsyncClient() as http:
+            return await http.post(f"{self.url}{path}", json={**ASK, **body}, headers=headers)
+
+
+def with_notes(upstream, *, tool="", more="", **app):
+    class Running:
+        async def __aenter__(self):
+            self.api = Notes()
+            self.serving = serving(self.api, lifespan="off")
+            entries = NOTES.format(api=await self.serving.__aenter__(), more=tool)
+            self.proxy = proxy_of(upstream, more=entries + more, **app)
+            return Served(await self.proxy.__aenter__(), self.api)
+
+        async def __aexit__(self, *failure):
+            await self.proxy.__aexit__(*failure)
+            await self.serving.__aexit__(*failure)
+
+    return Running()
+
+
+def names(request):
+    return [tool["function"]["name"] for tool in request.get("tools", ())]
+
+
+def results(request):
+    return [message["content"] for message in request["messages"] if message["role"] == "tool"]
+
+
+async def test_the_value_goes_to_the_tool_and_is_masked_in_its_answer(upstream):
+    upstream.replies = [whole(calls=[CALL]), whole("Done.")]
+    async with with_notes(upstream) as served:
+        answer = await served.ask(ANNE)
+    assert answer.json()["choices"][0]["message"]["content"] == "Done."
+    assert served.api.tokens == [f"Bearer {ANNE}"]
+    (read,) = results(upstream.requests[1])
+    assert 'note 1 of anne: Bearer [secret] [secret] "Bearer [secret]" t=Bearer+[secret]' in read
+    assert "s3cret" not in str(upstream.requests) + str(upstream.heads)
+
+
+@pytest.mark.parametrize("token", [None, ""])
+async def test_without_the_header_the_tool_is_not_offered_and_a_call_says_what_is_missing(upstream, token):
+    upstream.replies = [whole(calls=[CALL]), whole("Sorry.")]
+    async with with_notes(upstream) as served:
+        answer = await served.ask(token)
+    assert answer.json()["choices"][0]["message"]["content"] == "Sorry."
+    assert names(upstream.requests[0]) == ["web_search"]
+    assert "which the app has to send in the header 'x-notes-token'" in results(upstream.requests[1])[0]
+    assert served.api.tokens == []
+
+
+async def test_a_client_that_declares_the_tool_without_the_header_is_told_as_well(upstream):
+    upstream.replies = [whole(calls=[CALL]), whole("Sorry.")]
+    declared = {"type": "function", "function": {"name": "notes", "parameters": {"type": "object"}}}
+    async with with_notes(upstream) as served:
+        await served.ask(tools=[declared])
+    assert "header 'x-notes-token'" in results(upstream.requests[1])[0]
+
+
+async def test_a_tool_without_its_header_cannot_be_chosen_by_header(upstream):
+    upstream.replies = [whole("Hi")]
+    async with with_notes(upstream) as served, httpx.AsyncClient() as http:
+        chosen = {"x-server-tools": "notes,web_search"}
+        without = await http.post(f"{served.url}/v1/chat/completions", json=ASK, headers=chosen)
+        having = await http.post(
+            f"{served.url}/v1/chat/completions", json=ASK, headers={**chosen, "x-notes-token": ANNE}
+        )
+    assert without.headers["x-tools-ignored"] == "notes"
+    assert "x-tools-ignored" not in having.headers
+    assert [names(request) for request in upstream.requests] == [["web_search"], ["web_search", "notes"]]
+
+
+async def test_a_value_that_no_header_may_have_is_not_sent(upstream):
+    upstream.replies = [whole(calls=[CALL]), whole("Sorry.")]
+    async with with_notes(upstream) as served, httpx.AsyncClient() as http:
+        headers = [(b"x-notes-token", "schl\u00fcssel".encode())]
+        await http.post(f"{served.url}/v1/chat/completions", json=ASK, headers=headers)
+    assert "header 'x-notes-token' of the request has characters" in results(upstream.requests[1])[0]
+    assert served.api.tokens == []
+
+
+async def test_cached_results_are_of_one_client_and_one_value(upstream):
+    clients = "clients: [{name: app, key: key-of-app}, {name: other, key: key-of-other}]"
+    upstream.replies = [lambda request: whole("Done.") if results(request) else whole(calls=[CALL])]
+    read = []
+    async with with_notes(upstream, tool="cache_seconds: 60", more=clients) as served, httpx.AsyncClient() as http:
+        for key, token in [("app", ANNE), ("app", ANNE), ("app", BOB), ("other", ANNE), ("app", BOB)]:
+            headers = {"authorization": f"Bearer key-of-{key}", "x-notes-token": token}
+            await http.post(f"{served.url}/v1/chat/completions", json=ASK, headers=headers)
+            read.append(" ".join(results(upstream.requests[-1])[0].split("\n")[1].split(" ")[:4]))
+    assert read == ["note 1 of anne:", "note 1 of anne:", "note 2 of bob:", "note 3 of anne:", "note 2 of bob:"]
+
+
+async def test_the_header_is_dropped_on_every_path_upstream(upstream):
+    upstream.replies = [whole("Hi")]
+    async with with_notes(upstream) as served:
+        for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions", "/v1/messages"):
+            await served.ask(ANNE, path, input="x", max_tokens=5)
+    assert len(upstream.heads) == 5
+    assert "s3cret" not in str(upstream.heads)
+
+
+async def test_a_tool_that_is_disabled_keeps_its_header_from_upstreams_too(upstream):
+    upstream.replies = [whole("Hi")]
+    async with with_notes(upstream, tool="timeout: ${NOT_SET}") as served:
+        await served.ask(ANNE, "/v1/embeddings", input="x")
+    assert "s3cret" not in str(upstream.heads)
+
+
+# -- what is kept between requests --
+
+
+async def test_the_hidden_half_of_a_mixed_turn_is_put_back_only_for_the_same_value(upstream):
+    upstream.replies = [whole(calls=[CALL, DOOR_CALL]), whole("Open.")]
+    async with with_notes(upstream) as served:
+        for token in (ANNE, BOB, None):
+            upstream.requests.clear()
+            mixed = (await served.ask(ANNE, tools=[DOOR])).json()["choices"][0]["message"]
+            answer = {"role": "tool", "tool_call_id": mixed["tool_calls"][0]["id"], "content": "opened"}
+            await served.ask(token, tools=[DOOR], messages=[*ASK["messages"], mixed, answer])
+            read = results(upstream.requests[1])
+            assert any("note" in content for content in read) == (token == ANNE)
+            assert "opened" in read
+
+
+async def test_a_stored_response_is_there_only_for_the_same_value(upstream):
+    upstream.replies = [whole(calls=[CALL]), whole("Done.")]
+    async with with_notes(upstream) as served, httpx.AsyncClient() as http:
+        response = (await served.ask(ANNE, "/v1/responses", input="?")).json()
+        item = {"type": "item_reference", "id": response["output"][0]["id"]}
+        place = f"{served.url}/v1/responses/{response['id']}"
+        for token, status in [(None, 404), (BOB, 404), (ANNE, 200)]:
+            headers = {"x-notes-token": token} if token else {}
+            by_id = [await http.get(place + path, headers=headers) for path in ("", "/input_items")]
+            assert [one.status_code for one in by_id] == [status, status]
+            following = await served.ask(token, "/v1/responses", input="?", previous_response_id=response["id"])
+            assert following.status_code == (200 if status == 200 else 400)
+            referring = await served.ask(token, "/v1/responses", input=[item, {"role": "user", "content": "?"}])
+            assert referring.status_code == status
+        # What continues it depends on it as well, although no tool was called there.
+        later = following.json()["id"]
+        assert (await http.get(f"{served.url}/v1/responses/{later}")).status_code == 404
+        assert (await http.delete(place)).status_code == 404
+        assert (await http.delete(place, headers={"x-notes-token": ANNE})).status_code == 200
+
+
+async def test_a_response_that_needed_no_credential_is_there_for_all_requests_of_its_client(upstream):
+    upstream.replies = [whole("Hi")]
+    async with with_notes(upstream) as served, httpx.AsyncClient() as http:
+        response = (await served.ask(ANNE, "/v1/responses", input="?")).json()
+        assert (await http.get(f"{served.url}/v1/responses/{response['id']}")).status_code == 200
+
+
+async def test_a_sealed_half_opens_only_for_the_same_value(upstream):
+    door = responses.DOOR
+    upstream.replies = [whole(calls=[CALL, DOOR_CALL]), whole("Open.")]
+    async with with_notes(upstream) as served:
+        for token in (ANNE, BOB, None):
+            upstream.requests.clear()
+            given = {"tools": [door], "store": False, "include": ["reasoning.encrypted_content"]}
+            response = (await served.ask(ANNE, "/v1/responses", input="?", **given)).json()
+            call = next(item for item in response["output"] if item["type"] == "function_call")
+            answer = {"type": "function_call_output", "call_id": call["call_id"], "output": "opened"}
+            items = [{"role": "user", "content": "?"}, *response["output"], answer]
+            await served.ask(token, "/v1/responses", input=items, **given)
+            assert any("note" in read for read in results(upstream.requests[1])) == (token == ANNE)
+
+
+SEARCH = NOTES.replace("notes:", "web_search:").replace("/notes", "/search")
+
+
+async def test_the_pages_of_a_search_with_a_credential_open_only_for_the_same_value(upstream):
+    upstream.replies = [whole(calls=[("u1", "web_search", {"q": "ferry"})]), whole("Done."), whole("Again.")]
+    config = responses.CONFIG.split("  web_search:")[0] + "{more}"
+    body = {**messages.ASK, "tools": [messages.SEARCH]}
+    async with (
+        serving(Notes(), lifespan="off") as api,
+        proxy_of(upstream, config=config, more=SEARCH.format(api=api, more="")) as url,
+    ):
+        message = (await messages.raw(url, body, **{"x-notes-token": ANNE})).json()
+        said = messages.follow_up(message, {"type": "text", "text": "And now?"})
+        for token, is_read in [(ANNE, True), (BOB, False), (None, False)]:
+            headers = {"x-notes-token": token} if token else {}
+            await messages.raw(url, {**body, "messages": said}, **headers)
+            assert ("of anne" in results(upstream.requests[-1])[0]) == is_read
+        without = await messages.raw(url, body)
+    assert message["content"][1]["type"] == "web_search_tool_result"
+    assert without.status_code == 400
+
+
+async def test_nothing_of_a_credential_is_seen_anywhere(upstream):
+    """In the log of all levels with content, on /debug and /metrics, in the answers, in what is stored."""
+    upstream.replies = [lambda request: whole("Done.") if results(request) else whole(calls=[CALL])]
+    stream = io.StringIO()
+    more = "clients: [{name: app, key: key-of-app, admin: true}]\ntelemetry: {log_content: true, log_level: debug}"
+    seen = []
+    async with with_notes(upstream, tool="cache_seconds: 60", more=more) as served, httpx.AsyncClient() as http:
+        log.configure(TelemetryConfig(log_level="debug", log_content=True), stream=stream)
+        headers = {"authorization": "Bearer key-of-app", "x-notes-token": ANNE, "x-tool-events": "results"}
+        for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/nowhere"):
+            body = {**ASK, "input": "x", "max_tokens": 9}
+            seen += [await http.post(f"{served.url}{path}", json=one, headers=headers) for one in (body, {"model": 7})]
+        for path in ("/debug?format=json", "/debug", "/metrics", "/readyz"):
+            seen.append(await http.get(f"{served.url}{path}", headers=headers))
+        requests = [one["request_id"] for one in seen[10].json()["requests"]]
+        seen += [await http.get(f"{served.url}/debug/requests/{one}", headers=headers) for one in requests]
+    structlog.reset_defaults()
+    shown = stream.getvalue() + "".join(one.text + str(one.headers) for one in seen)
+    assert "note 1 of anne" in shown
+    for form in (ANNE, "s3cret", base64.b64encode(ANNE.encode()).decode()):
+        assert form not in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "forms"),
+    [
+        ("Bearer abc-def-ghi", {"Bearer abc-def-ghi", "abc-def-ghi"}),
+        ("sid=abcdefgh; theme=dark", {"sid=abcdefgh; theme=dark", "theme=dark", "abcdefgh"}),
+    ],
+)
+def test_the_forms_of_a_value_that_others_may_repeat(value, forms):
+    credentials = Credentials({"a": value}, [b"k" * 32])
+    assert credentials.secrets_in(["x ${request.headers.A}", "y"]) == forms
