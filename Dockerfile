@@ -51,7 +51,8 @@ ENV PATH=/opt/toolproxy/bin:$PATH \
     TOOLPROXY_CONFIG=/etc/toolproxy/config.yaml \
     TOOLPROXY_HOST=0.0.0.0 \
     TOOLPROXY_PORT=8080 \
-    TOOLPROXY_STATE_URL=sqlite:////var/lib/toolproxy/state.db
+    TOOLPROXY_STATE_URL=sqlite:////var/lib/toolproxy/state.db \
+    TOOLPROXY_CLIENTS_FILE=/var/lib/toolproxy/clients.yaml
 USER 10001:10001
 VOLUME /var/lib/toolproxy
 EXPOSE 8080

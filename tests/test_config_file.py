@@ -129,7 +129,7 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
     ("text", "fault"),
     [
         ("server: {prot: 1}", "config.yaml:1: server.prot: unknown key; known are"),
-        ("nonsense: 1", "config.yaml:1: nonsense: unknown key; known are clients, limits, models"),
+        ("nonsense: 1", "config.yaml:1: nonsense: unknown key; known are clients, clients_file, limits, models"),
         ("\nserver:\n  port: many", "config.yaml:3: server.port: must be a whole number, not text"),
         ("server:\n  port: '8080'", "config.yaml:2: server.port: must be a whole number, not text"),
         ("server: {port: 99999}", "config.yaml:1: server.port: must be at most 65535"),

@@ -14,6 +14,7 @@ class Ports:
     """Everything that the API gets from the composition root."""
 
     config: Config
+    needs_key: bool
     router: Router
     toolset: Toolset
     dialect: MakeDialect

@@ -108,7 +108,7 @@ class Generation:
         """The middleware around the routes, the outermost layer first."""
         ports = self._ports(process)
         config = self.loaded.config
-        server, clients = config.server, config.clients
+        server, clients, needs_key = config.server, config.clients, self.loaded.needs_key
         limited = [client for client in clients if is_limited(client)]
         state, capacity, lifecycle = process.state, process.capacity, process.lifecycle
         timeout = server.queue_timeout_seconds
@@ -117,8 +117,8 @@ class Generation:
             *([functools.partial(Cors, cors=server.cors)] if server.cors else []),
             functools.partial(RequestId, error_shape=error_shape, observe=ports.observe, clock=ports.clock),
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
-            *([] if clients else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
-            functools.partial(Auth, clients=clients),
+            *([] if needs_key else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
+            functools.partial(Auth, clients=clients, needs_key=needs_key),
             *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
             *([functools.partial(UseMeter, ports=ports)] if config.counts_use else []),
         ]
@@ -138,6 +138,7 @@ class Generation:
             toolset=self.registry,
             dialect=Browser,
             store=process.state.continuations,
+            needs_key=loaded.needs_key,
             budgets=process.state.budgets,
             secrets=process.state.secrets,
             observe=observe,

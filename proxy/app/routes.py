@@ -100,7 +100,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
         *_own("/health", Healthz(), "GET"),  # load-test tools ask here, as vLLM and SGLang have it
-        *_own("/chat", ChatPage(ports.config), "GET"),
+        *_own("/chat", ChatPage(ports), "GET"),
         *_own("/readyz", Readyz(ports), "GET"),
         *(_own("/metrics", MetricsEndpoint(ports.scrape, ports), "GET") if ports.scrape else ()),
         *(_own("/debug", debug, "GET") if debug else ()),

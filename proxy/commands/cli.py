@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import orjson
 
 from proxy import __version__
 from proxy.config import env_file
@@ -108,9 +110,34 @@ def _parser() -> argparse.ArgumentParser:
     _add_address(run)
     run.set_defaults(run=_run)
 
+    _add_key_commands(commands)
+    spend = commands.add_parser("spend", help="what each client has used today, and what is left of its budget")
+    spend.add_argument("--client", metavar="NAME", help="of this client only")
+    spend.add_argument("--month", action="store_true", help="in this month, not today; both in UTC")
+    spend.add_argument("--json", action="store_true", help="print JSON, for programs")
+    _add_config_path(spend)
+    _add_no_env_file(spend)
+    spend.set_defaults(run=_spend)
+
     hash_key = commands.add_parser("hash-key", help="read a client key, print its key_sha256")
     hash_key.set_defaults(run=_hash_key)
     return parser
+
+
+def _add_key_commands(commands: Any) -> None:
+    key = commands.add_parser("key", help="make, list and remove client keys, which are kept in clients_file")
+    actions = key.add_subparsers(required=True, metavar="ACTION")
+    for action, what, run in (
+        ("add", "make a key for a new client, and print it once", _add_key),
+        ("list", "list the clients", _list_keys),
+        ("remove", "remove a client and its key", _remove_key),
+    ):
+        command = actions.add_parser(action, help=what)
+        if action != "list":
+            command.add_argument("name", metavar="NAME", help="of the client")
+        _add_config_path(command)
+        _add_no_env_file(command)
+        command.set_defaults(run=run)
 
 
 def _add_config_path(command: argparse.ArgumentParser) -> None:
@@ -169,11 +196,15 @@ def _serve(arguments: argparse.Namespace) -> None:
     server.serve(functools.partial(_configuration, arguments), watched=files if arguments.watch else ())
 
 
-def _configuration(arguments: argparse.Namespace) -> Loaded:
-    """The configuration file, overridden by the command line and its environment variables."""
+def _read_configuration(arguments: argparse.Namespace) -> Loaded:
     from proxy.app import configuration  # noqa: PLC0415 - `--help` needs no tools
 
-    loaded = configuration.load(arguments.config, os.environ, env_file=_env_file(arguments))
+    return configuration.load(arguments.config, os.environ, env_file=_env_file(arguments))
+
+
+def _configuration(arguments: argparse.Namespace) -> Loaded:
+    """The configuration file, overridden by the command line and its environment variables."""
+    loaded = _read_configuration(arguments)
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
     server = msgspec.structs.replace(loaded.config.server, **overrides)
@@ -281,6 +312,50 @@ def _run(arguments: argparse.Namespace) -> None:
             address={name: value for name, value in said.items() if value is not None},
         )
     )
+
+
+def _add_key(arguments: argparse.Namespace) -> None:
+    from proxy.commands import key  # noqa: PLC0415 - as above
+
+    loaded = _read_configuration(arguments)
+    file = key.file_of(loaded, arguments.config)
+    print(key.add_key(file, arguments.name, key.others_in(loaded)), flush=True)
+    note = "" if loaded.needs_key else "; from then on every request needs a key"
+    print(
+        f"This key is shown only now; {file} has its hash. A running proxy takes it once it has read the file: with "
+        f"--watch by itself, otherwise at SIGHUP{note}.",
+        file=sys.stderr,
+    )
+
+
+def _list_keys(arguments: argparse.Namespace) -> None:
+    from proxy.commands import key  # noqa: PLC0415 - as above
+
+    for line in key.listed(_read_configuration(arguments)):
+        print(line)
+
+
+def _remove_key(arguments: argparse.Namespace) -> None:
+    from proxy.commands import key  # noqa: PLC0415 - as above
+
+    loaded = _read_configuration(arguments)
+    file = key.file_of(loaded, arguments.config)
+    key.remove_key(file, arguments.name, key.others_in(loaded))
+    print(
+        f"{arguments.name} is removed from {file}. A running proxy refuses its key once it has read the file: with "
+        "--watch by itself, otherwise at SIGHUP.",
+        file=sys.stderr,
+    )
+
+
+def _spend(arguments: argparse.Namespace) -> None:
+    from proxy import app  # noqa: PLC0415 - as above
+    from proxy.commands import spend  # noqa: PLC0415 - as above
+
+    config = _read_configuration(arguments).config
+    found = asyncio.run(spend.spend_of(config, app.SystemClock(), month=arguments.month, client=arguments.client))
+    for line in [orjson.dumps(found).decode()] if arguments.json else spend.report(found):
+        print(line)
 
 
 def _hash_key(_: argparse.Namespace) -> None:

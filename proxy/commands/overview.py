@@ -37,8 +37,9 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     lines += [f"  installed, not configured: {origin}" for origin in unused_entry_points(config.tools.items())]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
-    lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [anyone]
-    lines += _disabled("clients", loaded)
+    nobody = "  none in clients_file: nobody may call" if loaded.needs_key else anyone
+    lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [nobody]
+    lines += [*_disabled("clients", loaded), *_disabled("clients_file", loaded)]
     return lines
 
 

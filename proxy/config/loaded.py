@@ -1,8 +1,9 @@
 """A configuration as it was read: the contents of the file, and what the reader found beside them."""
 
+import re
 from collections.abc import Iterator, Mapping
-from itertools import count
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +21,24 @@ class Disabled(msgspec.Struct, frozen=True, kw_only=True):
     entry: Any = None
 
 
+class ClientsFile(msgspec.Struct, frozen=True):
+    """The `clients_file` of a configuration, which need not be there.
+
+    Attributes:
+        path: its absolute path.
+        digest: the SHA-256 of its content; None: it is not there.
+        closes: whether callers need a key because of it, even if it has no clients: it is there, or was there when the
+            running proxy read it before.
+    """
+
+    path: str
+    digest: bytes | None
+    closes: bool
+
+
+_CLIENT: Final = re.compile(r"clients(_file)?\[\d+\]")
+
+
 class Loaded(msgspec.Struct, frozen=True):
     """A configuration, and what is known of its file.
 
@@ -31,6 +50,7 @@ class Loaded(msgspec.Struct, frozen=True):
         secrets: the path of an entry whose variables are all secrets -> their values; under the empty path, the values
             of variables with a secret's name, anywhere in the file.
         refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.
+        clients_file: the file of more clients; None: the configuration has none.
     """
 
     config: Config
@@ -39,6 +59,12 @@ class Loaded(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, frozenset[str]] = {}
     refers_to: frozenset[str] = frozenset()
+    clients_file: ClientsFile | None = None
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether callers need a key: there are clients, or there is a `clients_file`, even an empty one."""
+        return bool(self.config.clients) or (self.clients_file is not None and self.clients_file.closes)
 
     def place_of(self, path: str) -> str:
         """The place of a part of the file, or of the part that would contain it: `config.yaml:LINE: path`.
@@ -61,6 +87,6 @@ class Loaded(msgspec.Struct, frozen=True):
         return {path.removeprefix(f"{section}."): self.disabled[path] for path in paths}
 
     def clients(self) -> Iterator[tuple[str, ClientConfig]]:
-        """The usable clients with their paths, which count the disabled ones as well."""
-        paths = (path for index in count() if (path := f"clients[{index}]") not in self.disabled)
-        return zip(paths, self.config.clients, strict=False)
+        """The usable clients with their paths: first those of `clients`, then those of `clients_file`."""
+        paths = (path for path in self.places if _CLIENT.fullmatch(path) and path not in self.disabled)
+        return zip(chain(paths, repeat("clients")), self.config.clients, strict=False)

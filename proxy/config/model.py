@@ -338,6 +338,8 @@ class Config(Value, frozen=True, kw_only=True):
 
     server: ServerConfig = ServerConfig()  # Address, processes and bounds.
     clients: tuple[ClientConfig, ...] = ()  # Clients that may call; without any, everyone may, on loopback only.
+    # A file of more clients, beside this one, which `toolproxy key` writes. Once it is there, every caller needs a key.
+    clients_file: Text | None = None
     upstreams: dict[str, UpstreamConfig] = {}  # Servers of models, by names of your choice.
     models: dict[str, ModelConfig] = {}  # Models by the names that clients send; `*` stands for any other name.
     tools: dict[ToolName, ToolConfig] = {}  # Server tools by the names that models call; no other tool is ever run.

@@ -10,8 +10,9 @@ who have only some of the keys. Anywhere else it is a fault.
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ import yaml
 from proxy.config import model as c
 from proxy.config.env_file import read_env_file
 from proxy.config.keys import why_no_key
-from proxy.config.loaded import Disabled, Loaded
+from proxy.config.loaded import ClientsFile, Disabled, Loaded
 from proxy.config.messages import PATTERNS, VARIABLE, in_plain_words, kind_of, unknown_key, variable_fault, yaml_hint
 from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
@@ -32,6 +33,7 @@ from proxy.wire.errors import ConfigurationError
 
 _FAULTY: Final = object()  # in place of a value that could not be read; its fault is in `_Reader.faults`
 _NULL: Final = "tag:yaml.org,2002:null"
+_CLIENTS_FILE: Final = "clients_file"  # the path of its entries: `clients_file[0]`
 _NULL_WORDS: Final = ("", "~", "null", "Null", "NULL")
 _ONE_KEY: Final = c.Keys | c.ApiKey
 
@@ -59,40 +61,92 @@ def load(path: Path, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: 
     except UnicodeDecodeError as exc:
         raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
     if env_file is None:
-        return parse(text, environ, kinds=kinds, name=path.name)
+        return parse(text, environ, kinds=kinds, name=path.name, folder=path.parent)
     beside = read_env_file(env_file)
-    loaded = parse(text, beside.under(environ), kinds=kinds, name=path.name)
+    loaded = parse(text, beside.under(environ), kinds=kinds, name=path.name, folder=path.parent)
     return msgspec.structs.replace(loaded, warnings=(*beside.warnings, *loaded.warnings))
 
 
-def parse(text: str, environ: Mapping[str, str], *, kinds: ToolKinds, name: str = "config.yaml") -> Loaded:
-    """Read and check the text of a file, which messages call `name`. Raises `ConfigurationError`."""
+def parse(
+    text: str,
+    environ: Mapping[str, str],
+    *,
+    kinds: ToolKinds,
+    name: str = "config.yaml",
+    folder: Path | None = None,
+) -> Loaded:
+    """Read and check the text of a file, which messages call `name`. Raises `ConfigurationError`.
+
+    The `clients_file` is looked for in `folder`; without a folder it is not read.
+    """
+    root = _compose(text, name)
+    if root is None:
+        return Loaded(c.Config())
+    reader = _Reader(environ, kinds)
+    clients = None
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        read = reader.value(root, c.Config, _Path("", 1))
+        if read.clients_file is not None and folder is not None:
+            clients, held = _read_clients_file(folder / read.clients_file)
+            read = msgspec.structs.replace(read, clients=(*read.clients, *reader.more_clients(held)))
+    except RecursionError as exc:
+        raise ConfigurationError([f"{name}: is nested too deep, or refers to itself"]) from exc
+    needs_key = bool(read.clients) or (clients is not None and clients.closes)
+    parts = Parts(kinds, read, reader.entries, reader.names, reader.disabled, reader.faulty, needs_key)
+    for path, message in faults_in(parts):
+        reader.fault(_Path(path, _line_of(path, reader.lines)), message)
+
+    def placed(found: Iterable[tuple[str, int, str]]) -> list[str]:
+        """The messages about paths with their files and lines, in the order of these."""
+        ordered = sorted(set(found), key=lambda one: (_is_in_clients_file(one[0]), *one[1:]))
+        return [f"{place(path, line)}: {message}" for path, line, message in ordered]
+
+    def place(path: str, line: int) -> str:
+        return f"{Path(clients.path).name if clients and _is_in_clients_file(path) else name}:{line}"
+
+    if reader.faults:
+        raise ConfigurationError(placed(reader.faults))
+    doubtful = [*warnings_in(parts), *reader.omitted]
+    warnings = placed((path, _line_of(path, reader.lines), f"{path}: {message}") for path, message in doubtful)
+    places = {path: place(path, line) for path, line in reader.lines.items()}
+    secrets = {path: frozenset(values) for path, values in reader.secrets.items()}
+    refers_to = frozenset(reader.refers_to)
+    return Loaded(read, reader.disabled, places, tuple(warnings), secrets, refers_to, clients)
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    """The node of a YAML text; None if it is empty. Raises `ConfigurationError`."""
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
         raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}{yaml_hint(text, exc)}"]) from exc
     except (yaml.YAMLError, RecursionError) as exc:
         raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
-    if root is None:
-        return Loaded(c.Config())
-    reader = _Reader(environ, kinds)
+    return node
+
+
+def _read_clients_file(path: Path) -> tuple[ClientsFile, yaml.Node | None]:
+    """What is known of a file of clients, and its content; None: it is empty, or not there.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
     try:
-        read = reader.value(root, c.Config, _Path("", 1))
-    except RecursionError as exc:
-        raise ConfigurationError([f"{name}: is nested too deep, or refers to itself"]) from exc
-    parts = Parts(kinds, read, reader.entries, reader.names, reader.disabled, reader.faulty)
-    for path, message in faults_in(parts):
-        reader.fault(_Path(path, _line_of(path, reader.lines)), message)
-    if reader.faults:
-        raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
-    found = [*warnings_in(parts), *reader.omitted]
-    doubtful = sorted((_line_of(path, reader.lines), path, message) for path, message in found)
-    warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubtful)
-    places = {path: f"{name}:{line}" for path, line in reader.lines.items()}
-    secrets = {path: frozenset(values) for path, values in reader.secrets.items()}
-    refers_to = frozenset(reader.refers_to)
-    return Loaded(read, reader.disabled, places, warnings, secrets, refers_to)
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ClientsFile(str(path.absolute()), digest=None, closes=False), None
+    except OSError as exc:
+        raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
+    found = ClientsFile(str(path.absolute()), sha256(data).digest(), closes=True)
+    try:
+        return found, _compose(data.decode(), path.name)
+    except UnicodeDecodeError as exc:
+        raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
+
+
+def _is_in_clients_file(path: str) -> bool:
+    return path.startswith((f"{_CLIENTS_FILE}[", f"{_CLIENTS_FILE}."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +169,7 @@ class _Reader:
 
     environ: Mapping[str, str]
     kinds: ToolKinds
-    faults: list[tuple[int, str]] = field(default_factory=list)
+    faults: list[tuple[str, int, str]] = field(default_factory=list)  # path, line, message with the path
     disabled: dict[str, Disabled] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)  # the paths of the faults
     lines: dict[str, int] = field(default_factory=dict)
@@ -133,7 +187,7 @@ class _Reader:
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
-        self.faults.append((path.line, f"{path.name}: {message}" if path.name else message))
+        self.faults.append((path.name, path.line, f"{path.name}: {message}" if path.name else message))
         self.faulty.add(path.name)
         return _FAULTY
 
@@ -157,6 +211,23 @@ class _Reader:
         if origin is tuple:
             return self.sequence(node, arguments[0], path)
         return self.leaf(node, kind, path, nullable=nullable)
+
+    def more_clients(self, node: yaml.Node | None) -> tuple[c.ClientConfig, ...]:
+        """The clients of `clients_file`, which is a list of them, or a mapping with that list as `clients`."""
+        if isinstance(node, yaml.MappingNode):
+            for key, _ in node.value:
+                if key.value != "clients":
+                    at = _Path(_CLIENTS_FILE, 1).key(str(key.value), key.start_mark.line + 1)
+                    self.fault(at, "unknown key; known is clients")
+            node = next((value for key, value in node.value if key.value == "clients"), None)
+        if node is None or node.tag == _NULL:
+            return ()
+        if not isinstance(node, yaml.SequenceNode):
+            at = _Path(f"{_CLIENTS_FILE}[]", node.start_mark.line + 1)
+            self.fault(at, f"must be a list of clients, not {kind_of(node)}")
+            return ()
+        read: tuple[c.ClientConfig, ...] = self.sequence(node, c.ClientConfig, _Path(_CLIENTS_FILE, 1))
+        return read
 
     def section(self, node: yaml.Node, kind: type[c.Value], path: _Path) -> Any:
         """The value of a mapping that has a class of its own."""

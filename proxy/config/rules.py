@@ -65,6 +65,7 @@ class Parts:
         names: the keys of each section, including those of entries that could not be read at all.
         disabled: the paths of disabled entries.
         faulty: the paths of the faults that are known already.
+        needs_key: whether callers need a key: see `loaded.Loaded`.
     """
 
     kinds: ToolKinds
@@ -73,6 +74,7 @@ class Parts:
     names: Mapping[str, Collection[str]]
     disabled: Collection[str]
     faulty: Collection[str]
+    needs_key: bool
 
     @property
     def upstreams(self) -> dict[str, c.UpstreamConfig]:
@@ -86,7 +88,7 @@ class Parts:
 
     @property
     def clients(self) -> dict[str, c.ClientConfig]:
-        """The entries of `clients:` that could be read, by path: in the file they are a list."""
+        """The entries of `clients:` and of `clients_file` that could be read, by path: in the files they are lists."""
         return {path: entry for path, entry in self.entries.items() if isinstance(entry, c.ClientConfig)}
 
     def _section(self, section: str) -> dict[str, Any]:
@@ -169,7 +171,7 @@ def _client_faults(parts: Parts) -> _Faults:
             yield path, "another client has the same key"
         keys |= client.digests
     for name, upstream in parts.config.upstreams.items():
-        if upstream.api_key == FROM_CLIENT and parts.config.clients:
+        if upstream.api_key == FROM_CLIENT and parts.needs_key:
             yield (
                 f"upstreams.{name}.api_key",
                 "from_client cannot be combined with clients: both use the key of the request",

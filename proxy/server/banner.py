@@ -9,6 +9,7 @@ from proxy.tools.catalog import answered_by_fallback
 
 _WIDTH = 105  # columns beside the labels
 _ANYONE = "none configured: anyone {} may call (set TOOLPROXY_KEY)"
+_NOBODY = "none in clients_file: nobody may call (toolproxy key add NAME)"
 _QUESTION = "What is new in Python? Search the web."
 
 
@@ -30,13 +31,14 @@ def _rows(url: str, loaded: Loaded) -> Iterator[tuple[str, str]]:
     yield "models", shortened(", ".join(models) or "none", _WIDTH)
     yield "tools", shortened(", ".join(_offered(loaded)) or "none", _WIDTH)
     anyone = _ANYONE.format("who reaches this address" if config.server.allow_anonymous else "on this machine")
-    yield "clients", shortened(", ".join(client.name for client in config.clients) or anyone, _WIDTH)
+    nobody = _NOBODY if loaded.needs_key else anyone
+    yield "clients", shortened(", ".join(client.name for client in config.clients) or nobody, _WIDTH)
     if unset := _without_key(loaded):
         yield "without a key", shortened(", ".join(unset), _WIDTH)
-    if not config.server.allow_anonymous and not config.clients:
+    if not config.server.allow_anonymous and not loaded.needs_key:
         yield "pages", f"{url}/chat, {url}/debug"
     yield "", ""
-    key = "YOUR_KEY" if config.clients else "unused"
+    key = "YOUR_KEY" if loaded.needs_key else "unused"
     model = next((name for name in models if "*" not in name), "MODEL")
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": _QUESTION}]})
     yield "OpenAI SDKs", f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"

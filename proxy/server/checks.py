@@ -33,7 +33,7 @@ def check_usable(loaded: Loaded, before: Loaded) -> None:
     Raises:
         ConfigurationError: as `check_startable`, or no client is left of those that `before` had.
     """
-    if faults := [*_upstream_faults(loaded), *_exposure_faults(loaded), *_opening_faults(loaded.config, before.config)]:
+    if faults := [*_upstream_faults(loaded), *_exposure_faults(loaded), *_opening_faults(loaded, before)]:
         raise ConfigurationError(faults)
     create_app(_without_telemetry(loaded))
 
@@ -61,7 +61,7 @@ def _exposure_faults(loaded: Loaded) -> Iterator[str]:
     host = loaded.config.server.host
     if loaded.config.server.allow_anonymous or is_loopback(host):
         return
-    if not loaded.config.clients:
+    if not loaded.needs_key:
         how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
         yield f"refusing to serve just anyone on {host}: {'; '.join([*_invalid_keys('clients[', loaded), how])}"
     for path, client in loaded.clients():
@@ -73,9 +73,9 @@ def _exposure_faults(loaded: Loaded) -> Iterator[str]:
             yield loaded.place_of(f"{path}.key: {why}")
 
 
-def _opening_faults(config: Config, before: Config) -> Iterator[str]:
+def _opening_faults(loaded: Loaded, before: Loaded) -> Iterator[str]:
     """Without clients anyone may call; that a key was not found must not lead to it unnoticed."""
-    if before.clients and not config.clients and not config.server.allow_anonymous:
+    if before.needs_key and not loaded.needs_key and not loaded.config.server.allow_anonymous:
         yield "no client is usable any more, so anyone could call; to permit that, set server.allow_anonymous: true"
 
 

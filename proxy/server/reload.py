@@ -4,7 +4,8 @@ r"""Reloading: when the configuration is read anew, what of it can take effect, 
                                                                               \-> faulty: logged, nothing changes
     with `--watch` no file any more --> logged, nothing changes
 
-A file beside it, such as `.env`, need not exist: that it is gone is another content of it.
+A file beside it, such as `.env` or `clients_file`, need not exist: that it is gone is another content of it. Where the
+file of clients is gone, its clients are, and callers go on to need a key.
 
 Signals that come while a configuration is read are answered by reading it once more.
 """
@@ -18,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from proxy.config.loaded import Loaded
+from proxy.config.loaded import ClientsFile, Loaded
 from proxy.config.model import StateConfig
 from proxy.ports import Clock, Observer
 from proxy.server import systemd
@@ -54,6 +55,13 @@ class FileWatch:
         self._seen = self._stat()
         self._latest = self._known = self._digest()
 
+    @classmethod
+    def since(cls, path: Path, digest: bytes | None) -> "FileWatch":
+        """The watch of a file that was read with this content; None: it was not there."""
+        watch = cls(path)
+        watch._known = digest
+        return watch
+
     def look(self) -> News | None:
         """Look at the file; there is news once for each new content, and once when the file is gone."""
         if (stat := self._stat()) != self._seen:
@@ -87,6 +95,7 @@ class Trigger:
         self._is_asked = False
         self._watch: FileWatch | None = None
         self._beside: list[FileWatch] = []
+        self._clients: tuple[str, FileWatch] | None = None
         self._looks_at = 0.0
 
     def ask(self, *_: object) -> None:
@@ -98,6 +107,13 @@ class Trigger:
         self._watch = FileWatch(path)
         self._beside = [FileWatch(one) for one in beside]
 
+    def watch_clients(self, file: ClientsFile | None) -> None:
+        """Watch the file of clients as well, if files are watched, from the content on that was read."""
+        if file is None or self._watch is None:
+            self._clients = None
+        elif self._clients is None or self._clients[0] != file.path:
+            self._clients = (file.path, FileWatch.since(Path(file.path), file.digest))
+
     def take(self) -> News | None:
         """Why something is to be done now; looks at the files about once a second."""
         was_asked, self._is_asked = self._is_asked, False
@@ -105,7 +121,7 @@ class Trigger:
         if self._watch is not None and self._now() >= self._looks_at:
             self._looks_at = self._now() + _LOOK_SECONDS
             news = self._watch.look()
-            for beside in self._beside:
+            for beside in (*self._beside, *(self._clients or ())[1:]):
                 news = "changed" if beside.look() else news
         return "changed" if was_asked else news
 
@@ -142,6 +158,7 @@ class Reloads:
         observe: Observer,
     ) -> None:
         self.loaded = loaded
+        trigger.watch_clients(loaded.clients_file)
         self._load = load
         self._check = check
         self._trigger = trigger
@@ -188,7 +205,7 @@ class Reloads:
         A bug must not end a process that serves, so it is a fault like any other.
         """
         try:
-            found = self._load()
+            found = keep_closed(self._load(), self.loaded)
             loaded, needs_restart = keep_fixed(found, self.loaded)
             self._check(loaded, self.loaded)
         except ConfigurationError:
@@ -199,6 +216,7 @@ class Reloads:
 
     def _accept(self, reading: Reading) -> None:
         self.loaded = reading.loaded
+        self._trigger.watch_clients(reading.loaded.clients_file)
         for where in reading.needs_restart:
             self._observe("configuration.needs_restart", where=where)
         report(reading.loaded, self._observe)
@@ -208,6 +226,14 @@ class Reloads:
     def _refuse(self, error: ConfigurationError) -> None:
         self._observe("configuration.refused", faults=list(error.faults))
         systemd.notify("READY=1")
+
+
+def keep_closed(loaded: Loaded, before: Loaded) -> Loaded:
+    """A configuration in which a file of clients that is there no more still has the effect that callers need a key."""
+    file, known = loaded.clients_file, before.clients_file
+    if file is None or known is None or file.path != known.path or not known.closes:
+        return loaded
+    return msgspec.structs.replace(loaded, clients_file=msgspec.structs.replace(file, closes=True))
 
 
 def keep_fixed(loaded: Loaded, before: Loaded) -> tuple[Loaded, list[str]]:

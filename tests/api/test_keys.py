@@ -34,7 +34,7 @@ async def caller(*headers, clients=CLIENTS):
         await auth({"type": "http", "method": "GET", "path": "/v1/models", "headers": headers}, None, None)
         return found.pop()
 
-    first, later = Auth(app, clients=clients), Auth(app, clients=clients)
+    first, later = (Auth(app, clients=clients, needs_key=bool(clients)) for _ in range(2))
     for name in ("first", "second"):
         await ask(later, [bearer(f"{SHARED}-{name}")])
     try:
@@ -114,7 +114,7 @@ async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers,
     async def app(scope, receive, send):
         assert scope[CALLER].name == "first"
 
-    auth, compared = Auth(app, clients=CLIENTS), []
+    auth, compared = Auth(app, clients=CLIENTS, needs_key=True), []
     for _ in range(2):
         monkeypatch.setattr(
             "proxy.api.middleware.clients.compare_digest",

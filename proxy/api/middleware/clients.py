@@ -39,10 +39,18 @@ _A_MOMENT = 1  # second; when one of the client's own requests will be done cann
 
 
 class Auth:
-    """Finds the caller of a request. Without configured clients, anybody may call."""
+    """Finds the caller of a request.
 
-    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
+    Args:
+        app: the layer below.
+        clients: those that may call.
+        needs_key: whether callers need a key of one of these clients; without clients nobody has one. Otherwise anybody
+            may call.
+    """
+
+    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], needs_key: bool) -> None:
         self._app = app
+        self._needs_key = needs_key
         self._callers = [(bytes.fromhex(digest), _caller(client)) for client in clients for digest in client.digests]
         # Callers found before, by their whole Authorization header and by their x-api-key. Only right keys get in, so
         # neither outgrows the number of keys. A dict looks up by a hash with a secret of its own, so the time taken
@@ -75,7 +83,7 @@ class Auth:
         path = scope["path"]
         if path not in FRONT_PATHS:
             return path not in OPEN_PATHS
-        return not self._callers or any(header(scope, name) is not None for name in _KEY_HEADERS)
+        return not self._needs_key or any(header(scope, name) is not None for name in _KEY_HEADERS)
 
     def _find(self, keys: Sequence[str]) -> Caller:
         """The caller with one of these keys.
@@ -83,7 +91,7 @@ class Auth:
         Raises:
             InvalidApiKey: no client has any of them.
         """
-        if not self._callers:
+        if not self._needs_key:
             return Caller(upstream_key=next(iter(keys), None))
         for key in keys:
             digest = sha256(key.encode()).digest()

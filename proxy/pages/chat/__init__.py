@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.exchange import send_bytes
 from proxy.api.local import is_local
-from proxy.config.model import Config
+from proxy.api.ports import Ports
 from proxy.pages.html import BASE_STYLE, Html, document, headers_for, tag
 from proxy.wire.errors import NotFound
 
@@ -29,22 +29,23 @@ _QUESTIONS: Final = (
 class ChatPage:
     """The page, the same for everyone."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
         self._page = _page().encode()
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if not serves_chat(scope, self._config):
+        if not serves_chat(scope, self._ports):
             raise NotFound("There is no /chat here: server.chat_page is off.")
         await send_bytes(send, 200, _HEADERS, self._page)
 
 
-def serves_chat(scope: Scope, config: Config) -> bool:
+def serves_chat(scope: Scope, ports: Ports) -> bool:
     """Whether the sender of a request may see the page."""
-    if config.server.chat_page is None:
-        return not config.clients and not config.server.allow_anonymous and is_local(scope)
-    return config.server.chat_page
+    server = ports.config.server
+    if server.chat_page is None:
+        return not ports.needs_key and not server.allow_anonymous and is_local(scope)
+    return server.chat_page
 
 
 def _page() -> Html:

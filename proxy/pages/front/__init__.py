@@ -46,7 +46,7 @@ class FrontPage:
         """Handle one ASGI connection."""
         facts = self._facts(scope)
         if "text/html" in (header(scope, b"accept") or ""):
-            await send_bytes(send, 200, _HEADERS, _page(facts, needs_key=bool(self._ports.config.clients)).encode())
+            await send_bytes(send, 200, _HEADERS, _page(facts, needs_key=self._ports.needs_key).encode())
         else:
             await send_json(send, facts)
 
@@ -57,7 +57,7 @@ class FrontPage:
             models = [name for name in self._ports.router.names() if caller.may_use(name)]
             facts |= {"version": __version__, "base_url": f"{_address(scope)}/v1", "models": models}
         config = self._ports.config
-        if serves_chat(scope, config):
+        if serves_chat(scope, self._ports):
             facts["chat"] = "/chat"
         if self._ports.recent_requests and may_read(scope, allow_anonymous=config.server.allow_anonymous):
             facts["debug"] = "/debug"

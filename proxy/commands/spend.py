@@ -1,0 +1,140 @@
+"""`toolproxy spend`: what each client has used today or this month, by model, and what is left of its budget."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from proxy.api.calendar import last_days, period_of
+from proxy.api.middleware.use import ANYONE, kinds_of
+from proxy.config.model import BudgetConfig, Config, StateConfig
+from proxy.kit.no_observer import NoObserver
+from proxy.kit.terminal import printable
+from proxy.loop.tally import DAYS_KEPT, Use
+from proxy.ports import Budgets, Clock
+from proxy.stores import State, open_state
+from proxy.stores.sqlite import SCHEME, path_of
+from proxy.tools.result_cache import local_caches
+from proxy.wire.chat import Json
+from proxy.wire.errors import ConfigurationError
+
+_COLUMNS: Final = {
+    "requests": "requests",
+    "input_tokens": "input",
+    "cached_tokens": "cached",
+    "output_tokens": "output",
+    "tool_calls": "tool calls",
+    "cost": "cost",
+}
+_IN_MEMORY: Final = (
+    "state.url: memory:// keeps what clients use in the process that serves them, and only until it stops, so no other "
+    "process can read it: see /debug/usage there, or set state.url to sqlite:///PATH or redis://HOST"
+)
+
+
+async def spend_of(config: Config, clock: Clock, *, month: bool, client: str | None = None) -> Json:
+    """The use of clients in the present day or month, in UTC, read from the state store.
+
+    Args:
+        config: the configuration.
+        clock: tells the day.
+        month: whether it is the use of the month.
+        client: the only client to report; None: all that are configured, or have used something.
+
+    Raises:
+        ConfigurationError: the store cannot be read, or there is no such client.
+    """
+    state, now = _open(config.state, clock), clock.time()
+    period = period_of(now, "month" if month else "day")
+    days = [day for day in last_days(now, DAYS_KEPT) if day.startswith(period.name)]
+    budget_of = {one.name: one.budget for one in config.clients} or {ANYONE: None}
+    clients: list[Json] = []
+    async with state.running():
+        why_not = state.readiness().why_not
+        if why_not is None:
+            names = dict.fromkeys([*budget_of, *await state.budgets.clients(days)])
+            chosen = [name for name in names if client in (None, name)]
+            clients = [await _spend_of_client(one, budget_of.get(one), state.budgets, days, now) for one in chosen]
+    if why_not is not None:
+        raise ConfigurationError([f"state.url: {why_not}"])
+    if not clients:
+        raise ConfigurationError([f"there is no client {client!r}, and none has used anything in {period.name}"])
+    return {"period": period.name, "ends_at": period.ends.isoformat(), "clients": clients}
+
+
+def _open(config: StateConfig, clock: Clock) -> State:
+    if config.url.startswith("memory:"):
+        raise ConfigurationError([_IN_MEMORY])
+    if config.url.startswith(SCHEME) and not (path := path_of(config.url)).exists():
+        raise ConfigurationError([f"state.url: there is no file {path.absolute()}: nothing has been counted there"])
+    return open_state(config, clock=clock, observe=NoObserver(), caches=local_caches(clock), memory=0)
+
+
+async def _spend_of_client(
+    client: str, budget: BudgetConfig | None, budgets: Budgets, days: Sequence[str], now: float
+) -> Json:
+    total: Use = Use()
+    by_model: dict[str, Use] = {}
+    for models in await budgets.history(client, days):
+        for model, use in models.items():
+            by_model.setdefault(model, Use()).add(use)
+            total.add(use)
+    spend: Json = {
+        "client": client,
+        "models": {model: _as_json(use) for model, use in sorted(by_model.items())},
+        "total": _as_json(total),
+        "budget": None,
+    }
+    if budget is not None:
+        period = period_of(now, budget.per)
+        kinds = {
+            kind: {"limit": limit, "used": amount, "left": max(0, round(limit - amount, 9))}
+            for kind, limit, amount in kinds_of(budget, await budgets.used(client, period.name))
+        }
+        spend["budget"] = {"per": budget.per, "renewed_at": period.ends.isoformat(), **kinds}
+    return spend
+
+
+def _as_json(use: Use) -> Json:
+    return {**{name: round(getattr(use, name), 9) for name in use.__struct_fields__}, "tokens": use.tokens}
+
+
+def report(spend: Json) -> Iterator[str]:
+    """The lines of `toolproxy spend`: a table of clients and models, and one of budgets."""
+    rows = [["client", "model", *_COLUMNS.values()]]
+    for client in spend["clients"]:
+        models = client["models"]
+        rows += [[client["client"], model, *_amounts(use)] for model, use in models.items()]
+        if len(models) != 1:
+            rows.append([client["client"], "all models" if models else "nothing used", *_amounts(client["total"])])
+    yield f"{spend['period']} (UTC)"
+    yield from _table(rows, names=2)
+    budgets = [["client", "budget", "used", "limit", "left", "renewed (UTC)"]]
+    for client in spend["clients"]:
+        budget = client["budget"] or {}
+        for kind, held in budget.items():
+            if isinstance(held, dict):
+                amounts = [_number(held[name]) for name in ("used", "limit", "left")]
+                what = f"{kind.replace('_', ' ')} per {budget['per']}"
+                budgets.append([client["client"], what, *amounts, budget["renewed_at"][:10]])
+    if len(budgets) > 1:
+        yield ""
+        yield from _table(budgets, names=2)
+
+
+def _amounts(use: Mapping[str, Any]) -> list[str]:
+    return [_number(use[name]) for name in _COLUMNS]
+
+
+def _number(amount: float) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6g}"
+
+
+def _table(rows: Sequence[Sequence[str]], *, names: int) -> Iterator[str]:
+    """Aligned columns: the first `names` of them to the left, numbers to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at < names else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
