@@ -72,7 +72,7 @@ class HttpClient:
         extra_headers: ExtraHeaders | None = None,
     ) -> None:
         self._transport = transport
-        self._base = base_url.rstrip("/")
+        self.base_url = base_url.rstrip("/")
         url = httpx.URL(base_url)
         self._origin = origin_of(url)
         self._host = (b"host", url.netloc)
@@ -85,7 +85,7 @@ class HttpClient:
         Raises:
             httpx.HTTPError, httpx.InvalidURL: such a request cannot be sent.
         """
-        target = httpx.URL(self._base + path).raw_path
+        target = httpx.URL(self.base_url + path).raw_path
         head = request_head(method, target, [self._host, *headers])
         return PreparedRequest(method, target, head.removesuffix(b"\r\n"))
 

@@ -118,7 +118,7 @@ class Endpoint:
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
-            await self._raise_failure(response)
+            await self._raise_failure(response, asked=_COMPLETIONS)
         return DecodedResponse(response) if response.header(b"content-encoding") else response
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes) -> Response:
@@ -150,8 +150,13 @@ class Endpoint:
                 raise UpstreamError(f"The upstream {self.name!r} sent more than {MAX_ANSWER_BYTES} bytes.")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _raise_failure(self, response: Response) -> NoReturn:
-        """Raise a response with an error status as an error, and close the response."""
+    async def _raise_failure(self, response: Response, *, asked: str | None = None) -> NoReturn:
+        """Raise a response with an error status as an error, and close the response.
+
+        Args:
+            response: the response.
+            asked: the path that every upstream has to know; None: another one.
+        """
         async with aclosing(DecodedResponse(response)) as plain:
             if response.status < failures.FIRST_CLIENT_ERROR:
                 message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
@@ -160,7 +165,11 @@ class Endpoint:
             while len(body) <= MAX_ERROR_BYTES and (part := await self.read(plain)):
                 body += part
         body = body[:MAX_ERROR_BYTES]
-        raise failures.from_response(response.status, httpx.Headers(response.headers), bytes(body))
+        failure = failures.from_response(response.status, httpx.Headers(response.headers), bytes(body))
+        if asked and failures.knows_no_path(failure):
+            failure.message = f"The upstream {self.name!r} answered 404 to POST ...{asked}: is its base_url right?"
+            failure.why = f"POST {self.client.base_url}{asked}"
+        raise failure
 
     def translated(self, exc: Exception) -> ProxyError:
         """An exception of httpx as one of ours. Only the log gets the original message, which may hold addresses."""

@@ -79,6 +79,9 @@ _OPERATOR_CODES: Mapping[KeyCause, str] = {
     "credit": "upstream_quota_exceeded",
 }
 _FORBIDDEN = 403
+_NOT_FOUND = 404
+# What web servers and frameworks say of a path that they do not know.
+_NO_SUCH_PATH = frozenset({"not found", "404", "404 not found", "404 page not found", "http 404", "page not found"})
 _AUTH_STATUSES = (401, 403)
 _CODE_IN_MESSAGE = re.compile(r"\[(\d{4})\]")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -106,6 +109,12 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
         return _refused(status, message, found, headers)
     failure = UpstreamError(f"The upstream failed (HTTP {status}): {message}", headers=_advice(headers))
     return full_context(status, message, found) or failure
+
+
+def knows_no_path(exc: ProxyError) -> bool:
+    """Whether a refusal is that of a server that does not know the path: a 404 without a code."""
+    words = exc.message.strip().rstrip(".").lower()
+    return exc.status == _NOT_FOUND and exc.code is None and words in _NO_SUCH_PATH
 
 
 def raise_if_failed(body: Any) -> None:

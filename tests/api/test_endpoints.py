@@ -1143,3 +1143,22 @@ async def test_a_wrong_method_of_an_open_path_is_405_where_use_is_counted_too(up
     async with proxy_of(upstream, config=priced) as url, httpx.AsyncClient() as client:
         answer = await client.request(method, url + path)
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
+@pytest.mark.parametrize("body", [b"404 page not found", b"<html>404 Not Found</html>", b'{"detail":"Not Found"}'])
+async def test_an_upstream_that_knows_no_such_path_is_said_to_have_a_wrong_base_url(upstream, body, logged):
+    upstream.replies = [Reply([body], status=404)]
+    async with proxy_of(upstream) as url:
+        response = await post(url, ASK)
+    asked = "The upstream 'up' answered 404 to POST .../chat/completions: is its base_url right?"
+    assert (response.status_code, response.json()["error"]["message"]) == (404, asked)
+    whys = [line["why"] for line in logged() if "why" in line]
+    assert any(why.endswith("/v1/chat/completions") for why in whys)
+
+
+async def test_an_unknown_model_of_an_upstream_is_no_wrong_base_url(upstream):
+    fault = b'{"error": {"message": "Not Found", "type": "invalid_request_error", "code": "model_not_found"}}'
+    upstream.replies = [Reply([fault], status=404)]
+    async with proxy_of(upstream) as url:
+        response = await post(url, ASK)
+    assert response.json()["error"]["message"] == "Not Found"
