@@ -437,6 +437,8 @@ def test_the_demo_shows_the_conversation_and_ends_well():
     assert done.returncode == 0, done.stdout + done.stderr
     assert "system user assistant(2 calls) tool tool" in done.stdout
     assert "Take a jacket" in done.stdout
+    assert "proxy -> pages   /weather/nanaimo, /ferries/departures" in done.stdout
+    assert "Rain from two o'clock" in done.stdout
     assert "web_search_tool_result, web_search_tool_result, text, stop_reason end_turn" in done.stdout
     assert done.stderr == ""
 

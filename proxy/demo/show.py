@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -11,9 +11,10 @@ import msgspec
 
 from proxy.app import configuration, create_app
 from proxy.config.model import Config
+from proxy.demo.pages import WithPages, at
 from proxy.demo.serving import serving
 from proxy.kit.terminal import style_of
-from proxy.mock.demo import DEMO
+from proxy.mock.demo import DEMO, search_answer
 from proxy.mock.server import MockUpstream
 from proxy.telemetry import log
 from proxy.wire.chat import Json
@@ -31,6 +32,7 @@ _SEARCHED = "What is the weather in Nanaimo, and is the ferry running?"
 _PLAIN = "Say hello."
 _MODEL = "glm-4.7"
 _WIDTH = 100
+_QUOTED = 100  # characters
 
 _CONFIG = """
 upstreams:
@@ -38,7 +40,8 @@ upstreams:
 models:
   glm-4.7: {{upstream: model}}
 tools:
-  web_search: {{type: serper, api_key: demo, base_url: {mock}}}
+  web_search: {{type: serper, api_key: demo, base_url: {mock}, read: {{pages: 2, characters: 300}}}}
+  open_page: {{type: web_fetch, allow_hosts: [127.0.0.1], offer: never}}
 telemetry: {{log_level: error}}
 """
 
@@ -62,8 +65,12 @@ def main() -> None:
 
 
 async def _demo() -> int:
-    mock = MockUpstream(msgspec.structs.replace(DEMO, pace=_PACE), search_seconds=_SEARCH_SECONDS)
-    async with serving(mock, lifespan="off") as mock_url:
+    mock = MockUpstream(
+        search_seconds=_SEARCH_SECONDS, answer_search=lambda request: at(mock_url, search_answer(request))
+    )
+    pages = WithPages(mock)
+    async with serving(pages, lifespan="off") as mock_url:
+        mock.script = at(mock_url, msgspec.structs.replace(DEMO, pace=_PACE))
         loaded = configuration.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(loaded.config.telemetry)
         async with serving(create_app(loaded), lifespan="on") as proxy_url:
@@ -74,10 +81,10 @@ async def _demo() -> int:
             ):
                 streamed, whole, blocks = partial(_stream, chat), partial(_create, chat), partial(_blocks, messages)
                 passed = [
-                    await _converse(mock, "1. Streamed, with a search", _SEARCHED, streamed, turns=2),
-                    await _converse(mock, "2. The same question, whole", _SEARCHED, whole, turns=2),
-                    await _converse(mock, "3. A question that needs no search", _PLAIN, streamed, turns=1),
-                    await _converse(mock, "4. Anthropic's Messages API", _SEARCHED, blocks, turns=2),
+                    await _converse(mock, pages, "1. Streamed, with a search", _SEARCHED, streamed, turns=2),
+                    await _converse(mock, pages, "2. The same question, whole", _SEARCHED, whole, turns=2),
+                    await _converse(mock, pages, "3. A question that needs no search", _PLAIN, streamed, turns=1),
+                    await _converse(mock, pages, "4. Anthropic's Messages API", _SEARCHED, blocks, turns=2),
                 ]
     style = style_of(sys.stdout)
     right, wrong = "All four answers arrived as ordinary ones.", "SOMETHING WENT WRONG, see above."
@@ -85,8 +92,9 @@ async def _demo() -> int:
     return 0 if all(passed) else 1
 
 
-async def _converse(mock: MockUpstream, title: str, question: str, ask: Ask, *, turns: int) -> bool:
+async def _converse(mock: MockUpstream, pages: WithPages, title: str, question: str, ask: Ask, *, turns: int) -> bool:
     mock.clear()
+    pages.read.clear()
     style = style_of(sys.stdout)
     print(
         f"\n{style('-' * _WIDTH, 'dim')}\n{style(title, 'bold')}\n\n  app     {question}\n  answer  ",
@@ -95,7 +103,7 @@ async def _converse(mock: MockUpstream, title: str, question: str, ask: Ask, *, 
     )
     saw = await ask(question)
     print()
-    _tell_wire(mock)
+    _tell_wire(mock, pages.read)
     print(f"    app     got {saw.how}; over all turns {saw.used}")
     return bool(saw.answer) and saw.is_whole and len(mock.requests) == turns
 
@@ -166,13 +174,13 @@ def _introduce(config: Config, proxy_url: str, mock_url: str) -> None:
         f"toolproxy demo: no keys, no network, nothing leaves this machine.\n\n"
         f"  app (real SDKs)   --->  toolproxy {proxy_url}  --->  scripted GLM {mock_url}\n"
         f"                              |\n"
-        f"                              +--->  {', '.join(config.tools)} (scripted results)\n\n"
+        f"                              +--->  {', '.join(config.tools)} (scripted results and pages)\n\n"
         f"  The app only knows base_url={proxy_url}/v1 (OpenAI's SDK) or {proxy_url} (Anthropic's)."
     )
 
 
-def _tell_wire(mock: MockUpstream) -> None:
-    """Print the requests to the scripted model and search, in order."""
+def _tell_wire(mock: MockUpstream, read: Sequence[str]) -> None:
+    """Print the requests to the scripted model, the search and the pages that it finds, in order."""
     print("\n  On the wire")
     for number, request in enumerate(mock.requests, 1):
         turn = mock.script.turn(request)
@@ -184,8 +192,20 @@ def _tell_wire(mock: MockUpstream) -> None:
                 print(f"                             {call.name}({call.arguments})")
             at_once = mock.most_searches_at_once
             print(f"            proxy -> search  {len(mock.searches)} searches, {at_once} of them at the same time")
+            if read:
+                print(f"            proxy -> pages   {', '.join(read)}")
+                print("            the model gets the passages of them that fit, such as")
+                print(f"                             {_passage(mock.requests[-1])}")
         else:
             print("            model -> proxy   the answer")
+
+
+def _passage(request: Json) -> str:
+    """The beginning of what the model has read of the first page."""
+    results = [str(message["content"]) for message in request["messages"] if message["role"] == "tool"]
+    _, _, below_url = results[0].partition("http://")
+    words = " ".join(below_url.split("\n")[2:]).split()  # below the URL and the day
+    return f"{' '.join(words)[:_QUOTED]} ..."
 
 
 def _roles(messages: Iterable[Json]) -> str:
