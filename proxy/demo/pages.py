@@ -12,7 +12,8 @@ _WEATHER: Final = """<!doctype html><html><head><title>Nanaimo weather</title></
 <p>Dry and bright until early afternoon, with 11 degrees. Rain from two o'clock on, 8 mm by the evening.</p>
 <h2>The week</h2><table><tr><th>Day</th><th>Weather</th><th>High</th></tr>
 <tr><td>Tuesday</td><td>showers</td><td>10</td></tr><tr><td>Wednesday</td><td>sun</td><td>12</td></tr></table>
-<h2>About</h2><p>Harbour city on the east coast of Vancouver Island. Measured at the airport, forecast twice a day. Photographs of readers are welcome.</p>
+<h2>About</h2><p>Harbour city on the east coast of Vancouver Island.</p>
+<p>Measured at the airport, forecast twice a day. Photographs of readers are welcome.</p>
 </body></html>"""
 _FERRIES: Final = """<!doctype html><html><head><title>Departures</title></head><body>
 <h1>Departure Bay to Horseshoe Bay</h1>
