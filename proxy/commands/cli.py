@@ -64,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="run the proxy")
     _add_config(serve)
-    serve.add_argument("--watch", action="store_true", help="read the configuration anew when it or .env changes")
+    watch = "read the configuration anew when it, .env or clients_file changes"
+    serve.add_argument("--watch", action="store_true", help=watch)
     serve.set_defaults(run=_serve)
 
     init = commands.add_parser("init", help="write a starter configuration where there is none")
