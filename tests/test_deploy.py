@@ -264,3 +264,67 @@ def test_caddy_accepts_the_snippet(tmp_path):
         command, capture_output=True, text=True, check=False, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     )
     assert done.returncode == 0, done.stderr
+
+
+CHART = DEPLOY / "helm" / "toolproxy"
+VALUES = {
+    "as shipped": {},
+    "with everything": {
+        "autoscaling": {"enabled": True},
+        "podMonitor": {"enabled": True},
+        "keys": {"ZAI_API_KEY": "a-key"},
+        "networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 6379}]}]},
+        "imagePullSecrets": [{"name": "registry"}],
+    },
+    "with a secret and nothing else": {
+        "existingSecret": "mine",
+        "networkPolicy": {"enabled": False},
+        "config": "upstreams: {}\n",
+    },
+}
+
+
+@pytest.fixture
+def charted():
+    """The manifests that Helm makes of the chart with some values."""
+    helm = pytest.importorskip("helm_python", reason="the extra deploy is not installed")
+
+    def render(values):
+        with helm.Chart.load(str(CHART)) as chart:
+            made = chart.render(values, name="demo", namespace="prod")
+        texts = [text for name, text in made.items() if name.endswith(".yaml")]
+        return [one for text in texts for one in yaml.safe_load_all(text) if one]
+
+    return render
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_the_chart_renders_manifests_that_fit_the_schemas_of_kubernetes(charted, values):
+    validate = pytest.importorskip("kubernetes_validate", reason="the extra deploy is not installed")
+    made = charted(values)
+    assert {"ConfigMap", "Deployment", "PodDisruptionBudget", "Service"} <= {one["kind"] for one in made}
+    for one in made:
+        if one["kind"] not in CUSTOM:
+            assert validate.validate(one, "1.30", strict=True) == "1.30"
+
+
+def test_the_chart_and_the_kustomization_run_the_same_pod(charted):
+    ours = next(one for one in charted({}) if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+    theirs = next(one for one in MANIFESTS if named(one) == "Deployment toolproxy")["spec"]["template"]["spec"]
+    differ = {"containers", "volumes", "topologySpreadConstraints"}
+    assert {key: ours[key] for key in ours.keys() - differ} == {key: theirs[key] for key in theirs.keys() - differ}
+    (our, their) = (ours["containers"][0], theirs["containers"][0])
+    set_by_values = {"image", "imagePullPolicy", "env", "envFrom"}
+    assert {key: our[key] for key in our.keys() - set_by_values} == {
+        key: their[key] for key in their.keys() - set_by_values
+    }
+
+
+def test_a_change_of_the_chart_s_keys_or_configuration_rolls_the_pods(charted):
+    def annotations(values):
+        deployment = next(one for one in charted(values) if one["kind"] == "Deployment")
+        return deployment["spec"]["template"]["metadata"]["annotations"]
+
+    first, same = annotations({}), annotations({})
+    assert first == same
+    assert annotations({"keys": {"A": "b"}}) != first != annotations({"config": "upstreams: {}"})
