@@ -36,7 +36,7 @@ FORMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("section", ["upstreams"])
+@pytest.mark.parametrize("section", ["upstreams", "tools"])
 @pytest.mark.parametrize(("api_key", "expected"), FORMS)
 def test_the_forms_of_an_api_key_give_each_key_the_number_of_its_place(section, api_key, expected):
     loaded = read(api_key, section=section)

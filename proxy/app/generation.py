@@ -24,9 +24,9 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import Config, UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.readiness import Readiness
-from proxy.loop.results import Cause
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
+from proxy.tools.registry import Registry
 from proxy.tools.servers import SharedToolServer
 from proxy.tools.state import ToolState
 from proxy.upstreams.endpoint import Endpoint
@@ -144,7 +144,7 @@ class Generation:
             observe=observe,
             clock=clock,
             upstream_states=lambda: _upstream_states(loaded, self.upstreams),
-            tool_states=lambda: _tool_states(loaded, [*self.tool_servers.values()], self.registry.skipped()),
+            tool_states=lambda: _tool_states(loaded, [*self.tool_servers.values()], self.registry),
             state=process.state.readiness,
             is_draining=lambda: process.lifecycle.draining,
             user_headers=self.loaded.user_headers,
@@ -162,8 +162,7 @@ def _upstreams_of(process: Process, config: Config, before: Mapping[str, Upstrea
 
 def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
     client = http_client_for(entry, process.transport, process.telemetry.extra_headers)
-    seconds = entry.timeouts.pool
-    keys = process.key_pools.pool_of(("upstream", name), entry.api_key, entry.base_url, seconds=seconds)
+    keys = process.key_pools.pool_of(("upstream", name), entry.api_key, entry.base_url)
     endpoint = Endpoint.of(name, client, entry, keys)
     return UpstreamLink(entry, endpoint, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
 
@@ -216,10 +215,12 @@ def _state_of(state: Readiness, link: UpstreamLink) -> Readiness:
     return replace(state, usable=False, why_not="all its keys are refused, or without credit or quota")
 
 
-def _tool_states(loaded: Loaded, servers: Sequence[SharedToolServer], skipped: Mapping[str, Cause]) -> list[Readiness]:
+def _tool_states(loaded: Loaded, servers: Sequence[SharedToolServer], registry: Registry) -> list[Readiness]:
+    skipped, keys = registry.skipped(), registry.key_states()
     states = {state.name: state for state in (server.state() for server in servers)}
     states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(loaded)}
     found = [states.get(state.name, state) for state in _states("tools", loaded.config.tools, loaded)]
+    found = [replace(state, keys=keys[state.name]) if state.name in keys else state for state in found]
     return [
         replace(state, breaker=BreakerState.OPEN, cause=cause) if (cause := skipped.get(state.name)) else state
         for state in found

@@ -186,6 +186,11 @@ def keys_of(api_key: str | tuple[str | ApiKey, ...] | None) -> dict[int, ApiKey]
     return {at: entry for at, entry in enumerate(single, 1) if entry.key and not is_placeholder(entry.key)}
 
 
+def only_key(api_key: str | tuple[str | ApiKey, ...] | None) -> str | None:
+    """The key of an `api_key`, the first one of several; None: there is none."""
+    return next((entry.key for entry in keys_of(api_key).values()), None)
+
+
 class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`: a server that answers with models."""
 

@@ -174,18 +174,22 @@ class KeyPool:
         state: "PoolState",
         process: "KeyPools",
         owner: tuple[str, str],
-        seconds: float | None,
     ) -> None:
         self.keys = tuple([PoolKey(number, entry, state) for number, entry in entries.items()])
         self.line = state.line
         self.clock, self.leases, self._observe = process.clock, process.leases, process.observe
-        self.seconds = seconds
         self._events, self._owner = _EVENTS[owner[0]], dict([owner])
         self._state = state  # lives as long as a pool that uses it
 
-    def turn(self, stay: Stay, *, model: str = "") -> "KeyTurn":
-        """The turn of one call that asks a model; `stay` keeps its request at one key."""
-        return KeyTurn(self, stay, model)
+    def turn(self, stay: Stay, *, model: str = "", seconds: float | None = None) -> "KeyTurn":
+        """The turn of one call.
+
+        Args:
+            stay: keeps its request at one key.
+            model: the model that it asks.
+            seconds: how long it may wait for a place at a key; None: without an end.
+        """
+        return KeyTurn(self, stay, model, seconds)
 
     def states(self) -> list[KeyState]:
         """The state of each key, in the order of the configuration."""
@@ -199,7 +203,8 @@ class KeyPool:
         for key in keys:
             key.turns += key.weight
         order = sorted(keys, key=lambda key: key.turns, reverse=True)
-        order[0].turns -= sum(key.weight for key in keys)
+        for first in order[:1]:
+            first.turns -= sum(key.weight for key in keys)
         return order
 
     def used(self, key: PoolKey) -> None:
@@ -233,10 +238,11 @@ class KeyTurn:
 
     key: PoolKey
 
-    def __init__(self, pool: KeyPool, stay: Stay, model: str) -> None:
+    def __init__(self, pool: KeyPool, stay: Stay, model: str, seconds: float | None) -> None:
         self._pool = pool
         self._stay = stay
         self._model = model
+        self._seconds = seconds
         self._tried: set[str] = set()
         self._waited: set[str] = set()  # the keys whose rest was waited for
         self._rests_until: float | None = None  # the key that is to be asked again
@@ -390,7 +396,7 @@ class KeyTurn:
         line = self._pool.line
         waiting = line.join(self)
         try:
-            async with asyncio.timeout(self._pool.seconds):
+            async with asyncio.timeout(self._seconds):
                 while True:
                     if not (keys := self._usable()):
                         raise self._spent()
@@ -444,12 +450,7 @@ class KeyPools:
         self._states: WeakValueDictionary[tuple[str, ...], PoolState] = WeakValueDictionary()
 
     def pool_of(
-        self,
-        owner: tuple[str, str],
-        api_key: str | tuple[str | ApiKey, ...] | None,
-        base_url: str,
-        *,
-        seconds: float | None = None,
+        self, owner: tuple[str, str], api_key: str | tuple[str | ApiKey, ...] | None, base_url: str
     ) -> KeyPool | None:
         """The pool of an `api_key`; None: it is one key, whose calls are not limited.
 
@@ -457,7 +458,6 @@ class KeyPools:
             owner: `upstream` or `tool`, and the name.
             api_key: the keys.
             base_url: where they are used.
-            seconds: how long a call may wait for a place at a key; None: without an end.
         """
         entries = keys_of(api_key)
         if len(entries) <= 1 and not any(entry.max_concurrent for entry in entries.values()):
@@ -465,4 +465,4 @@ class KeyPools:
         where = (*owner, base_url)
         if (state := self._states.get(where)) is None:
             state = self._states[where] = PoolState()
-        return KeyPool(entries, state, self, owner, seconds)
+        return KeyPool(entries, state, self, owner)

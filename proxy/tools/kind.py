@@ -11,6 +11,7 @@ import httpx
 from msgspec import structs
 
 from proxy.config.model import Config, ToolConfig
+from proxy.http.key_pool import KeyPools
 from proxy.kit.no_observer import NoObserver
 from proxy.ports import Caches, Clock, Observer
 from proxy.tools.result_cache import local_caches
@@ -37,6 +38,7 @@ class Resources:
     observe      takes the events of tools themselves
     secrets      the values of the variables in the tool's entry: see `Kind.variables_are_secrets`
     page_rules   which pages searches may read; None: all public ones
+    key_pools    makes the pools of tools with several keys; None: a tool uses the first of its keys
     """
 
     client: httpx.AsyncClient
@@ -45,6 +47,7 @@ class Resources:
     observe: Observer = NoObserver()  # noqa: RUF009 - it has no state
     secrets: frozenset[str] = frozenset()
     page_rules: "PageRules | None" = None
+    key_pools: KeyPools | None = None
     _pages: "list[PageCache]" = field(default_factory=list)  # one, when a tool has asked for it
     _readers: "dict[PageRules, PageReader]" = field(default_factory=dict)
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
+from proxy.kit.rests import KeyState
 from proxy.kit.timeouts import CALL_ENDS, elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
@@ -104,6 +105,11 @@ class Registry:
         """The tools whose service is currently not called, and why."""
         now = self._clock.monotonic()
         return {name: entry.state.cause for name, entry in self._entries.items() if entry.state.breaker.wait(now)}
+
+    def key_states(self) -> dict[str, list[KeyState]]:
+        """The states of the keys of each tool that has several."""
+        tools = [entry.tool for entry in self._entries.values()]
+        return {tool.name: tool.keys.states() for tool in tools if tool.keys is not None}
 
     @property
     def tool_states(self) -> dict[str, ToolState]:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final, Self, TypeAlias
 
+from proxy.http.key_pool import KeyPool
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolOutput
 from proxy.tools.check import Check
@@ -49,6 +50,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         run_filtered: replaces `run` for a tool that applies the filters of a request itself.
         one_service: whether all calls depend on the same service, so that failures in a row suspend the tool. A tool
             that reads pages of many sites depends on none.
+        keys: the keys of its service, if they are several, for `/readyz` and the metrics.
         price: the price of a successful call that is not from the cache, for `usage.cost`; None: not counted.
         origin: where the tool comes from, for `toolproxy check`.
         check: sees each result before it is cached or shown; None: as the configuration has it for all tools.
@@ -69,6 +71,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     reading: Reading | None = None
     run_filtered: RunFiltered | None = None
     one_service: bool = True
+    keys: KeyPool | None = None
     price: float | None = None
     origin: str = "built in"
     check: Check | None = None

@@ -23,11 +23,11 @@ from typing import Any
 
 import orjson
 
+from proxy.kit.reset_times import CHINA, Reset, reset_of
 from proxy.kit.rests import LONGEST_RATE, KeyCause, Refusal, rest_seconds
 from proxy.upstreams.full_context import full_context
 from proxy.upstreams.key_refusals import cause_of, is_about_request
 from proxy.upstreams.profile import Profile
-from proxy.upstreams.reset_times import CHINA, Reset, reset_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 

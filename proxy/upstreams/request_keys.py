@@ -35,7 +35,7 @@ class RequestKeys:
         """The turn of one upstream call, with its retries, at the keys of a model's upstream."""
         assert candidate.keys is not None  # noqa: S101 - callers have looked
         stay = self._stays.setdefault(candidate.name, Stay(self._conversation))
-        return candidate.keys.turn(stay, model=candidate.model)
+        return candidate.keys.turn(stay, model=candidate.model, seconds=candidate.endpoint.client.pool_seconds)
 
     async def call(
         self,

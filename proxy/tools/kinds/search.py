@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from proxy.config.keys import KEYLESS
 from proxy.config.messages import within_struct
-from proxy.config.model import Characters, Key, PageCount, ReadConfig, Text, ToolConfig, Url
+from proxy.config.model import ApiKeys, Characters, PageCount, ReadConfig, Text, ToolConfig, Url, keys_of, only_key
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, description_of, shipped
@@ -31,7 +31,8 @@ class SearchConfig(ToolConfig, tag="search", frozen=True, kw_only=True):
     """`type: search`: web search by a shipped provider, or by one that is described here. See docs/search.md."""
 
     provider: str | dict[str, Any]  # Name of a shipped provider, or a description of one (docs/search.md).
-    api_key: Key | None = None  # Key of the provider; `none` calls without a key, where the provider allows it.
+    # Key of the provider, or several; `none` calls without a key, where the provider allows it.
+    api_key: ApiKeys | None = None
     base_url: Url | None = None  # Replaces the provider's own address.
     content: Literal["snippets", "page"] = "snippets"  # page: the text of each page, from providers that return it.
     # Characters of one result's text. None: 1500, or 6000 with `content: page`.
@@ -49,7 +50,7 @@ def search_tool(name: str, entry: SearchConfig, resources: Resources) -> Tool:
     block = tuple(filter(None, map(domain_rule, entry.block_domains)))
     reading = reading_of(entry.read)
     more: dict[str, Any] = {"most_characters": most, "block": block, "reading": reading}
-    return search_tool_of(name, entry, provider_of(entry), resources, **more)
+    return search_tool_of(name, entry, provider_of, resources, **more)
 
 
 def provider_of(entry: SearchConfig) -> Provider:
@@ -57,7 +58,7 @@ def provider_of(entry: SearchConfig) -> Provider:
     return Provider(
         description_of(entry.provider),
         name=entry.provider if isinstance(entry.provider, str) else None,
-        api_key=entry.api_key,
+        api_key=only_key(entry.api_key),
         base_url=entry.base_url,
         options=entry.options,
         page=entry.content == "page",
@@ -86,7 +87,8 @@ def _faults_with(provider: Description, entry: SearchConfig) -> Faults:
     needs_key = "api_key" in names_in([provider.url, provider.query, provider.body, *provider.headers.values()])
     if needs_key and entry.api_key is None:
         yield "api_key", "is missing"
-    if entry.api_key == KEYLESS and needs_key and provider.keyless is None:
+    is_keyless = any(key.key == KEYLESS for key in keys_of(entry.api_key).values())
+    if is_keyless and needs_key and provider.keyless is None:
         yield "api_key", "this provider does not answer without a key"
     if provider.needs_base_url and entry.base_url is None:
         yield "base_url", "is missing: this provider is a server of your own"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from proxy.config.model import Key, PageCount, ReadConfig, ToolConfig, Url, appended_path_fault
+from proxy.config.model import ApiKeys, PageCount, ReadConfig, ToolConfig, Url, appended_path_fault, only_key
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
@@ -83,7 +83,7 @@ _MOST_FACTS = 30  # of the knowledge graph
 class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
     """`type: serper`: Google's results from serper.dev."""
 
-    api_key: Key  # Key of serper.dev.
+    api_key: ApiKeys  # Key of serper.dev, or several.
     base_url: Url = "https://google.serper.dev"  # URL of the API.
     endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # Kind of search.
     # Number of found pages that are read for the model, or a mapping. None: 0; as a fallback, what the other tool has.
@@ -94,7 +94,7 @@ class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
 def serper_tool(name: str, entry: SerperConfig, resources: Resources) -> Tool:
     """The tool of an entry; only a search of the web is also gpt-oss's `browser.search`."""
     description, reading = DESCRIPTIONS[entry.endpoint], reading_of(entry.read)
-    tool = search_tool_of(name, entry, provider_of(entry), resources, description=description, reading=reading)
+    tool = search_tool_of(name, entry, provider_of, resources, description=description, reading=reading)
     return tool if entry.endpoint == "search" else replace(tool, aliases=())
 
 
@@ -102,7 +102,12 @@ def provider_of(entry: SerperConfig) -> Provider:
     """The provider of an entry."""
     options = {"endpoint": entry.endpoint}
     return Provider(
-        SERPER, name=entry.type, api_key=entry.api_key, base_url=entry.base_url, options=options, adapt=adapted
+        SERPER,
+        name=entry.type,
+        api_key=only_key(entry.api_key),
+        base_url=entry.base_url,
+        options=options,
+        adapt=adapted,
     )
 
 

@@ -7,11 +7,13 @@ service fetches the page, so no address in this network can be reached through i
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
-from proxy.config.model import Key, ToolConfig, Url
+from proxy.config.model import ApiKeys, ToolConfig, Url
 from proxy.loop.limits import CountOrZero
 from proxy.loop.results import ToolError
 from proxy.tools.exchange import Request
+from proxy.tools.keys import ToolKeys
 from proxy.tools.kind import Kind, Resources
 from proxy.tools.kinds.serper import SERPER
 from proxy.tools.search.exchange import ask, refusal
@@ -27,14 +29,14 @@ _NOT_THERE = (404, 410)
 class SerperScrapeConfig(ToolConfig, tag="serper_scrape", frozen=True, kw_only=True):
     """`type: serper_scrape`: one web page as text, read by serper.dev."""
 
-    api_key: Key  # Key of serper.dev.
+    api_key: ApiKeys  # Key of serper.dev, or several.
     base_url: Url = "https://scrape.serper.dev"  # URL of the API.
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 
 
 def serper_scrape_tool(name: str, entry: SerperScrapeConfig, resources: Resources) -> Tool:
     """The tool of an entry."""
-    headers, pages = {"x-api-key": entry.api_key}, resources.pages
+    keys, pages = ToolKeys(name, entry.api_key, entry.base_url, resources, timeout=entry.timeout), resources.pages
 
     async def page_at(url: str, filters: SearchFilters) -> Page:
         expect_permitted(url, filters)
@@ -42,15 +44,19 @@ def serper_scrape_tool(name: str, entry: SerperScrapeConfig, resources: Resource
 
     async def scraped(url: str) -> Page:
         body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
-        answer = await ask(resources.client, Request("POST", entry.base_url, body, headers))
-        if answer.status in _NOT_THERE:
-            raise ToolError("The page could not be read: there is no such page.", why=f"HTTP {answer.status}")
-        found = answer_of(SERPER, answer.status, answer.headers, answer.body)
-        if isinstance(found, Refused):
-            raise refusal(found)
-        return page_in(found, url)
 
-    return page_tool(name, page_at, most=MOST_CHARACTERS, one_service=True)
+        async def scraped_with(key: str) -> Page:
+            answer = await ask(resources.client, Request("POST", entry.base_url, body, {"x-api-key": key}))
+            if answer.status in _NOT_THERE:
+                raise ToolError("The page could not be read: there is no such page.", why=f"HTTP {answer.status}")
+            found = answer_of(SERPER, answer.status, answer.headers, answer.body)
+            if isinstance(found, Refused):
+                raise refusal(found, now=resources.clock.time())
+            return page_in(found, url)
+
+        return await keys.use(scraped_with)
+
+    return replace(page_tool(name, page_at, most=MOST_CHARACTERS, one_service=True), keys=keys.pool)
 
 
 def page_in(answer: Any, url: str) -> Page:

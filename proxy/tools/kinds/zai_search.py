@@ -9,7 +9,19 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from proxy.config.model import Config, Key, PageCount, ReadConfig, Text, ToolConfig, Url, appended_path_fault
+from proxy.config.model import (
+    ApiKeys,
+    Config,
+    PageCount,
+    ReadConfig,
+    Text,
+    ToolConfig,
+    Url,
+    appended_path_fault,
+    keys_of,
+    only_key,
+)
+from proxy.kit.reset_times import CHINA
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
@@ -30,6 +42,8 @@ _SEARCH = {
     "search_recency_filter": "{recency}",
     "search_domain_filter": "{allow|first}",
 }
+# Z.AI's codes for a key or account that it refuses, and for a plan without the search.
+_REFUSED = ("1000", "1001", "1002", "1003", "1004", "1110", "1111", "1112", "1120", "1121", "1220", "1311", "1313")
 _COMMON: Mapping[str, Any] = {
     "method": "POST",
     "headers": {"authorization": "Bearer {api_key}"},
@@ -40,8 +54,9 @@ _COMMON: Mapping[str, Any] = {
     "most": Most(count=50, query_characters=70, allow=1),
     "fields": Fields(url="/link", title="/title", text="/content", published="/publish_date", site="/media"),
     "errors": (
-        Refusal(means="key", at="/error/code", text=("1000", "1001", "1002", "1003", "1004")),
-        Refusal(means="quota", at="/error/code", text=("1113", "1308")),
+        Refusal(means="key", at="/error/code", text=_REFUSED),
+        Refusal(means="quota", at="/error/code", text=("1113", "1309", "1304", "1308", "1310", "1316", "1317")),
+        Refusal(means="down", at="/error/code", text=("1230", "1234", "1305")),
         Refusal(means="down", status=200, at="/error"),
     ),
 }
@@ -78,7 +93,7 @@ SERVICES = {
 class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
     """`type: zai_search`: GLM's own search."""
 
-    api_key: Key  # Key of Z.AI.
+    api_key: ApiKeys  # Key of Z.AI, or several.
     base_url: Url = "https://api.z.ai/api/paas/v4"  # URL to which /web_search or /chat/completions is appended.
     # api calls the search endpoint; chat asks a GLM model that searches by itself.
     mode: Literal["api", "chat"] = "api"
@@ -92,7 +107,7 @@ class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
 def zai_search_tool(name: str, entry: ZaiSearchConfig, resources: Resources) -> Tool:
     """The tool of an entry, with the same arguments as every search."""
     reading = reading_of(entry.read)
-    return search_tool_of(name, entry, provider_of(entry), resources, description=DESCRIPTION, reading=reading)
+    return search_tool_of(name, entry, provider_of, resources, description=DESCRIPTION, reading=reading)
 
 
 def provider_of(entry: ZaiSearchConfig) -> Provider:
@@ -101,7 +116,12 @@ def provider_of(entry: ZaiSearchConfig) -> Provider:
     if entry.mode == "chat":
         options["model"] = entry.model
     return Provider(
-        SERVICES[entry.mode], name=entry.type, api_key=entry.api_key, base_url=entry.base_url, options=options
+        SERVICES[entry.mode],
+        name=entry.type,
+        api_key=only_key(entry.api_key),
+        base_url=entry.base_url,
+        options=options,
+        zone=CHINA,
     )
 
 
@@ -113,8 +133,12 @@ def _faults(entry: ZaiSearchConfig) -> Faults:
 def _warnings(entry: ZaiSearchConfig, config: Config) -> Faults:
     """A search that would send the key of another server, such as a gateway, to Z.AI."""
     searched = urlsplit(entry.base_url).hostname
-    same_key = {name: one.base_url for name, one in config.upstreams.items() if one.api_key == entry.api_key}
-    hosts = {name: urlsplit(url).hostname for name, url in same_key.items()}
+    own = {key.key for key in keys_of(entry.api_key).values()}
+    hosts = {
+        name: urlsplit(one.base_url).hostname
+        for name, one in config.upstreams.items()
+        if not own.isdisjoint(key.key for key in keys_of(one.api_key).values())
+    }
     if hosts and searched not in hosts.values():
         name, host = hosts.popitem()
         yield "base_url", f"sends the key of upstream {name!r}, which is at {host}, to {searched}"

@@ -40,8 +40,11 @@ async def ask(client: httpx.AsyncClient, request: Request) -> Answer:
     return answer
 
 
-def refusal(refused: Refused) -> ToolError:
-    """The error for a provider's refusal; only the log gets the provider's own words."""
+def refusal(refused: Refused, *, now: float) -> ToolError:
+    """The error for a provider's refusal; only the log gets the provider's own words. `now`: seconds since 1970."""
+    wait = refused.wait
+    if wait is None and refused.reset is not None:
+        wait = max(1.0, refused.reset.seconds_from(now))
     words = _WORDS[refused.means]
     said = f": {refused.said}" if refused.said else ""
     why = f"{words} (HTTP {refused.status}{said})" + (f": {refused.hint}" if refused.hint else "")
@@ -49,7 +52,7 @@ def refusal(refused: Refused) -> ToolError:
         case "input":
             return NotUnderstood("The search service did not understand the request; word it differently.", why=why)
         case "busy":
-            return ToolUnavailable(BUSY, why=why, cause="busy", wait=refused.wait)
+            return ToolUnavailable(BUSY, why=why, cause="busy", wait=wait)
         case _:
             told = UNAVAILABLE.format(why=words)
-            return ToolUnavailable(told, why=why, cause=refused.means, wait=refused.wait)
+            return ToolUnavailable(told, why=why, cause=refused.means, wait=wait)

@@ -6,7 +6,7 @@ All filters are applied to the hits afterwards, even those that the provider has
 """
 
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import UTC, date, timezone
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
@@ -62,6 +62,7 @@ class Provider:
         options: replace options of the description.
         page: whether hits have the text of pages, if the provider supports it.
         adapt: converts a successful answer into the form that the description expects.
+        zone: of the times in its refusals that name none.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class Provider:
         options: Mapping[str, Any] | None = None,
         page: bool = False,
         adapt: Callable[[Any], Any] | None = None,
+        zone: timezone = UTC,
     ) -> None:
         self.description = description
         self.name = name
         self._adapt = adapt
+        self._zone = zone
         keyless = description.keyless if api_key == KEYLESS else None
         url = _with_base((keyless and keyless.url) or description.url, base_url)
         self._page = extra = description.page if page else None
@@ -128,7 +131,7 @@ class Provider:
         """The content of an answer; `headers` are in lower case. An answer that is nested too deep counts as none."""
         filters = query.filters
         try:
-            answer = answer_of(self.description, status, headers, body)
+            answer = answer_of(self.description, status, headers, body, self._zone)
             if isinstance(answer, Refused):
                 return answer
             answer = self._adapt(answer) if self._adapt else answer

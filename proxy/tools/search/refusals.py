@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, timezone
 from typing import Any, Literal
 
 import orjson
 from msgspec import Struct
 
+from proxy.kit.reset_times import Reset, reset_of
 from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
@@ -35,6 +37,7 @@ class Refused(Struct, frozen=True):
         status: the HTTP status.
         wait: the seconds until the provider may be called again; None: unknown.
         hint: advice for the operator.
+        reset: when its quota begins anew, where the provider says that elsewhere; None: unknown.
         said: the provider's own words, for the log, which masks keys; they may repeat the key.
     """
 
@@ -43,12 +46,21 @@ class Refused(Struct, frozen=True):
     wait: float | None = None
     hint: str | None = None
     said: str = ""
+    reset: Reset | None = None
 
 
 def answer_of(
-    description: Description, status: int, headers: Mapping[str, str], body: bytes
+    description: Description, status: int, headers: Mapping[str, str], body: bytes, zone: timezone = UTC
 ) -> dict[str, Any] | list[Any] | Refused:
-    """The JSON of an answer, empty if the provider reports that nothing was found; `headers` are in lower case."""
+    """The JSON of an answer, empty if the provider reports that nothing was found.
+
+    Args:
+        description: the provider's description.
+        status: the HTTP status.
+        headers: of the answer, with names in lower case.
+        body: of the answer.
+        zone: of the times in its refusals that name none.
+    """
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -66,7 +78,10 @@ def answer_of(
     if means == "empty":
         return {}
     said = plain_text(first_of(answer, _WORDS))[:_MOST_SAID]
-    return Refused(means, status, _wait(description, headers, answer), hint, said)
+    reset = None
+    if means in ("quota", "busy"):
+        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, said, zone=zone)
+    return Refused(means, status, _wait(description, headers, answer), hint, said, reset)
 
 
 def _wait(description: Description, headers: Mapping[str, str], answer: Any) -> float | None:

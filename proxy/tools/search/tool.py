@@ -6,6 +6,7 @@ A call may have several queries, which are looked up at the same time.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -13,10 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.config.model import ToolConfig
+from proxy.config.model import keys_of
 from proxy.loop.results import ToolOutput
 from proxy.tools import browser
-from proxy.tools.kind import Resources
+from proxy.tools.keys import ToolKeys
+from proxy.tools.kind import Entry, Resources
 from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.provider import Found, Provider
 from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair, several_of
@@ -40,8 +42,8 @@ _LARGE = 128 * 1024
 
 def search_tool_of(
     name: str,
-    entry: ToolConfig,
-    provider: Provider,
+    entry: Entry,
+    provider_of: Callable[[Entry], Provider],
     resources: Resources,
     *,
     description: str = DESCRIPTION,
@@ -54,7 +56,7 @@ def search_tool_of(
     Args:
         name: the name in the configuration.
         entry: the entry; of its `max_concurrent_calls` each query takes one.
-        provider: the provider.
+        provider_of: the provider of an entry with one key.
         resources: the client that sends the requests, the time, and the cache that keeps the pages that were found.
         description: the description for the model.
         most_characters: the limit for the text of a hit.
@@ -62,19 +64,27 @@ def search_tool_of(
         reading: as in `Tool`.
     """
     slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
-    written: dict[str, Any] = {"provider": provider.name or name, "most_characters": most_characters}
+    api_key, base_url = getattr(entry, "api_key", None), getattr(entry, "base_url", None)
+    keys = ToolKeys(name, api_key, base_url, resources, timeout=entry.timeout)
+    single = {key.key: replace(entry, api_key=key.key) for key in keys_of(api_key).values()} or {"": entry}
+    providers = {key: provider_of(one) for key, one in single.items()}
+    provider_name = next(iter(providers.values())).name or name
+    written: dict[str, Any] = {"provider": provider_name, "most_characters": most_characters}
     reader = HitReader(name, resources)
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
     async def look_up(query: SearchQuery) -> Found:
         """What the provider finds for a query. Raises `ToolError`."""
+        return await keys.use(lambda key: look_up_at(providers[key], query))
+
+    async def look_up_at(provider: Provider, query: SearchQuery) -> Found:
         today = datetime.fromtimestamp(resources.clock.time(), UTC).date()
         async with slots:
             answer = await ask(resources.client, provider.request(query, today))
         read = partial(provider.read, query, answer.status, answer.headers, answer.body, today)
         found = read() if len(answer.body) < _LARGE else await threads.run(read)
         if isinstance(found, Refused):
-            raise refusal(found)
+            raise refusal(found, now=resources.clock.time())
         await resources.pages.keep(found.hits)
         return found
 
@@ -99,4 +109,5 @@ def search_tool_of(
         repair=repair,
         aliases=(browser.SEARCH,),
         searches=True,
+        keys=keys.pool,
     )

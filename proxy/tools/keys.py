@@ -1,0 +1,106 @@
+"""The keys of a tool's service: its requests use them in turn, and another one where a key is refused."""
+
+import math
+from collections.abc import Awaitable, Callable
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
+
+from proxy.config.model import ApiKey, keys_of
+from proxy.config.redaction import without_pieces
+from proxy.http.key_pool import KeysBusy, KeysSpent, Stay
+from proxy.kit.rests import Refusal
+from proxy.loop.results import ToolError, ToolUnavailable
+from proxy.tools.tool import CONTEXT
+
+if TYPE_CHECKING:
+    from proxy.tools.kind import Resources
+
+T = TypeVar("T")
+
+BUSY = "All keys of this tool are in use. One more try may succeed; otherwise answer without it."
+# A call that waits for a key gives up before the time of its tool is over, which would count as the service's failure.
+_MARGIN_SECONDS = 0.1
+
+
+class ToolKeys:
+    """The keys of one tool.
+
+    Args:
+        name: the tool's name.
+        api_key: the keys; None: it needs none.
+        base_url: where they are used.
+        resources: make the pool of several.
+        timeout: the tool's timeout in seconds; None: the request's.
+
+    Attributes:
+        pool: the pool; None: there is one key at most, whose calls are not limited.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        api_key: str | tuple[str | ApiKey, ...] | None,
+        base_url: str | None,
+        resources: "Resources",
+        *,
+        timeout: float | None,
+    ) -> None:
+        self._keys = [entry.key for entry in keys_of(api_key).values()] or [""]
+        self._timeout = timeout
+        pools = resources.key_pools
+        self.pool = None if pools is None else pools.pool_of(("tool", name), api_key, base_url or "")
+
+    async def use(self, request: Callable[[str], Awaitable[T]]) -> T:
+        """The result of a request with the first key that the service does not refuse.
+
+        Args:
+            request: makes the request with a key. What it raises quotes no part of a key in the end.
+
+        Raises:
+            ToolUnavailable: each key rests or was refused, for the reason of the last refusal, or all are in use; no
+                failure of the service.
+            Exception: anything else that `request` raises.
+        """
+        if self.pool is None:
+            return await self._masked(request, self._keys[0])
+        context = CONTEXT.get()
+        seconds = max(0.0, min(self._timeout or context.default_timeout, context.max_timeout) - _MARGIN_SECONDS)
+        turn = self.pool.turn(Stay(), seconds=seconds if seconds < math.inf else None)
+        try:
+            return await turn.run(lambda key: self._masked(request, key.key), _refusal_in)
+        except KeysBusy:
+            error = ToolUnavailable(BUSY, why="all keys are in use", cause="busy", wait=seconds, blame="nobody")
+        except KeysSpent as spent:
+            error = _spent(spent)
+        raise error
+
+    async def _masked(self, request: Callable[[str], Awaitable[T]], key: str) -> T:
+        try:
+            return await request(key)
+        except ToolError as exc:
+            exc.why = exc.why and without_pieces(exc.why, self._keys)
+            raise
+
+
+def _spent(spent: KeysSpent) -> ToolUnavailable:
+    """The error for a call while no key can be used."""
+    error = copy(spent.refusal)
+    assert isinstance(error, ToolUnavailable)  # noqa: S101 - nothing else is a refusal
+    error.wait, error.blame = max(1.0, spent.seconds), "nobody"
+    return error
+
+
+def _refusal_in(exc: Exception) -> Refusal | None:
+    """What a failure says of the key; None: nothing."""
+    if not isinstance(exc, ToolUnavailable):
+        return None
+    why = exc.why or ""
+    match exc.cause:
+        case "key":
+            return Refusal("refused", why=why)
+        case "quota":
+            return Refusal("credit", why=why) if exc.wait is None else Refusal("window", exc.wait, why)
+        case "busy":
+            return Refusal("rate", exc.wait, why)
+        case _:
+            return None
