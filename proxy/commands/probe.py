@@ -16,14 +16,13 @@ import httpx
 import msgspec
 import orjson
 
+from proxy import stores
 from proxy.config.model import Config, StateConfig, Timeouts, UpstreamConfig
 from proxy.http.client import HttpClient
 from proxy.http.connect import causes
 from proxy.kit.no_observer import NoObserver
 from proxy.loop.results import ToolError
 from proxy.ports import Clock
-from proxy.stores import sqlite
-from proxy.stores.shared import SharedState
 from proxy.tools import kind
 from proxy.tools.kinds import kind_of
 from proxy.upstreams import failures
@@ -71,7 +70,7 @@ def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Itera
     for name, tool in config.tools.items():
         if ask := kind_of(tool).probe:
             yield _ask_tool(name, ask(name, tool, resources))
-    if not config.state.url.startswith("memory:"):
+    if config.state.is_shared:
         yield _ask_state(config.state, means.clock)
 
 
@@ -186,24 +185,14 @@ async def _ask_tool(name: str, asking: Awaitable[kind.Finding]) -> Finding:
 
 
 async def _ask_state(config: StateConfig, clock: Clock) -> Finding:
-    name, shared = _shared_state(config, clock)
+    shared = stores.connect(config, clock=clock, observe=NoObserver())
     try:
         await shared.probe()
         why_not = shared.readiness().why_not
     finally:
         await shared.aclose()
-    return Finding(
-        "state.url", f"{name}: {why_not}" if why_not else f"{name} can be written to", is_fault=bool(why_not)
-    )
-
-
-def _shared_state(config: StateConfig, clock: Clock) -> tuple[str, SharedState]:
-    if config.url.startswith(sqlite.SCHEME):
-        path = sqlite.path_of(config.url)
-        return str(path), sqlite.SharedSqlite(path, clock=clock, observe=NoObserver())
-    from proxy.stores.redis import SharedRedis  # noqa: PLC0415 - an extra
-
-    return "Redis", SharedRedis(config.url, clock=clock, observe=NoObserver())
+    said = f"{shared.place}: {why_not}" if why_not else f"{shared.place} can be written to"
+    return Finding("state.url", said, is_fault=bool(why_not))
 
 
 def _network_fault(exc: BaseException) -> str | None:

@@ -11,7 +11,7 @@ from proxy.kit.terminal import printable
 from proxy.loop.tally import DAYS_KEPT, Use
 from proxy.ports import Budgets, Clock
 from proxy.stores import State, open_state
-from proxy.stores.sqlite import SCHEME, path_of
+from proxy.stores.sqlite.database import SCHEME, path_of
 from proxy.tools.result_cache import local_caches
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
@@ -50,9 +50,11 @@ async def spend_of(config: Config, clock: Clock, *, month: bool, client: str | N
     async with state.running():
         why_not = state.readiness().why_not
         if why_not is None:
-            names = dict.fromkeys([*budget_of, *await state.budgets.clients(days)])
+            names = dict.fromkeys([*budget_of, *await state.stores.budgets.clients(days)])
             chosen = [name for name in names if client in (None, name)]
-            clients = [await _spend_of_client(one, budget_of.get(one), state.budgets, days, now) for one in chosen]
+            clients = [
+                await _spend_of_client(one, budget_of.get(one), state.stores.budgets, days, now) for one in chosen
+            ]
     if why_not is not None:
         raise ConfigurationError([f"state.url: {why_not}"])
     if not clients:
@@ -61,7 +63,7 @@ async def spend_of(config: Config, clock: Clock, *, month: bool, client: str | N
 
 
 def _open(config: StateConfig, clock: Clock) -> State:
-    if config.url.startswith("memory:"):
+    if not config.is_shared:
         raise ConfigurationError([_IN_MEMORY])
     if config.url.startswith(SCHEME) and not (path := path_of(config.url)).exists():
         raise ConfigurationError([f"state.url: there is no file {path.absolute()}: nothing has been counted there"])

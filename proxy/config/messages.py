@@ -32,7 +32,7 @@ _KINDS = {
 }
 PATTERNS: Mapping[Any, str] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
-    c.StateUrl: "must be memory://, sqlite:///PATH, or redis:// or rediss:// with [user:password@]host[:port][/db]",
+    c.StateUrl: "must be {}, {}, or {}".format(*(backend.written for backend in c.BACKENDS.values())),
     c.Keys: "must be printable ASCII without blanks: it has to fit into a header",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
     c.HeaderName: "has characters that no header's name may have",

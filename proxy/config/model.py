@@ -5,6 +5,7 @@ comment after a field, or before it, is its description in `docs/configuration.m
 `loop.limits`, because the loop acts on them, and those of each type of tool in `tools/kinds/`.
 """
 
+from collections.abc import Mapping
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Annotated, Final, Literal, TypeAlias
@@ -29,10 +30,35 @@ SERVER: Final = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 # Scheme, host (without a user: keys belong in api_key), port, path; no query.
 _URL = rf"^https?://{SERVER}(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
-# User and password must be percent-encoded if they contain any of "@/?#[]" or a blank.
-_REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?{SERVER}(/[0-9]{{0,4}})?"
-_SQLITE = r"sqlite:///[^?#\x00-\x1f]+"
-StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_SQLITE}|{_REDIS})\Z")]
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """What `state.url` may name.
+
+    Attributes:
+        pattern: the regular expression of its URLs.
+        written: its URLs, for people.
+        package: the package that it needs, which may not be installed.
+    """
+
+    pattern: str
+    written: str
+    package: str | None = None
+
+
+BACKENDS: Final[Mapping[str, Backend]] = {
+    "memory": Backend(pattern=r"memory://", written="memory://"),
+    "sqlite": Backend(pattern=r"sqlite:///[^?#\x00-\x1f]+", written="sqlite:///PATH"),
+    # User and password must be percent-encoded if they contain any of "@/?#[]" or a blank.
+    "redis": Backend(
+        pattern=rf"rediss?://([^@/?#\[\]\s]*@)?{SERVER}(/[0-9]{{0,4}})?",
+        written="redis:// or rediss:// with [user:password@]host[:port][/db]",
+        package="redis",
+    ),
+}
+"""The backends of `state`, by the beginnings of their URLs. `stores` has a package for each that is shared."""
+
+StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^({'|'.join(one.pattern for one in BACKENDS.values())})\Z")]
 # Printable ASCII, fit for a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
 # One key, or several with commas between them.
@@ -319,6 +345,16 @@ class StateConfig(Value, frozen=True, kw_only=True):
     secret: Key | tuple[Key, ...] | None = None
 
     @property
+    def backend(self) -> str:
+        """The name of its backend in `BACKENDS`."""
+        return next(name for name in BACKENDS if self.url.startswith(name))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether processes share it."""
+        return self.backend != "memory"
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """The secrets in `secret` that are not empty."""
         given = (self.secret,) if isinstance(self.secret, str) else self.secret or ()
@@ -380,7 +416,7 @@ class Config(Value, frozen=True, kw_only=True):
     @property
     def counts_use(self) -> bool:
         """Whether the use of clients is counted: the state outlives the process, or there is a budget or a price."""
-        return self.needs_use or not self.state.url.startswith("memory:")
+        return self.needs_use or self.state.is_shared
 
     @property
     def needs_use(self) -> bool:

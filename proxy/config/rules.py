@@ -225,8 +225,9 @@ def _header_faults(parts: Parts) -> _Faults:
 
 
 def _state_faults(config: c.Config) -> _Faults:
-    if config.state.url.startswith("redis") and find_spec("redis") is None:
-        yield "state.url", "needs a package that is not installed: pip install redis"
+    package = c.BACKENDS[config.state.backend].package
+    if package is not None and find_spec(package) is None:
+        yield "state.url", f"needs a package that is not installed: pip install {package}"
     if config.state.url.endswith("/:memory:"):
         yield "state.url", "is not a file; to keep state in memory, write memory://"
     if any(map(is_placeholder, config.state.secrets)):

@@ -94,7 +94,7 @@ def _serve_alone(app: Application, lifecycle: Lifecycle, reloads: Reloads, liste
 
 def _serve_together(reloads: Reloads, observe: Observer, listener: socket.socket, url: str) -> None:
     config = reloads.loaded.config
-    if config.state.url.startswith("memory://"):
+    if not config.state.is_shared:
         why = "memory:// is each worker's own"
         if config.limits_keys:
             why += ", and so is the count for max_concurrent of a key"

@@ -3,8 +3,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from proxy.app import SystemClock
-from proxy.stores.redis import SharedRedis
-from proxy.stores.sqlite import SharedSqlite
+from proxy.stores.redis.connection import SharedRedis
+from proxy.stores.sqlite.database import SharedSqlite
 
 
 class Heard(list):

@@ -8,7 +8,7 @@ import pytest
 from proxy.loop.tally import Use
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.redis.budgets import RedisBudgets
-from proxy.stores.sqlite import SharedSqlite
+from proxy.stores.sqlite.database import SharedSqlite
 from proxy.stores.sqlite.tables import SqliteBudgets
 from tests.fakes import FakeClock
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.kit.secrets import Secrets
-from proxy.stores.shared import MadeSecret
+from proxy.stores.shared.state import MadeSecret
 from tests.fakes import FakeClock
 
 

@@ -15,8 +15,9 @@ from proxy.loop.results import ToolOutput
 from proxy.loop.tally import Use
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import MemoryStore
-from proxy.stores.shared import LEASE_SECONDS, StateUnavailable
-from proxy.stores.sqlite import check_file, path_of
+from proxy.stores.shared.quota import LEASE_SECONDS
+from proxy.stores.shared.state import StateUnavailable
+from proxy.stores.sqlite.database import check_file, path_of
 from proxy.stores.sqlite.expiry import remove_expired
 from proxy.stores.sqlite.schema import MIGRATIONS, migrate
 from proxy.stores.sqlite.tables import SqliteBudgets, SqliteContinuations, SqliteLeases, SqliteResults
@@ -216,7 +217,7 @@ async def test_of_a_write_that_takes_too_long_it_is_said_once_whether_it_was_wri
 
     async with database() as shared:
         await kept(shared).put(ME, "a", b"value")  # opens the file
-        monkeypatch.setattr("proxy.stores.sqlite.SECONDS", 0.2)
+        monkeypatch.setattr("proxy.stores.sqlite.database.SECONDS", 0.2)
         with pytest.raises(StateUnavailable):
             await shared.write(write, unwritten=lambda: unwritten.append("begun"))
         with pytest.raises(StateUnavailable):  # it waits for the first, is given up, and is never run

@@ -17,7 +17,7 @@ from proxy.commands.run.agent import folder_of
 from proxy.config.keys import FROM_CLIENT
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, Config, StateConfig
-from proxy.stores.sqlite import SCHEME
+from proxy.stores.sqlite.database import SCHEME
 from proxy.wire.errors import ConfigurationError
 
 _NAME: Final = "toolproxy"

@@ -10,9 +10,9 @@ from typing import Any, Final
 from proxy.loop.tally import DAYS_KEPT, Use
 from proxy.ports import Budgets
 from proxy.stores.budgets import periods_of
-from proxy.stores.redis import SharedRedis, key
-from proxy.stores.shared import StateUnavailable
-from proxy.stores.shared_budgets import SharedBudgets, Waiting
+from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.shared.budgets import SharedBudgets, Waiting
+from proxy.stores.shared.state import StateUnavailable
 
 _DAY_SECONDS: Final = 86400
 _KINDS: Final = Use.__struct_fields__

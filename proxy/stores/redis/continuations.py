@@ -11,14 +11,13 @@
 The other keys live as long as the newest value, so that a Redis that evicts keys (`volatile-ttl`) evicts values first.
 """
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Final
 
 from proxy.config.model import StateConfig
 from proxy.ports import ClientStore
-from proxy.stores.redis import SharedRedis, key
-from proxy.stores.shared import StateUnavailable
+from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.shared.continuations import SharedContinuations
 
 # The largest request body as shipped. A larger value is kept in this process only.
 MAX_BYTES = 32 * 1024 * 1024
@@ -107,7 +106,7 @@ live_on(owner, ttl)
 _DELETE: Final = _COMMON + "forget(ARGV[1])\n"
 
 
-class RedisContinuations:
+class RedisContinuations(SharedContinuations):
     """Implements `ports.ClientStore`.
 
     Args:
@@ -120,61 +119,35 @@ class RedisContinuations:
     def __init__(
         self, shared: SharedRedis, config: StateConfig, *, local: ClientStore, max_bytes: int = MAX_BYTES
     ) -> None:
+        super().__init__(local, max_bytes=max_bytes)
         self._shared = shared
-        self._local = local
-        self._max_bytes = max_bytes
         self._ttl = int(config.ttl * 1000)
         self._limits = (config.max_entries, config.max_bytes)
         self._put = shared.client.register_script(_PUT)
         self._renew = shared.client.register_script(_RENEW)
         self._delete = shared.client.register_script(_DELETE)
 
-    async def get(self, owner: str, key: str) -> bytes | None:
-        """The value of `key`, from Redis or else from this process."""
-        try:
-            async with self._shared.reached() as redis:
-                value = await redis.get(_of(owner, key))
-        except StateUnavailable:
-            value = None
-        return value if isinstance(value, bytes) else await self._local.get(owner, key)
+    async def find(self, owner: str, key: str) -> bytes | None:
+        """The value of `key`."""
+        async with self._shared.reached() as redis:
+            value = await redis.get(_of(owner, key))
+        return value if isinstance(value, bytes) else None
 
-    async def put(self, owner: str, key: str, value: bytes) -> None:
+    async def store(self, owner: str, key: str, value: bytes) -> None:
         """Store a value, in place of an older one of the same key."""
-        if len(value) <= self._max_bytes and await self._share(owner, key, value):
-            await self._local.delete(owner, key)
-        else:
-            await self._local.put(owner, key, value)
+        size = len(value) + ENTRY_BYTES
+        async with self._shared.reached():
+            await self._put(keys=[_BASE], args=[_of(owner, key), owner, value, self._ttl, size, *self._limits])
 
-    async def _share(self, owner: str, key: str, value: bytes) -> bool:
-        arguments: list[str | bytes | int] = [
-            _of(owner, key),
-            owner,
-            value,
-            self._ttl,
-            len(value) + ENTRY_BYTES,
-            *self._limits,
-        ]
-        try:
-            async with self._shared.reached():
-                await self._put(keys=[_BASE], args=arguments)
-        except StateUnavailable:
-            return False
-        return True
-
-    async def renew(self, owner: str, keys: Iterable[str]) -> None:
+    async def extend(self, owner: str, keys: Sequence[str]) -> None:
         """Let the values of `keys` live as long as if they had been stored now."""
-        keys = list(keys)
-        await self._local.renew(owner, keys)
-        with suppress(StateUnavailable):
-            async with self._shared.reached():
-                await self._renew(keys=[_BASE], args=[owner, self._ttl, *(_of(owner, key) for key in keys)])
+        async with self._shared.reached():
+            await self._renew(keys=[_BASE], args=[owner, self._ttl, *(_of(owner, key) for key in keys)])
 
-    async def delete(self, owner: str, key: str) -> None:
-        """Delete the value of `key`, if there is one. While Redis is unavailable, it stays there until it expires."""
-        await self._local.delete(owner, key)
-        with suppress(StateUnavailable):
-            async with self._shared.reached():
-                await self._delete(keys=[_BASE], args=[_of(owner, key)])
+    async def remove(self, owner: str, key: str) -> None:
+        """Delete the value of `key`, if there is one."""
+        async with self._shared.reached():
+            await self._delete(keys=[_BASE], args=[_of(owner, key)])
 
 
 def _of(owner: str, name: str) -> str:

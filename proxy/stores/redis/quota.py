@@ -10,8 +10,8 @@ from typing import Final
 from proxy.loop.tally import Rate
 from proxy.ports import Clock, Rates
 from proxy.stores.memory import WINDOW_SECONDS
-from proxy.stores.redis import SharedRedis, key
-from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
+from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.shared.quota import LEASE_SECONDS, SharedLeases, SharedRates
 
 # The time is that of the Redis server, because the clocks of several machines differ. `reset` is in microseconds:
 # Redis returns whole numbers.
@@ -39,21 +39,18 @@ return {allowed, total, (oldest + window - second) * 1000000 - tonumber(time[2])
 """
 
 
-class RedisRates:
-    """Implements `ports.Rates`. While Redis is unavailable, each process counts its own requests, in `local`."""
+class RedisRates(SharedRates):
+    """Implements `ports.Rates`."""
 
     def __init__(self, shared: SharedRedis, *, local: Rates) -> None:
+        super().__init__(local)
         self._shared = shared
-        self._local = local
         self._hit = shared.client.register_script(_HIT)
 
-    async def hit(self, client: str, limit: int) -> Rate:
+    async def count(self, client: str, limit: int) -> Rate:
         """Count one request unless it is beyond `limit`."""
-        try:
-            async with self._shared.reached():
-                allowed, total, reset = await self._hit(keys=[key("rate", client)], args=[limit, WINDOW_SECONDS])
-        except StateUnavailable:
-            return await self._local.hit(client, limit)
+        async with self._shared.reached():
+            allowed, total, reset = await self._hit(keys=[key("rate", client)], args=[limit, WINDOW_SECONDS])
         return Rate(bool(allowed), total, reset / 1e6)
 
 

@@ -3,8 +3,8 @@
 from typing import Final
 
 from proxy.ports import Clock, Results
-from proxy.stores.redis import SharedRedis, key
-from proxy.stores.shared_results import WAIT_SECONDS, Claim, SharedResults
+from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.shared.results import WAIT_SECONDS, Claim, SharedResults
 
 _LOOK_UP_OR_LOCK: Final = """
 local kept = redis.call('GET', KEYS[1])

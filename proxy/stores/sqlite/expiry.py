@@ -6,8 +6,8 @@ from itertools import accumulate
 from typing import Final
 
 from proxy.stores.memory import WINDOW_SECONDS
-from proxy.stores.shared import StateUnavailable
-from proxy.stores.sqlite import SharedSqlite
+from proxy.stores.shared.state import StateUnavailable
+from proxy.stores.sqlite.database import SharedSqlite
 
 _SECONDS: Final = 10.0  # from the end of one clean-up to the next
 # The most that one step removes. SQLite visits every page of a value that it deletes: 8 MiB take 45 ms, 500 small rows

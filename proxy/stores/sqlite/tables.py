@@ -1,7 +1,7 @@
 """The stores and counters of `state: sqlite://`, in the tables of `schema`."""
 
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -11,10 +11,12 @@ from proxy.loop.tally import Rate, Use
 from proxy.ports import Budgets, ClientStore, Clock, Rates, Results
 from proxy.stores.budgets import first_day_kept, periods_of
 from proxy.stores.memory import WINDOW_SECONDS
-from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
-from proxy.stores.shared_budgets import SharedBudgets, Waiting
-from proxy.stores.shared_results import NOTHING, WAIT_SECONDS, Claim, SharedResults
-from proxy.stores.sqlite import SharedSqlite
+from proxy.stores.shared.budgets import SharedBudgets, Waiting
+from proxy.stores.shared.continuations import SharedContinuations
+from proxy.stores.shared.quota import LEASE_SECONDS, SharedLeases, SharedRates
+from proxy.stores.shared.results import NOTHING, WAIT_SECONDS, Claim, SharedResults
+from proxy.stores.shared.state import StateUnavailable
+from proxy.stores.sqlite.database import SharedSqlite
 
 # The bytes that a value takes besides itself: its row, three index entries and half-empty pages. Measured with 100,000
 # entries.
@@ -24,7 +26,7 @@ _KINDS: Final = Use.__struct_fields__
 _MOST_DROPPED: Final = 500  # the most entries that one write drops, so that a lowered bound does not block all requests
 
 
-class SqliteContinuations:
+class SqliteContinuations(SharedContinuations):
     """Implements `ports.ClientStore`.
 
     Args:
@@ -34,20 +36,17 @@ class SqliteContinuations:
     """
 
     def __init__(self, shared: SharedSqlite, config: StateConfig, *, local: ClientStore) -> None:
+        super().__init__(local)
         self._shared = shared
         self._config = config
-        self._local = local
 
-    async def get(self, owner: str, key: str) -> bytes | None:
-        """The value of `key`, from the database or else from this process."""
+    async def find(self, owner: str, key: str) -> bytes | None:
+        """The value of `key`."""
         query = "SELECT value FROM kept WHERE owner = ? AND key = ? AND expires_at > ?"
-        try:
-            found = await self._shared.read(lambda db: db.execute(query, (owner, key, self._shared.now())).fetchone())
-        except StateUnavailable:
-            found = None
-        return found[0] if found is not None else await self._local.get(owner, key)
+        found = await self._shared.read(lambda db: db.execute(query, (owner, key, self._shared.now())).fetchone())
+        return None if found is None else bytes(found[0])
 
-    async def put(self, owner: str, key: str, value: bytes) -> None:
+    async def store(self, owner: str, key: str, value: bytes) -> None:
         """Store a value, in place of an older one of the same key."""
         now = self._shared.now()
 
@@ -58,30 +57,19 @@ class SqliteContinuations:
             _make_room(db, owner, now, "bytes", self._config.max_bytes)
             _make_room(db, owner, now, "entries", self._config.max_entries)
 
-        try:
-            await self._shared.write(write)
-        except StateUnavailable:
-            await self._local.put(owner, key, value)
-        else:
-            await self._local.delete(owner, key)
+        await self._shared.write(write)
 
-    async def renew(self, owner: str, keys: Iterable[str]) -> None:
+    async def extend(self, owner: str, keys: Sequence[str]) -> None:
         """Let the values of `keys` live as long as if they had been stored now."""
-        keys = list(keys)
-        await self._local.renew(owner, keys)
         now = self._shared.now()
         rows = [(now + self._config.ttl, owner, owner, key, now) for key in keys]
         update = f"UPDATE kept SET expires_at = ?, turn = {_NEXT_TURN} WHERE owner = ? AND key = ? AND expires_at > ?"  # noqa: S608
-        with suppress(StateUnavailable):
-            await self._shared.write(lambda db: db.executemany(update, rows).close())
+        await self._shared.write(lambda db: db.executemany(update, rows).close())
 
-    async def delete(self, owner: str, key: str) -> None:
+    async def remove(self, owner: str, key: str) -> None:
         """Delete the value of `key`, if there is one."""
-        await self._local.delete(owner, key)
-        with suppress(StateUnavailable):
-            await self._shared.write(
-                lambda db: db.execute("DELETE FROM kept WHERE owner = ? AND key = ?", (owner, key)).close()
-            )
+        delete = "DELETE FROM kept WHERE owner = ? AND key = ?"
+        await self._shared.write(lambda db: db.execute(delete, (owner, key)).close())
 
 
 def _make_room(db: sqlite3.Connection, writer: str, now: float, what: str, most: int) -> None:
@@ -100,14 +88,14 @@ def _make_room(db: sqlite3.Connection, writer: str, now: float, what: str, most:
         db.execute(f"DELETE FROM kept WHERE rowid = ifnull(({expired}), ({oldest}))", (now, writer))  # noqa: S608
 
 
-class SqliteRates:
-    """Implements `ports.Rates`. While the database is unavailable, each process counts its own requests, in `local`."""
+class SqliteRates(SharedRates):
+    """Implements `ports.Rates`."""
 
     def __init__(self, shared: SharedSqlite, *, local: Rates) -> None:
+        super().__init__(local)
         self._shared = shared
-        self._local = local
 
-    async def hit(self, client: str, limit: int) -> Rate:
+    async def count(self, client: str, limit: int) -> Rate:
         """Count one request unless it is beyond `limit`."""
         now = self._shared.now()
 
@@ -122,10 +110,7 @@ class SqliteRates:
             reset = (second if oldest is None else oldest) + WINDOW_SECONDS - now
             return Rate(allowed, int(counts) + allowed, reset)
 
-        try:
-            return await self._shared.write(write)
-        except StateUnavailable:
-            return await self._local.hit(client, limit)
+        return await self._shared.write(write)
 
 
 class SqliteLeases(SharedLeases):

@@ -4,7 +4,7 @@ import socket
 import pytest
 import trustme
 
-from proxy.stores.shared import StateUnavailable
+from proxy.stores.shared.state import StateUnavailable
 from tests.redis_server import RedisServer
 
 

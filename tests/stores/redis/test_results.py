@@ -6,7 +6,7 @@ import pytest
 from proxy.app import SystemClock
 from proxy.loop.results import ToolError, ToolOutput
 from proxy.stores.redis.results import RedisResults
-from proxy.stores.shared_results import MAX_BYTES, WAIT_SECONDS
+from proxy.stores.shared.results import MAX_BYTES, WAIT_SECONDS
 from proxy.tools.result_cache import ResultCache
 from tests.fakes import FakeClock
 

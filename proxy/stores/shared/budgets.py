@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from proxy.loop.tally import Use
 from proxy.ports import Budgets, Clock, Observer
-from proxy.stores.shared import StateUnavailable
+from proxy.stores.shared.state import StateUnavailable
 
 Waiting: TypeAlias = dict[tuple[str, str, str], Use]
 """Use that is not written yet, by client, model and day."""

@@ -19,7 +19,7 @@ import msgspec
 
 from proxy.loop.results import ToolOutput
 from proxy.ports import Clock, Results
-from proxy.stores.shared import StateUnavailable
+from proxy.stores.shared.state import StateUnavailable
 
 # A result that is larger is not kept. As shipped, a model is shown 64 KiB of one.
 MAX_BYTES: Final = 1024 * 1024

@@ -10,9 +10,6 @@ Each probe puts it back if the state has lost it, as a Redis without persistence
 """
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Collection
-from contextlib import suppress
 from secrets import token_hex
 from typing import ClassVar, Final
 
@@ -23,9 +20,6 @@ from proxy.kit.secrets import Secrets
 from proxy.ports import Clock, Observer
 
 SECONDS: Final = 1.0  # the timeout of a command; a request goes on without the shared state rather than wait longer
-LEASE_SECONDS: Final = 15.0  # how long the leases of a dead process still count
-RENEWAL_SECONDS: Final = 5.0  # a lease survives two missed renewals
-
 _PROBE_SECONDS: Final = 1.0
 
 
@@ -47,9 +41,14 @@ class SharedState(ABC):
         at: its address, fit for the log.
         clock: times the probes.
         observe: takes one event when the state becomes unavailable, and one when it has recovered.
+
+    Attributes:
+        name: the kind of the state.
+        place: what people call it.
     """
 
     name: ClassVar[str]
+    place: str
 
     def __init__(self, at: str, *, clock: Clock, observe: Observer) -> None:
         self.clock = clock
@@ -120,70 +119,3 @@ class SharedState(ABC):
     def readiness(self) -> Readiness:
         """The state of the store for `/readyz`."""
         return Readiness(self.name, usable=self._why_not is None, why_not=self._why_not)
-
-
-class SharedLeases(ABC):
-    """Implements `ports.Leases` with a shared table. While it is unavailable, each process counts its own leases.
-
-    The process that holds a lease extends it as long as the request is open. The leases of a killed process expire.
-
-    Args:
-        clock: times the renewals.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._held: defaultdict[str, set[str]] = defaultdict(set)
-
-    @abstractmethod
-    async def grant(self, client: str, lease: str, most: int) -> bool:
-        """Add a lease unless the client has `most` of them. Raises `StateUnavailable`."""
-
-    @abstractmethod
-    async def extend(self, client: str, leases: Collection[str]) -> None:
-        """Extend leases; leases that were lost are added again. Raises `StateUnavailable`."""
-
-    @abstractmethod
-    async def forget(self, client: str, leases: Collection[str]) -> None:
-        """Remove leases. Raises `StateUnavailable`."""
-
-    async def acquire(self, client: str, most: int) -> str | None:
-        """A lease; None if `client` has `most` of them."""
-        lease = token_hex(16)
-        try:
-            granted = await self.grant(client, lease, most)
-        except StateUnavailable:
-            granted = len(self._held[client]) < most
-        if not granted:
-            return None
-        self._held[client].add(lease)
-        return lease
-
-    async def release(self, client: str, lease: str) -> None:
-        """Return the lease of a request that has ended. If the state is unavailable, the lease expires by itself."""
-        self._held[client].discard(lease)
-        await self._forget(client, {lease})
-
-    async def keep(self) -> None:
-        """Renew the leases of this process periodically, until cancelled."""
-        while True:
-            await self._clock.sleep(RENEWAL_SECONDS)
-            await self.renew()
-
-    async def renew(self) -> None:
-        """Extend every lease of this process."""
-        for client, held in list(self._held.items()):
-            if not held:
-                continue
-            leases = set(held)
-            try:
-                await self.extend(client, leases)
-            except StateUnavailable:
-                return
-            # The renewal may have added leases again that were returned meanwhile.
-            await self._forget(client, leases - held)
-
-    async def _forget(self, client: str, leases: set[str]) -> None:
-        if leases:
-            with suppress(StateUnavailable):
-                await self.forget(client, leases)
