@@ -1,4 +1,4 @@
-"""Requests per minute, in memory and in a file alike, with a clock that stands still until it is moved."""
+"""Requests per minute, alike in memory, in a file and in Redis."""
 
 import math
 import random
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.stores.memory import LocalRates
+from proxy.stores.redis.quota import RedisRates
 from proxy.stores.sqlite.tables import SqliteRates
 from tests.fakes import FakeClock
 
@@ -17,8 +18,36 @@ def clock():
     return FakeClock(1000.0)
 
 
+# Redis has a clock of its own, which nobody moves; so what was counted is moved into the past.
+SHIFT = """
+for _, key in ipairs(redis.call('KEYS', 'toolproxy:rate:*')) do
+  local counted = redis.call('HGETALL', key)
+  redis.call('DEL', key)
+  for at = 1, #counted, 2 do redis.call('HSET', key, counted[at] - ARGV[1], counted[at + 1]) end
+end
+"""
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+async def counted(request, clock):
+    """Rates, and what lets whole seconds go by in them."""
+
+    async def pass_seconds(seconds):
+        clock.now += seconds
+
+    if request.param == "memory":
+        yield LocalRates(clock), pass_seconds
+    elif request.param == "sqlite":
+        async with request.getfixturevalue("database")(clock=clock) as shared:
+            yield SqliteRates(shared, local=LocalRates(clock)), pass_seconds
+    else:
+        async with request.getfixturevalue("process")() as shared:
+            yield RedisRates(shared, local=LocalRates(clock)), lambda seconds: shared.client.eval(SHIFT, 0, seconds)
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 async def rates(request, clock):
+    """Rates by a clock that stands still until it is moved."""
     if request.param == "memory":
         yield LocalRates(clock)
         return
@@ -47,13 +76,26 @@ async def test_whoever_comes_again_when_asked_to_is_allowed(rates, clock):
     assert [rate.allowed for rate in await hits(rates, 2, 2)] == [True, False]
 
 
-async def test_what_is_refused_does_not_count(rates, clock):
+async def test_what_is_refused_does_not_count(counted):
+    rates, pass_seconds = counted
     await hits(rates, 1, 1)
-    for _ in range(59):
-        clock.now += 1
+    for _ in range(3):
+        await pass_seconds(19)
         assert not (await rates.hit("app", 1)).allowed
-    clock.now += 1
+    await pass_seconds(3)
     assert (await rates.hit("app", 1)).allowed
+
+
+async def test_the_window_moves_along(counted):
+    rates, pass_seconds = counted
+    await hits(rates, 1, 2)
+    await pass_seconds(40)
+    await hits(rates, 1, 2)
+    (refused,) = await hits(rates, 1, 2)
+    assert not refused.allowed
+    assert 18 < refused.reset <= 20
+    await pass_seconds(20)
+    assert [rate.allowed for rate in await hits(rates, 2, 2)] == [True, False]
 
 
 async def test_an_even_pace_at_the_limit_is_never_refused(rates, clock):
@@ -62,13 +104,15 @@ async def test_an_even_pace_at_the_limit_is_never_refused(rates, clock):
         clock.now += 0.125
 
 
-async def test_a_limit_that_was_lowered_holds_at_once(rates, clock):
+async def test_a_limit_that_was_lowered_holds_at_once(counted):
+    rates, _ = counted
     await hits(rates, 10, 10)
     lowered = await rates.hit("app", 5)
     assert (lowered.allowed, lowered.count) == (False, 10)
 
 
-async def test_clients_are_counted_apart(rates):
+async def test_clients_are_counted_apart(counted):
+    rates, _ = counted
     await hits(rates, 2, 1)
     assert (await rates.hit("another", 1)).allowed
 

@@ -28,19 +28,6 @@ async def test_all_processes_count_together(process):
         assert (await theirs.hit("app", 2)).count == 1
 
 
-async def test_the_window_moves_along(process):
-    async with process() as shared:
-        mine = rates(shared)
-        assert (await mine.hit("app", 2)).allowed
-        await grow_older(shared, 40)
-        assert (await mine.hit("app", 2)).allowed
-        refused = await mine.hit("app", 2)
-        assert not refused.allowed
-        assert 18 < refused.reset <= 20
-        await grow_older(shared, 20)
-        assert [(await mine.hit("app", 2)).allowed for _ in range(2)] == [True, False]
-
-
 async def test_what_is_kept_does_not_grow_with_the_requests(process):
     async with process() as shared:
         for _ in range(70):
