@@ -13,7 +13,7 @@ UNCOUNTED_PATHS: Final = frozenset({"/v1/messages/count_tokens"})
 
 OTHER_ROUTE: Final = "other"
 _ROUTES: Final = OPEN_PATHS | UNCOUNTED_PATHS | {
-    "/chat/completions", "/responses", "/debug", "/debug/usage", "/v1/audio/speech", "/v1/audio/transcriptions",
+    "/chat/completions", "/mcp", "/responses", "/debug", "/debug/usage", "/v1/audio/speech", "/v1/audio/transcriptions",
     "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/files",
     "/v1/images/edits", "/v1/images/generations", "/v1/messages", "/v1/models", "/v1/moderations", "/v1/rerank",
     "/v1/responses", "/v1/search",

@@ -24,7 +24,8 @@ from tests.serving import CONFIG, proxy_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text())
-CLIENTS = "clients: [{name: app, key: key-of-the-app, admin: true}]"  # the key that schemathesis.toml has
+MCP = "server: {mcp: true}\n"
+CLIENTS = MCP + "clients: [{name: app, key: key-of-the-app, admin: true}]"  # the key that schemathesis.toml has
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
 HANDED_ON = {"/v1/embeddings", "/v1/completions"}
 
@@ -44,7 +45,7 @@ def test_the_page_is_an_openapi_description():
 
 def paths_of_ours():
     """The methods of each path that is ours."""
-    config = parse(CONFIG.format(upstream="http://up", more=""), {})
+    config = parse(CONFIG.format(upstream="http://up", more=MCP), {})
     return {
         re.sub(r":\w+\}", "}", route.path): set(route.endpoint._allowed.split(", "))  # noqa: SLF001 - ours
         for route in router_in(create_app(config)).routes

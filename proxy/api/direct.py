@@ -7,6 +7,7 @@ request makes one call, which may count as several if it has several queries.
 from starlette.types import Scope
 
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller
+from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
 from proxy.api.surface import note_use
@@ -28,39 +29,56 @@ _NOBODY_VOUCHES = (
 )
 
 
+class Door:
+    """Lets requests make calls.
+
+    Args:
+        ports: the interfaces to the rest of the proxy.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._credentials = CredentialReader(ports)
+        config = ports.config
+        # With keys of the clients' own, the upstream finds out who the sender is; but here no upstream is called.
+        self._knows_senders = all(upstream.api_key != FROM_CLIENT for upstream in config.upstreams.values())
+
+    async def open(self, scope: Scope) -> "DirectCalls":
+        """The calls that a request may make. Raises `NotAllowed`: nobody vouches for the sender."""
+        if not self._knows_senders and (self._ports.config.server.allow_anonymous or not is_local(scope)):
+            raise NotAllowed(_NOBODY_VOUCHES)
+        return DirectCalls(self._ports, scope, await self._credentials.tools_of(scope))
+
+
 class DirectCalls:
     """Makes the calls of one request.
 
     Args:
         ports: the interfaces to the rest of the proxy.
         scope: the request.
+        own: the tools that there are for it at all, and the credentials of its user.
 
     Attributes:
         tools: the tools that the client may call, by their own names, in the order of the file.
+        offered: those of them for whose calls the request has all headers; a call of another one says what is missing.
         limits: the client's limits.
         calls_left: how many calls the request may still make.
 
-    Raises:
-        NotAllowed: nobody vouches for the sender.
     """
 
-    def __init__(self, ports: Ports, scope: Scope) -> None:
-        self._ports = ports
+    def __init__(self, ports: Ports, scope: Scope, own: RequestTools) -> None:
+        self._ports, self._own = ports, own
         self._caller: Caller = scope[CALLER]
-        config = ports.config
-        # With keys of the clients' own, the upstream finds out who the sender is; but here no upstream is called.
-        is_vouched_for = all(upstream.api_key != FROM_CLIENT for upstream in config.upstreams.values())
-        if not is_vouched_for and (config.server.allow_anonymous or not is_local(scope)):
-            raise NotAllowed(_NOBODY_VOUCHES)
-        self.limits: Limits = config.limits.overlaid(self._caller.limits)
+        self.limits: Limits = ports.config.limits.overlaid(self._caller.limits)
         left = scope.get(TOOL_CALLS_LEFT)
         self.calls_left = self.limits.max_tool_calls if left is None else min(left, self.limits.max_tool_calls)
         allowed = self._caller.tools
         self.tools: dict[str, ToolSpec] = {
             name: tool
-            for name, tool in (ports.toolset.specs.items() if self.calls_left > 0 else ())
+            for name, tool in (own.toolset.specs.items() if self.calls_left > 0 else ())
             if tool.offer != "never" and (allowed is None or tool.is_among(allowed))
         }
+        self.offered = [tool for name, tool in self.tools.items() if own.has(name)]
 
     async def output_of(
         self, call: ToolCall, *, filters: SearchFilters = NO_FILTERS
@@ -73,15 +91,20 @@ class DirectCalls:
         tool, counts, left_out = self.tools[call.name], 1, tuple[str, ...]()
         if may_have_several(tool, call):
             most = min(self.calls_left, tool.max_calls or self.calls_left)
-            call, counts, left_out = searches_in(call, self._ports.toolset.history_arguments, most)
+            call, counts, left_out = searches_in(call, self._own.toolset.history_arguments, most)
         self.calls_left -= counts
         limits, clock = self.limits, self._ports.clock
         caller = self._caller
-        context = CallContext(caller.scope, filters, limits.tool_timeout, limits.max_tool_timeout, caller.tools)
-        deadline = Deadline(clock.monotonic, clock.monotonic() + limits.deadline)
-        observed = ObservedCalls(
-            self._ports.toolset.execute, context, deadline, observe=self._ports.observe, clock=clock
+        context = CallContext(
+            caller.scope,
+            filters,
+            limits.tool_timeout,
+            limits.max_tool_timeout,
+            caller.tools,
+            credentials=self._own.credentials,
         )
+        deadline = Deadline(clock.monotonic, clock.monotonic() + limits.deadline)
+        observed = ObservedCalls(self._own.toolset.execute, context, deadline, observe=self._ports.observe, clock=clock)
         tally = Tally()
         tally.count_call(tool, counts)
         try:

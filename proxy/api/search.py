@@ -11,7 +11,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import is_integer, parse_object, read_body, whole
-from proxy.api.direct import DirectCalls
+from proxy.api.direct import DirectCalls, Door
 from proxy.api.exchange import send_json, while_wanted
 from proxy.api.ports import Ports
 from proxy.api.search_filters import domains_in
@@ -44,13 +44,14 @@ class Search:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._door = Door(ports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        calls = DirectCalls(self._ports, scope)
+        calls = await self._door.open(scope)
         body = parse_object(await read_body(scope, receive, self._ports.config.server, self._ports.clock))
         queries, filters = _queries_in(body), _filters_in(body)
-        tool = _search_of(calls.tools.values())
+        tool = _search_of(calls.offered)
         request_context.add({"search": tool.name})
         work = partial(_searched, calls, tool, queries, filters)
         await send_json(send, await while_wanted(scope, receive, work, seconds=calls.limits.max_duration))

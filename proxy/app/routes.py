@@ -95,6 +95,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *(Route(f"/v1/conversations{rest}", NotServed(ports)) for rest in ("", "/{rest:path}")),
         Route("/v1/messages/{rest:path}", NotServed(ports)),
         *_own("/v1/search", Search(ports), "POST"),
+        *(_own("/mcp", _mcp(ports), "POST") if ports.config.server.mcp else ()),
         *(route for path in sorted(FRONT_PATHS) for route in _own(path, front, "GET")),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
@@ -120,6 +121,12 @@ def _below_responses(root: str, ports: Ports) -> list[Route]:
         *_own(f"{root}/{{id}}/cancel", CancelResponse(ports), "POST"),
         Route(f"{root}/{{rest:path}}", nothing),
     ]
+
+
+def _mcp(ports: Ports) -> ASGIApp:
+    from proxy.api.mcp import McpEndpoint  # noqa: PLC0415 - the SDK takes half a second to import
+
+    return McpEndpoint(ports)
 
 
 def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:

@@ -112,6 +112,7 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     cors: CorsConfig | None = None  # Web pages of other origins that may call. None: none may.
     # Serve GET /chat, a page to try the proxy with, to anyone. None: to this machine, where there are no clients.
     chat_page: bool | None = None
+    mcp: bool = False  # Serve POST /mcp: the tools that a client may use, as an MCP server. Needs the extra mcp.
     allow_anonymous: bool = False  # Permits an address other than loopback without clients.
     max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
     max_header_bytes: Bytes = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.

@@ -124,6 +124,7 @@ def faults_in(parts: Parts) -> list[tuple[str, str]]:
         *_fallback_faults(parts),
         *_address_faults(parts),
         *_header_faults(parts),
+        *_server_faults(parts.config),
         *_state_faults(parts.config),
         *_telemetry_faults(parts.config),
         *_tool_faults(parts),
@@ -222,6 +223,11 @@ def _header_faults(parts: Parts) -> _Faults:
     for name, entry in parts.tools.items():
         for header in sorted(entry.user_headers & READ_BY_US):
             yield f"tools.{name}.headers", f"cannot refer to {header!r}, which the proxy itself reads"
+
+
+def _server_faults(config: c.Config) -> _Faults:
+    if config.server.mcp and find_spec("mcp") is None:
+        yield "server.mcp", "needs a package that is not installed: pip install mcp"
 
 
 def _state_faults(config: c.Config) -> _Faults:

@@ -44,5 +44,10 @@ def searches_in(
 
 def with_left_out(result: ToolResult, queries: Sequence[str]) -> ToolResult:
     """A result with a note about the queries that were not run."""
+    return replace(result, content=with_note(result, left_out_note(queries)))
+
+
+def left_out_note(queries: Sequence[str]) -> str:
+    """The note about queries that were not run."""
     named = ", ".join(f'"{query[:_LONGEST_QUOTED]}"' for query in queries)
-    return replace(result, content=with_note(result, QUERIES_LEFT_OUT.format(queries=named, most=MOST_QUERIES)))
+    return QUERIES_LEFT_OUT.format(queries=named, most=MOST_QUERIES)

@@ -1,0 +1,153 @@
+"""`POST /mcp`: the tools that a client may use, as an MCP server, for agents that run a loop of their own.
+
+The server and its transport are the SDK's, streamable HTTP without sessions: each request is an exchange of its own, of
+any protocol version that the SDK serves, and no stream is opened for messages of ours.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import orjson
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ContentBlock,
+    ListToolsResult,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from starlette.types import Message, Receive, Scope, Send
+
+from proxy import __version__
+from proxy.api.body import header, read_body
+from proxy.api.direct import DirectCalls, Door
+from proxy.api.exchange import while_wanted
+from proxy.api.json_bounds import MOST_VALUES, holds_too_many_values
+from proxy.api.ports import Ports
+from proxy.api.search import row_of
+from proxy.kit import request_context
+from proxy.loop import results
+from proxy.loop.queries import left_out_note
+from proxy.loop.results import ToolError, ToolOutput
+from proxy.wire.chat import Json, ToolCall, ToolSpec
+from proxy.wire.errors import RequestError, RequestTooLarge
+
+# The arguments of a call have at most 1 MiB; what is larger takes the SDK too long to read.
+_MOST_BYTES = 2 * 1024 * 1024
+
+
+class McpEndpoint:
+    """The endpoint, as an ASGI callable."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._door = Door(ports)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        calls = await self._door.open(scope)
+        body = await read_body(scope, receive, self._ports.config.server, self._ports.clock)
+        if not (header(scope, b"content-type") or "").lower().startswith("application/json"):
+            raise RequestError("The Content-Type of a message of MCP is application/json.")
+        if len(body) > _MOST_BYTES:
+            raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
+        if holds_too_many_values(body):
+            raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
+        # A client that takes no stream gets JSON, though the protocol demands that it takes both.
+        takes_stream = "text/event-stream" in (header(scope, b"accept") or "")
+        manager = StreamableHTTPSessionManager(
+            _server_of(calls), stateless=True, json_response=not takes_stream, max_request_body_size=_MOST_BYTES
+        )
+        work = partial(_exchange, manager, scope, _receive_of(body), send)
+        await while_wanted(scope, receive, work, seconds=calls.limits.max_duration)
+
+
+async def _exchange(manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send) -> None:
+    async def send_number(message: Message) -> None:
+        """Send a message with its status as a plain number, which the SDK's is not."""
+        if message["type"] == "http.response.start":
+            message = {**message, "status": int(message["status"])}
+        await send(message)
+
+    async with manager.run():
+        await manager.handle_request(scope, receive, send_number)
+
+
+def _receive_of(body: bytes) -> Receive:
+    """An ASGI `receive` for a body that has been read. That the client leaves, `while_wanted` finds out."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    return receive
+
+
+def _server_of(calls: DirectCalls) -> Server[Any]:
+    """The MCP server for one request."""
+
+    async def list_tools(_: Any, __: Any) -> ListToolsResult:
+        request_context.add({"mcp": "tools/list"})
+        return ListToolsResult(tools=[_described(tool) for tool in calls.offered])
+
+    async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
+        request_context.add({"mcp": "tools/call"})
+        if params.name not in calls.tools:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name}")
+        try:
+            arguments = orjson.dumps(params.arguments or {}).decode()
+        except orjson.JSONEncodeError as exc:
+            told = "The arguments are nested too deep, or hold a number or half a character that JSON cannot have."
+            raise MCPError(INVALID_PARAMS, told) from exc
+        return await _called(calls, ToolCall(f"mcp_{context.request_id}", params.name, arguments))
+
+    server: Server[Any] = Server(
+        "toolproxy",
+        version=__version__,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=lambda name: calls.tools[name].parameters if name in calls.tools else None,
+    )
+    server.middleware.clear()  # which is OpenTelemetry's; the proxy has traces of its own
+    return server
+
+
+def _described(tool: ToolSpec) -> Tool:
+    annotations = ToolAnnotations(read_only_hint=True, open_world_hint=True) if tool.searches else None
+    schema = {"type": "object", **tool.parameters}
+    return Tool(name=tool.name, description=tool.description, input_schema=schema, annotations=annotations)
+
+
+async def _called(calls: DirectCalls, call: ToolCall) -> CallToolResult:
+    """The result of a call, within the limits of a result."""
+    most = calls.limits.max_result_bytes
+    try:
+        output, left_out = await calls.output_of(call)
+    except ToolError as exc:
+        text = results.success(call.name, ToolOutput(str(exc)), max_bytes=most).text
+        return CallToolResult(content=[TextContent(text=text)], is_error=True)
+    text = results.success(call.name, output, max_bytes=most).text
+    content: list[ContentBlock] = [TextContent(text=text)]
+    if left_out:
+        content.append(TextContent(text=left_out_note(left_out)))
+    return CallToolResult(content=content, structured_content=_structured(output, most))
+
+
+def _structured(output: ToolOutput, most: int) -> Json | None:
+    """The pages that a search found, as many as have room in `most` bytes; None: there are none."""
+    rows: list[Json] = []
+    for hit in output.hits:
+        row = row_of(hit, hit.query)
+        most -= len(orjson.dumps(row))
+        if most < 0:
+            break
+        rows.append(row)
+    return {"results": rows} if rows else None
