@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.app import configuration
+from proxy.commands import overview
 from proxy.config.model import ApiKey, keys_of
 from proxy.config.redaction import secrets_of
 from proxy.wire.errors import ConfigurationError
@@ -100,3 +101,19 @@ def test_keys_that_cannot_be_are_faults_that_quote_none(api_key, fault):
 
 def test_a_short_key_for_a_provider_is_doubtful_in_a_list_too():
     assert any("has fewer than 8 characters" in warning for warning in read('["${ONE}", short]').warnings)
+
+
+def test_check_names_several_keys_by_their_numbers_and_shows_none():
+    loaded = configuration.parse(
+        'upstreams: {up: {base_url: "http://up/v1", api_key: ["${UNSET}", "${ONE}", {key: "${TWO}", max_concurrent: 3}]}, one: {base_url: "http://up/v1", api_key: "${ONE}"}}\n'
+        'tools: {s: {type: serper, api_key: ["${ONE}", {key: "${TWO}", weight: 2}]}}\n',
+        ENVIRONMENT,
+    )
+    lines = overview.describe(loaded, {})
+    assert [line for line in lines if line.startswith("  ") and "key" in line] == [
+        "    up key 2: usable",
+        "    up key 3: usable, at most 3 calls at the same time",
+        "    s key 1: usable",
+        "    s key 2: usable, weight 2",
+    ]
+    assert ONE[4:] not in "\n".join([*lines, *loaded.warnings])

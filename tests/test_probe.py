@@ -103,6 +103,14 @@ REFUSALS = {
         error(402, "Insufficient credits", code=402),
         f"{KEY_LINE}: no credit is left for this key (HTTP 402: Insufficient credits)",
     ),
+    "a quota that is used up": (
+        error(429, "Usage limit reached", code="1308"),
+        f"{KEY_LINE}: the quota of this key is used up (HTTP 429: Usage limit reached (upstream code 1308))",
+    ),
+    "a plan without the model": (
+        error(400, "Not in your plan", code="1311"),
+        f"{ENTRY_LINE}: has no model 'the/model' for this key (HTTP 400: Not in your plan (upstream code 1311))",
+    ),
     "an unknown model": (
         (404, b"No server found for model the/model"),
         f"{ENTRY_LINE}: has no model 'the/model' for this key (HTTP 404: No server found for model the/model)",
@@ -285,3 +293,41 @@ async def test_the_command_prints_what_answers_and_fails_with_what_does_not_and_
         printed.out,
     )
     assert printed.err == f"toolproxy: {KEY_LINE}: the key is refused (HTTP 401: Incorrect API key provided: ***)\n"
+
+
+KEYS = [f"{name}-key-{number * 8}" for name, number in (("first", "1"), ("second", "2"), ("third", "3"))]
+
+
+async def test_each_of_several_keys_is_probed_and_known_by_its_number():
+    asked = []
+
+    async def serve(reader, writer):
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+        await reader.readexactly(int(headers.get("content-length", 0)))
+        key = headers.get("x-api-key") or headers["authorization"].removeprefix("bearer ")
+        asked.append(key)
+        status, answer = (200, COMPLETION) if key != KEYS[1] else error(401, f"Incorrect key: {key[:12]}****")
+        data = orjson.dumps({"organic": [], **answer})
+        writer.write(f"HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        good, faults = await findings(
+            "models: {m: {upstream: up}}\n"
+            f"upstreams: {{up: {{base_url: 'http://127.0.0.1:{port}', api_key: ['${{UNSET}}', '{KEYS[0]},{KEYS[1]}', {{key: {KEYS[2]}}}]}}}}\n"
+            f"tools: {{s: {{type: serper, base_url: 'http://127.0.0.1:{port}', api_key: [{KEYS[0]}, {KEYS[1]}]}}}}\n"
+        )
+    assert sorted(asked) == sorted([*KEYS, KEYS[0], KEYS[1]])
+    good = [re.sub(r"\d+ ms", "N ms", line) for line in good]
+    assert good == [
+        "upstreams.up: up key 2: m answers",
+        "upstreams.up: up key 4: m answers",
+        "tools.s: s key 1: no results in N ms for 'news'",
+    ]
+    assert [line.partition(": ")[2] for line in faults] == [
+        "upstreams.up.api_key: up key 3: the key is refused (HTTP 401: Incorrect key: *******)",
+        "tools.s: s key 2: its key was refused (HTTP 401: Incorrect key: *******)",
+    ]

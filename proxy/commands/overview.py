@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from proxy.config.loaded import Loaded
-from proxy.config.model import ClientConfig
+from proxy.config.model import ApiKey, ClientConfig, keys_of
 from proxy.kit.terminal import Style
 from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of
@@ -20,7 +20,8 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     """
     config = loaded.config
     lines = ["upstreams:"]
-    lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
+    for name, entry in config.upstreams.items():
+        lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})", *_keys(name, entry.api_key)]
     lines += _disabled("upstreams", loaded)
     lines.append("models:")
     for name, model in config.models.items():
@@ -32,6 +33,7 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     for name, tool in config.tools.items():
         state, *more = kind_of(tool).describe(tool, origins.get(name, "built in"))
         lines += [f"  {name}: {state}", *(f"    {line}" for line in more)]
+        lines += _keys(name, getattr(tool, "api_key", None))
     instead = {name: " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(loaded)}
     lines += _disabled("tools", loaded, instead)
     lines += [f"  installed, not configured: {origin}" for origin in unused_entry_points(config.tools.items())]
@@ -40,6 +42,18 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     nobody = "  none in clients_file: nobody may call" if loaded.needs_key else anyone
     lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [nobody]
     lines += [*_disabled("clients", loaded), *_disabled("clients_file", loaded)]
+    return lines
+
+
+def _keys(name: str, api_key: str | tuple[str | ApiKey, ...] | None) -> list[str]:
+    """A line for each of several keys, and for a single one with a limit of its own."""
+    keys = keys_of(api_key)
+    lines = []
+    for number, key in keys.items():
+        said = [f"at most {key.max_concurrent} calls at the same time"] if key.max_concurrent else []
+        said += [f"weight {key.weight:g}"] if key.weight != 1 else []
+        if len(keys) > 1 or key.max_concurrent:
+            lines.append(f"    {name} key {number}: {', '.join(['usable', *said])}")
     return lines
 
 

@@ -8,8 +8,9 @@ query; an MCP server lists its tools; a shared state makes one write.
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import httpx
@@ -17,7 +18,17 @@ import msgspec
 import orjson
 
 from proxy import stores
-from proxy.config.model import Config, StateConfig, Timeouts, UpstreamConfig
+from proxy.config.model import (
+    Config,
+    Keyed,
+    StateConfig,
+    Timeouts,
+    ToolConfig,
+    UpstreamConfig,
+    keys_of,
+    with_single_keys,
+)
+from proxy.config.redaction import without_pieces
 from proxy.http.client import HttpClient
 from proxy.http.connect import causes
 from proxy.kit.no_observer import NoObserver
@@ -36,7 +47,12 @@ _SECONDS: Final = 30.0  # timeout of a response: a model that thinks needs some 
 _TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
 _LONGEST_MESSAGE: Final = 300
 _QUESTION: Final = "Answer with one word: ready?"
-_UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 402, 403, 404, 429
+_NOT_FOUND, _TOO_MANY = 404, 429
+_FAULTS_OF_KEYS: Final[Mapping[str | None, str]] = {
+    "refused": "the key is refused",
+    "credit": "no credit is left for this key",
+    "window": "the quota of this key is used up",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +75,36 @@ class Means:
 
 async def probe(config: Config, means: Means) -> list[Finding]:
     """Probe all servers of a configuration at the same time; the findings are in the order of the file."""
+    entries = (*config.upstreams.values(), *config.tools.values())
+    keys = [key.key for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values()]
     async with means.tool_client() as client:
-        return list(await asyncio.gather(*_questions(config, means, client)))
+        findings = await asyncio.gather(*_questions(config, means, client))
+    return [replace(finding, message=without_pieces(finding.message, keys)) for finding in findings]
 
 
 def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Iterator[Awaitable[Finding]]:
+    """Ask each upstream and tool with each of its keys, and the state."""
     for name, upstream in config.upstreams.items():
-        yield _ask_upstream(name, upstream, _model_of(name, config), means)
+        ask_upstream = partial(_ask_upstream, name, model=_model_of(name, config), means=means)
+        yield from _by_number(name, upstream, ask_upstream)
     resources = kind.Resources(client, means.clock)
     for name, tool in config.tools.items():
         if ask := kind_of(tool).probe:
-            yield _ask_tool(name, ask(name, tool, resources))
+            yield from _by_number(name, tool, partial(_ask_tool, name, ask, resources))
     if config.state.is_shared:
         yield _ask_state(config.state, means.clock)
+
+
+def _by_number(name: str, entry: Keyed, ask: Callable[[Keyed], Awaitable[Finding]]) -> Iterator[Awaitable[Finding]]:
+    """The findings with each key of an entry; each of several is named by its number."""
+
+    async def named(number: int, finding: Awaitable[Finding]) -> Finding:
+        found = await finding
+        return replace(found, message=f"{name} key {number}: {found.message}")
+
+    single = with_single_keys(entry)
+    for number, one in single.items():
+        yield ask(one) if len(single) == 1 else named(number, ask(one))
 
 
 def _model_of(upstream: str, config: Config) -> str | None:
@@ -155,27 +188,31 @@ async def _get_models(endpoint: Endpoint) -> None:
 def _refusal(path: str, exc: UpstreamRefused, model: str | None) -> Finding:
     """The finding about a 4xx response. One that is about the request itself means that the key was accepted."""
     said = f"(HTTP {exc.status}: {_plain(exc.message)})"
-    if exc.status == _PAYMENT_REQUIRED or exc.code == "insufficient_quota":
-        return Finding(f"{path}.api_key", f"no credit is left for this key {said}", is_fault=True)
-    if exc.status in (_UNAUTHORIZED, _FORBIDDEN) or exc.code == "invalid_api_key":
-        return Finding(f"{path}.api_key", f"the key is refused {said}", is_fault=True)
+    cause = exc.cause if isinstance(exc, failures.KeyRefused) else "refused" if exc.operator_code else None
+    if cause in _FAULTS_OF_KEYS:
+        return Finding(f"{path}.api_key", f"{_FAULTS_OF_KEYS[cause]} {said}", is_fault=True)
+    says_model = model is not None and (exc.code == "model_not_found" or "model" in exc.message.lower())
+    if cause == "model" or (exc.status == _NOT_FOUND and says_model):
+        return Finding(path, f"has no model {model!r} for this key {said}", is_fault=True)
     if exc.status == _NOT_FOUND:
-        if model is not None and (exc.code == "model_not_found" or "model" in exc.message.lower()):
-            return Finding(path, f"has no model {model!r} for this key {said}", is_fault=True)
         return _nothing_there(path)
-    if exc.status == _TOO_MANY:
-        return Finding(path, f"takes the key, and is busy {said}")
-    return Finding(path, f"takes the key, and refuses the test question {said}")
+    does = "is busy" if exc.status == _TOO_MANY else "refuses the test question"
+    return Finding(path, f"takes the key, and {does} {said}")
 
 
 def _nothing_there(path: str) -> Finding:
     return Finding(f"{path}.base_url", "there is no API at this address (HTTP 404)", is_fault=True)
 
 
-async def _ask_tool(name: str, asking: Awaitable[kind.Finding]) -> Finding:
+async def _ask_tool(
+    name: str,
+    ask: Callable[[str, ToolConfig, kind.Resources], Awaitable[kind.Finding]],
+    resources: kind.Resources,
+    tool: ToolConfig,
+) -> Finding:
     path = f"tools.{name}"
     try:
-        found = await asking
+        found = await ask(name, tool, resources)
     except ToolError as exc:
         network = _network_fault(exc)
         return Finding(path, f"{network}{_where(exc)}" if network else _plain(exc.why or str(exc)), is_fault=True)

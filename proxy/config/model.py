@@ -8,7 +8,7 @@ comment after a field, or before it, is its description in `docs/configuration.m
 from collections.abc import Mapping
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -189,6 +189,9 @@ class BreakerConfig(Value, frozen=True, kw_only=True):
     seconds: Seconds = 10  # Seconds until one call tests whether the upstream has recovered; like nginx's fail_timeout.
 
 
+Keyed = TypeVar("Keyed", bound=Value)
+
+
 class ApiKey(Value, frozen=True, kw_only=True):
     """An entry of a list `api_key:`: one of several keys of a provider."""
 
@@ -216,6 +219,12 @@ def keys_of(api_key: str | tuple[str | ApiKey, ...] | None) -> dict[int, ApiKey]
 def only_key(api_key: str | tuple[str | ApiKey, ...] | None) -> str | None:
     """The key of an `api_key`, the first one of several; None: there is none."""
     return next((entry.key for entry in keys_of(api_key).values()), None)
+
+
+def with_single_keys(entry: Keyed) -> dict[int, Keyed]:
+    """An entry that has an `api_key`, once with each of its keys, by their numbers; as it is if it has no key."""
+    keys = keys_of(getattr(entry, "api_key", None))
+    return {number: msgspec.structs.replace(entry, api_key=one.key) for number, one in keys.items()} or {1: entry}
 
 
 class UpstreamConfig(Value, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.config.model import keys_of
+from proxy.config.model import only_key, with_single_keys
 from proxy.loop.results import ToolOutput
 from proxy.tools import browser
 from proxy.tools.keys import ToolKeys
@@ -66,8 +66,9 @@ def search_tool_of(
     slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
     api_key, base_url = getattr(entry, "api_key", None), getattr(entry, "base_url", None)
     keys = ToolKeys(name, api_key, base_url, resources, timeout=entry.timeout)
-    single = {key.key: replace(entry, api_key=key.key) for key in keys_of(api_key).values()} or {"": entry}
-    providers = {key: provider_of(one) for key, one in single.items()}
+    providers = {
+        only_key(getattr(one, "api_key", None)) or "": provider_of(one) for one in with_single_keys(entry).values()
+    }
     provider_name = next(iter(providers.values())).name or name
     written: dict[str, Any] = {"provider": provider_name, "most_characters": most_characters}
     reader = HitReader(name, resources)
