@@ -63,7 +63,6 @@ class DirectCalls:
         offered: those of them for whose calls the request has all headers; a call of another one says what is missing.
         limits: the client's limits.
         calls_left: how many calls the request may still make.
-
     """
 
     def __init__(self, ports: Ports, scope: Scope, own: RequestTools) -> None:

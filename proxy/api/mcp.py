@@ -59,10 +59,11 @@ class McpEndpoint:
             raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
         if holds_too_many_values(body):
             raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
-        # A client that takes no stream gets JSON, though the protocol demands that it takes both.
-        takes_stream = "text/event-stream" in (header(scope, b"accept") or "")
+        # A call may take long, and a stream is kept alive. A client that takes none gets JSON in any case, though the
+        # protocol demands that it takes both.
+        is_streamed = b'"tools/call"' in body and "text/event-stream" in (header(scope, b"accept") or "")
         manager = StreamableHTTPSessionManager(
-            _server_of(calls), stateless=True, json_response=not takes_stream, max_request_body_size=_MOST_BYTES
+            _server_of(calls), stateless=True, json_response=not is_streamed, max_request_body_size=_MOST_BYTES
         )
         work = partial(_exchange, manager, scope, _receive_of(body), send)
         await while_wanted(scope, receive, work, seconds=calls.limits.max_duration)
