@@ -22,6 +22,7 @@ from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import as_stream, parse_completion
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
+from proxy.upstreams.late_system import SystemPlacement, without_late_system
 from proxy.upstreams.names import ToolNames, clean_calls
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
@@ -63,6 +64,7 @@ class OpenAICompatible:
         price: the price of tokens; None: no cost is added to the usage.
         counts_use: whether the tokens of every answer are counted, and estimated if the upstream does not send them.
         asks_for_usage: whether the usage of a relayed stream is asked for, even if the client does not ask for it.
+        placement: where it takes system messages.
     """
 
     name: str
@@ -74,6 +76,7 @@ class OpenAICompatible:
     price: PriceConfig | None = None
     counts_use: bool = False
     asks_for_usage: bool = False
+    placement: SystemPlacement = field(default_factory=SystemPlacement)
     # Made so far, by the slot of the key.
     _with_keys: dict[str, "OpenAICompatible"] = field(default_factory=dict, init=False)
 
@@ -84,6 +87,9 @@ class OpenAICompatible:
         written, are estimated.
         """
         call = call.for_upstream(self.profile.answer_steps)
+        if self.placement.at_the_beginning:
+            body = {**call.body, "messages": without_late_system(call.body["messages"])}
+            call = replace(call, body=body)
         content, names = serialize(call, self.profile, self.model, latest)
         assembler = Assembler(call, names.originals if names is not None else {})
         try:

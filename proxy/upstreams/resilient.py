@@ -94,7 +94,7 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        attempt = Attempt(show or _show_nothing, self._shared.clock, early)
+        attempt = Attempt(show or _show_nothing, self._shared.clock, early, messages=call.body["messages"])
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
         return self._try(lambda one: one.complete(call, take, early, self._latest_requests), attempt)
@@ -173,7 +173,7 @@ class Resilient:
                         exc.was_shown = True
                         raise
                     # Another choice of this request may have failed likewise, and switched already.
-                    if candidate is self.current and not await self._recover(exc, elapsed(began, clock.monotonic())):
+                    if candidate is self.current and not await self._recover(exc, attempt):
                         advise(exc, clock.time())
                         raise
                 else:
@@ -192,10 +192,14 @@ class Resilient:
             attempt.candidate, attempt.turn = candidate, self._own_keys.turn(candidate)
         return self._own_keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
 
-    async def _recover(self, failure: ProxyError, seconds: float) -> bool:
+    async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""
         shared = self._shared
+        seconds = elapsed(attempt.began, shared.clock.monotonic())
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
+        if self.current.placement.learn(failure, attempt.messages):
+            shared.observe("upstream.retried", **fields, wait=0)
+            return True
         least = retry_after(failure, shared.clock.time())
         # A client can wait longer than the proxy does; its error has Retry-After.
         if least <= shared.backoff.longest and self._retried < self._retries and is_transient(failure):
@@ -254,6 +258,7 @@ class Attempt(Struct, eq=False):
     Attributes:
         began: when the attempt began.
         guard: the breaker of the upstream that is tried.
+        messages: the messages of the call, if it is one of a run.
         turn: the turn at the keys of `candidate`; retries use no key again that was refused.
         first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
     """
@@ -261,6 +266,7 @@ class Attempt(Struct, eq=False):
     _show: Callable[..., Awaitable[None]]
     _clock: Clock
     _early: EarlyCalls | None = None
+    messages: Sequence[Json] = ()
     began: float = 0.0
     guard: BreakerGuard | None = None
     candidate: OpenAICompatible | None = None

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from proxy.kit.breaker import Backoff, Breaker
 from proxy.loop.actions import CallUpstream
 from proxy.upstreams.failures import retry_after
+from proxy.upstreams.late_system import SystemPlacement
 from proxy.upstreams.profile import GLM, GPT_OSS
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 from proxy.wire.errors import (
@@ -20,7 +21,7 @@ from proxy.wire.errors import (
 )
 from proxy.wire.relayed import RelayClient
 
-CALL = CallUpstream({"stream": True}, number=1)
+CALL = CallUpstream({"stream": True, "messages": []}, number=1)
 NOON = datetime(2026, 10, 21, 12, tzinfo=UTC).timestamp()  # what the wall clock says
 
 
@@ -44,7 +45,7 @@ class Candidate:
 
     def __init__(self, name, *outcomes):
         self.name = self.model = name
-        self.of_client, self.keys = False, None
+        self.of_client, self.keys, self.placement = False, None, SystemPlacement()
         self.profile = GLM if name == "a" else GPT_OSS
         self.outcomes = list(outcomes)
         self.tries = 0
@@ -115,7 +116,7 @@ class Attempt:
         raise AssertionError
 
 
-@pytest.mark.parametrize(("body", "first"), [({"stream": True}, 0.0), ({}, None)])
+@pytest.mark.parametrize(("body", "first"), [({"stream": True, "messages": []}, 0.0), ({"messages": []}, None)])
 async def test_only_of_a_stream_something_is_shown_before_the_end(body, first):
     attempt = Attempt(Candidate("a", ("text", "fine")))
     assert await attempt.complete(CallUpstream(body, number=1)) == "fine"
