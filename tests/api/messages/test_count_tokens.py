@@ -70,7 +70,7 @@ async def test_models_come_in_anthropics_shape_to_who_speaks_it(upstream):
 async def test_the_root_answers_head(upstream):
     async with proxy_of(upstream) as url, httpx.AsyncClient() as http:
         assert (await http.head(url)).status_code == 200
-        assert (await http.get(url)).status_code == 404
+        assert (await http.get(url)).status_code == 200
 
 
 async def test_tools_that_only_the_proxy_offers_are_not_counted(upstream, sdk):
