@@ -50,7 +50,8 @@ _ALWAYS_SHOWN = ("web_search", "web_fetch")  # calls that are ours even where th
 _SERVER_CALLS, _SERVER_RESULTS = ("server_tool_use", "mcp_tool_use"), (*_HOSTED_RESULTS, "mcp_tool_result")
 _LEFT_OUT = frozenset({*_SERVER_CALLS, "redacted_thinking"})  # in assistant messages, and nothing new
 _MOST_NOTED = 20  # types of blocks; clients choose the names
-_READ = frozenset({"text", "thinking", "tool_use", *_SERVER_CALLS, *_SERVER_RESULTS})  # in assistant messages
+# In assistant messages. A compaction is the summary of what came before, by a server that makes some.
+_READ = frozenset({"text", "thinking", "tool_use", "compaction", *_SERVER_CALLS, *_SERVER_RESULTS})
 # The run, the number of the call in the run, and its turn. Ids from an earlier version of the proxy have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _SHOWN = re.compile(r"(?:srv|mcp)toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
@@ -295,6 +296,9 @@ class _Reader:
             case "text":
                 if text := string_in(block, "text", where):
                     turn.add_text(text, is_cited=bool(block.get("citations")))
+            case "compaction":  # without a content where it has failed
+                if isinstance(summary := block.get("content"), str) and summary:
+                    turn.add_text(summary, is_cited=False)
             case "thinking":
                 shown = thought if isinstance(thought := block.get("thinking"), str) else ""
                 signed = self._read_signature(block.get("signature"), has_thoughts=bool(shown))

@@ -1,5 +1,7 @@
 """What system messages within a conversation change, and blocks of types that nobody knows yet."""
 
+from itertools import pairwise
+
 import anthropic
 import pytest
 from hypothesis import given
@@ -174,6 +176,15 @@ async def test_blocks_of_unknown_types_are_never_refused_and_the_log_names_them(
     assert line["blocks_ignored"] == ["rune", "hologram", "aura", "fallback", "scent"]
 
 
+async def test_the_summary_of_a_compacted_conversation_is_text(upstream):
+    upstream.replies = [whole("Fine.")]
+    blocks = [{"type": "compaction", "content": content} for content in ("We spoke of doors.", None, 5)]
+    history = [USER, {"role": "assistant", "content": [*blocks, {"type": "text", "text": "Yes."}]}, USER]
+    async with proxy_of(upstream, more="limits: {guidance: false}") as url:
+        await ask(url, streaming=False, messages=history)
+    assert upstream.requests[0]["messages"][1]["content"] == "We spoke of doors.\n\nYes."
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_the_sdks_tool_runner_goes_on_without_a_thread(upstream, streaming):
     @anthropic.beta_async_tool
@@ -194,3 +205,43 @@ async def test_the_sdks_tool_runner_goes_on_without_a_thread(upstream, streaming
     roles = [message["role"] for message in upstream.requests[1]["messages"] if message["role"] != "system"]
     assert roles == ["user", "assistant", "tool"]
     assert upstream.requests[1]["messages"][-1]["content"] == "door 1 is open"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_the_sdks_tool_runner_adds_and_removes_tools_in_the_middle(upstream, streaming):
+    @anthropic.beta_async_tool
+    async def open_door(door: int) -> str:
+        """Open a door."""
+        return f"door {door} is open"
+
+    @anthropic.beta_async_tool
+    async def lamp() -> str:
+        """Light the lamp."""
+        return "it is light"
+
+    reply = streamed if streaming else whole
+    upstream.replies = [
+        reply("Let me.", calls=[("u1", "open_door", {"door": 1})]),
+        reply("It is dark.", calls=[("u2", "lamp", {})]),
+        reply(calls=[("u3", "web_search", {"query": "doors"})]),
+        reply("", calls=[("u4", "open_door", {"door": 2})]),
+        reply("Nobody."),
+    ]
+    async with proxy_of(upstream, more="limits: {guidance: false}\noffer: {mode: declared}") as url, client(url) as sdk:
+        runner = sdk.beta.messages.tool_runner(**ASK, tools=[open_door], stream=streaming)
+        turns = []
+        async for turn in runner:
+            turns.append(await turn.get_final_message() if streaming else turn)
+            match len(turns):
+                case 1:
+                    runner.add_tools(lamp)
+                case 2:
+                    runner.add_tools(SEARCH)
+                    runner.remove_tools(open_door)
+    assert [block.type for block in turns[2].content] == ["server_tool_use", "web_search_tool_result", "text"]
+    assert turns[2].content[-1].text == "Nobody."
+    named = [[name_of(tool) for tool in request["tools"]] for request in upstream.requests]
+    assert named == [["open_door"], ["open_door", "lamp"], *[["lamp", "web_search"]] * 3]
+    for earlier, later in pairwise(upstream.requests):
+        assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
+    assert "no tool" in upstream.requests[-1]["messages"][-1]["content"]  # to the call of the tool that is gone
