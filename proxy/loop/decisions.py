@@ -22,6 +22,9 @@ from proxy.loop.results import BEYOND_LIMIT, InvalidArguments, ToolError, ToolRe
 from proxy.loop.tally import Tally
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn, is_object
 
+# To find the names that are nearest to a wrong one takes some milliseconds among a thousand tools.
+_MOST_HINTS = 16  # in one turn
+
 HasEnded: TypeAlias = Callable[[ToolCall], bool]
 """Whether a resolved call has a result already, because it was started early."""
 
@@ -105,14 +108,18 @@ class CallHistory(Struct):
     searchable: Mapping[str, ToolSpec] = {}
     searches: int = 0
 
-    def resolve(self, call: ToolCall) -> tuple[ToolSpec, ToolCall]:
-        """The tool of a call, and the call with the tool's own name and arguments. Raises `ToolError`."""
+    def resolve(self, call: ToolCall, *, hints: bool = True) -> tuple[ToolSpec, ToolCall]:
+        """The tool of a call, and the call with the tool's own name and arguments.
+
+        Raises:
+            ToolError: the call cannot be translated, or there is no such tool; `hints`: the nearest names are told.
+        """
         tool = self.tools.get(call.name)
         if tool is not None and tool.name == CALL_TOOL:
             call = called_by(self._read(call.name, call.arguments), call)
             tool = self.tools.get(call.name)
         if tool is None or tool.name == CALL_TOOL:
-            raise ToolError(no_such_tool(call.name, self.searchable))
+            raise ToolError(no_such_tool(call.name, self.searchable if hints else ()))
         if call.name == tool.name:
             return tool, call
         resolved = replace(call, name=tool.name)
@@ -244,7 +251,7 @@ class TurnDecisions:
     def decide(self, call: ToolCall) -> CallDecision:
         """Decide about the next call, as the model wrote it."""
         try:
-            tool, resolved = self._history.resolve(call)
+            tool, resolved = self._history.resolve(call, hints=len(self._first) < _MOST_HINTS)
         except ToolError as exc:
             result = failure(str(exc), outcome=exc.outcome)
             decision = CallDecision(call, call.fingerprint, self._stop, result=result)

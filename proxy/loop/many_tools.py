@@ -10,6 +10,7 @@ is the set that would otherwise have been described, and nothing else.
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import msgspec
@@ -177,14 +178,14 @@ def found(query: str, names: Sequence[str], tools: Mapping[str, ToolSpec], *, mo
 
 
 def no_such_tool(name: str, tools: Collection[str]) -> str:
-    """The answer to a call of a tool that does not exist, with the nearest names of those that do."""
-    said = NO_SUCH_TOOL.format(name=name)
+    """The answer to a call of a tool that does not exist, with the nearest names among `tools`."""
+    said = NO_SUCH_TOOL.format(name=name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...")
     return f"{said} {NEAREST.format(names=', '.join(nearest(name, tools)))}" if tools else said
 
 
 def nearest(text: str, names: Iterable[str]) -> list[str]:
     """The names that have the most in common with a text, by their groups of three letters; the best first."""
-    wanted = _trigrams(text)
+    wanted = _trigrams(text[:_LONGEST_NAME])
     ranked = sorted((-_likeness(wanted, _trigrams(name)), name) for name in names)
     return [name for _, name in ranked[:_MOST_NEAREST]]
 
@@ -194,8 +195,9 @@ def _likeness(wanted: frozenset[str], given: frozenset[str]) -> float:
     return 2 * len(wanted & given) / (len(wanted) + len(given) or 1)
 
 
+@lru_cache(maxsize=2048)  # of the names of tools
 def _trigrams(text: str) -> frozenset[str]:
-    padded = f"  {text[:_LONGEST_NAME].lower()} "
+    padded = f"  {text.lower()} "
     return frozenset(padded[at : at + 3] for at in range(len(padded) - 2))
 
 

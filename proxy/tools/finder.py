@@ -9,9 +9,13 @@ from proxy.wire.chat import Json, ToolSpec
 
 # A word of the name says more about what a tool does than one of its description.
 _WEIGHT_OF_NAME = 3
-# Characters of a tool's description that are read, and of the texts of its parameters: a schema of 64 KiB takes 50 ms.
-_LONGEST_TEXT = 2048
+# Characters that are read of a tool's description, and of the texts of its parameters; of many tools, fewer of each, so
+# that an index is made within half a second, whatever servers say of their tools.
+_LONGEST_TEXT, _SHORTEST_TEXT, _ALL_TEXTS = 2048, 256, 512 * 1024
 _MOST_PARAMETERS = 100
+
+SIZE_OF_TOOL = 2048
+"""About how many characters of a tool are read for an index."""
 
 
 class ToolIndex:
@@ -23,7 +27,8 @@ class ToolIndex:
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         self._tools = [*tools]
-        self._index = Index(map(_terms_of, self._tools))
+        most = max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _ALL_TEXTS // max(1, len(self._tools))))
+        self._index = Index(_terms_of(tool, most) for tool in self._tools)
 
     def best(self, query: str, among: Collection[str], *, most: int) -> list[str]:
         """The names of at most `most` tools, of those with the names in `among`, that fit a query; the best first."""
@@ -36,14 +41,9 @@ class ToolIndex:
         return [self._tools[place].name for _, place in sorted(fitting)[:most]]
 
 
-def size_of(tools: Iterable[ToolSpec]) -> int:
-    """About how many characters of the tools are read for an index."""
-    return sum(min(len(tool.description), _LONGEST_TEXT) + _LONGEST_TEXT for tool in tools)
-
-
-def _terms_of(tool: ToolSpec) -> Sequence[str]:
+def _terms_of(tool: ToolSpec, most: int) -> Sequence[str]:
     parameters = " ".join(islice(_texts_in(tool.parameters), _MOST_PARAMETERS))
-    rest = " ".join((tool.description[:_LONGEST_TEXT], tool.group or "", *tool.aliases, parameters[:_LONGEST_TEXT]))
+    rest = " ".join((tool.description[:most], tool.group or "", *tool.aliases, parameters[:most]))
     return terms(tool.name) * _WEIGHT_OF_NAME + terms(rest)
 
 

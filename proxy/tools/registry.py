@@ -40,7 +40,7 @@ from proxy.ports import Caches, Clock, Observer, Results, Toolset
 from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check, replaced
-from proxy.tools.finder import ToolIndex, size_of
+from proxy.tools.finder import SIZE_OF_TOOL, ToolIndex
 from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
 from proxy.tools.schema import schema_fault, schema_of
@@ -201,7 +201,7 @@ class Registry:
             specs = self.specs
             if self._index is None or self._index[0] is not specs:
                 make = partial(ToolIndex, specs.values())
-                self._index = specs, await beside(size_of(specs.values()), make)
+                self._index = specs, await beside(len(specs) * SIZE_OF_TOOL, make)
             index = self._index[1]
         return index.best(query, among, most=MOST_FOUND)
 

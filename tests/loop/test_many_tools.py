@@ -227,3 +227,10 @@ def test_what_can_be_found_named_and_called_is_what_would_have_been_described(da
         assert {*names_in(made)} - {"find_tools", "call_tool"} <= {*names_in(everything)}
     else:
         assert names_in(made) == names_in(everything)
+
+
+def test_only_the_first_wrong_names_of_a_turn_are_told_the_nearest():
+    wrong = [use(f"wrong_{number}", id=f"w{number}") for number in range(20)]
+    play = Playbook(many()) << asks() >> calls(*wrong) << asks()
+    answers = [message["content"] for message in play.pending.body["messages"] if message["role"] == "tool"]
+    assert ["nearest names" in answer for answer in answers] == [True] * 16 + [False] * 4
