@@ -102,7 +102,7 @@ async def _searched(calls: DirectCalls, tool: ToolSpec, queries: Sequence[str], 
     # Searches of other types than ours take one query, which an operator may have called `q`.
     name = "q" if "q" in properties and "query" not in properties else "query"
     asked = [with_queries({}, queries)] if "queries" in properties else [{name: query} for query in queries]
-    rows, left_out = list[Json](), list[str]()
+    rows, failed, left_out = list[Json](), list[str](), list[str]()
     provider = tool.name
     for arguments in asked:
         if not calls.calls_left:
@@ -114,10 +114,12 @@ async def _searched(calls: DirectCalls, tool: ToolSpec, queries: Sequence[str], 
         except ToolError as exc:
             raise _error_of(exc) from exc
         provider = output.provider or output.answered_by or provider
+        failed += output.failed_queries
         left_out += beyond
         rows += _rows_of(output, arguments[name], filters.count or _RESULTS)
     answer: Json = {"id": f"search_{token_hex(16)}", "object": "search", "provider": provider, "results": rows}
-    return {**answer, "left_out": left_out} if left_out else answer
+    unanswered = {"failed": failed, "left_out": left_out}
+    return {**answer, **{name: named for name, named in unanswered.items() if named}}
 
 
 def _rows_of(output: ToolOutput, query: str, most: int) -> list[Json]:

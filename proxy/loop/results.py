@@ -40,7 +40,7 @@ class ToolOutput(Struct, frozen=True):
         code: the outcome of code that the tool has run, whose text the model reads instead; None: it runs none.
         provider: the service that has searched.
         searches: the number of successful searches, each of which has the price of a call.
-        is_partial: whether one of several searches failed, so that the output is not cached.
+        failed_queries: of several queries, those whose search failed; the output is not cached then.
         pages: how many pages a search has fetched, by what became of them.
     """
 
@@ -53,7 +53,7 @@ class ToolOutput(Struct, frozen=True):
     code: CodeResult | None = None
     provider: str | None = None
     searches: int = 1
-    is_partial: bool = False
+    failed_queries: tuple[str, ...] = ()
     pages: Mapping[str, int] = MappingProxyType({})
 
     @property

@@ -188,7 +188,7 @@ def replaced(output: ToolOutput, text: str) -> ToolOutput:
         "cost": output.cost,
         "note": output.note,
         "provider": output.provider,
-        "is_partial": output.is_partial,
+        "failed_queries": output.failed_queries,
     }
     return ToolOutput(text, sources, hits, pages=output.pages, **kept)
 
@@ -197,6 +197,8 @@ def _said_hit(hit: SearchHit, title: str, about: str) -> SearchHit:
     line, _, rest = about.partition("\n")
     # The line with the site and the day belongs to neither the title nor the text.
     about = rest if line and line == hit.where else about
+    if hit.query is not None:  # of several queries, the next one's heading follows the last page of this one
+        about = about.partition('\n\nResults for "')[0]
     return SearchHit(hit.url, title, about.strip(), published=hit.published, updated=hit.updated, query=hit.query)
 
 

@@ -35,7 +35,7 @@ class ResultCache:
             done = self._running[key] = asyncio.Event()
             try:
                 output = await run()
-                if _size(output) <= self._outputs.maxsize and not output.is_partial:
+                if _size(output) <= self._outputs.maxsize and not output.failed_queries:
                     self._outputs[key] = output
                 break
             finally:

@@ -263,6 +263,14 @@ async def test_with_keys_that_only_the_upstream_knows_it_answers_on_this_machine
     assert 'toolproxy_tool_calls_total{outcome="ok",tool="web_search"} 1.0' in metrics
 
 
+async def test_of_several_queries_those_that_fail_are_named(upstream):
+    upstream.search = lambda asked: Reply([b"{}"], status=500) if asked["q"] == "bad" else pages(asked)
+    async with searching(upstream) as search:
+        answer = (await search(queries=["good", "bad"], max_results=1)).json()
+    assert [one["query"] for one in answer["results"]] == ["good"]
+    assert answer["failed"] == ["bad"]
+
+
 async def test_debug_shows_the_call(upstream):
     async with searching(upstream) as search:
         answer = await search(query="harbours")

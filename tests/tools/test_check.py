@@ -9,6 +9,8 @@ from proxy.loop.results import InvalidArguments, ResultRefused, ToolError, ToolO
 from proxy.tools.check import Check, function_judge, replaced
 from proxy.tools.registry import Registry
 from proxy.tools.search.hits import output_of
+from proxy.tools.search.provider import Found
+from proxy.tools.search.several import output_of_several
 from proxy.tools.tool import Tool
 from proxy.wire.chat import ToolCall
 from proxy.wire.search import SearchHit
@@ -191,6 +193,16 @@ def test_after_a_replacement_hits_say_what_the_new_text_says_of_them():
     assert (first.title, first.text, first.published) == ("A page", "Write to [email].\n\nOr call.", "2026-01-02")
     assert (second.title, second.text) == ("Other", "Nothing here.")
     assert output.sources == {"https://a.example/1": "A page", "https://b.example/": "Other", "https://c.example/": ""}
+
+
+def test_after_a_replacement_a_hit_of_several_queries_says_nothing_of_the_next_query():
+    found = [("bob", Found(tuple(HITS))), ("eve", Found((SearchHit("https://d.example/", "Eve", "Here."),)))]
+    output = output_of_several(found, provider="p", most_characters=500)
+    assert [(hit.query, hit.text) for hit in replaced(output, output.text.replace("Nothing", "All")).hits] == [
+        ("bob", "Write to bob@example.com.\n\nOr call."),
+        ("bob", "All here."),
+        ("eve", "Here."),
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[taken out]", "https://a.example/12\nx", "x https://a.example/1"])

@@ -69,7 +69,7 @@ class SharedResults(ABC):
         data = NOTHING
         try:
             output = await run()
-            data = NOTHING if output.is_partial else _encoded(output)
+            data = NOTHING if output.failed_queries else _encoded(output)
             return output
         finally:
             with suppress(StateUnavailable):

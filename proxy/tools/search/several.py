@@ -85,7 +85,7 @@ def output_of_several(
         provider=provider,
         pages=read.outcomes,
         searches=searches,
-        is_partial=searches < len(outcomes),
+        failed_queries=tuple([query for query, found in outcomes if isinstance(found, ToolError)]),
     )
 
 
