@@ -54,7 +54,7 @@ _MOST_NEAREST = 5
 _LONGEST_NAME = 64  # characters of a name that no tool has; longer ones are not looked at
 _LONGEST_QUERY = 1000  # characters
 # Characters of the list of tools in the description of `find_tools`, and of its lines: some 500 tokens.
-_LONGEST_LIST, _LONGEST_LINE, _SHORTEST_LINE = 2000, 200, 60
+_LONGEST_LIST, _LONGEST_LINE, _SHORTEST_LINE = 2000, 120, 60
 _SEPARATORS = re.compile(r"[\s,;:\"'`()\[\]]+")
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 
