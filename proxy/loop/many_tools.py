@@ -34,7 +34,7 @@ from proxy.loop.prompts import (
     SCHEMA_TOO_LONG,
 )
 from proxy.loop.results import InvalidArguments, ToolResult
-from proxy.wire.chat import ToolCall, ToolSpec
+from proxy.wire.chat import Json, ToolCall, ToolSpec
 
 FIND_TOOLS: Final = "find_tools"
 CALL_TOOL: Final = "call_tool"
@@ -59,29 +59,29 @@ _SEPARATORS = re.compile(r"[\s,;:\"'`()\[\]]+")
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 
 
+_FIND_PARAMETERS: Json = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": FIND_TOOLS_QUERY}},
+    "required": ["query"],
+}
+_CALL_SPEC = ToolSpec(
+    CALL_TOOL,
+    CALL_TOOL_TEXT,
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": CALL_TOOL_NAME},
+            "arguments": {"type": "object", "description": CALL_TOOL_ARGUMENTS},
+        },
+        "required": ["name", "arguments"],
+    },
+)
+
+
 def finding_tools(hidden: Iterable[ToolSpec]) -> tuple[ToolSpec, ToolSpec]:
     """`find_tools`, whose description lists the tools that are not described, and `call_tool`."""
     text = FIND_TOOLS_TEXT.format(groups="\n".join(_lines(hidden)))
-    query = {"type": "string", "description": FIND_TOOLS_QUERY}
-    name = {"type": "string", "description": CALL_TOOL_NAME}
-    arguments = {"type": "object", "description": CALL_TOOL_ARGUMENTS}
-    return (
-        ToolSpec(
-            FIND_TOOLS,
-            text,
-            {"type": "object", "properties": {"query": query}, "required": ["query"]},
-            eager=False,
-        ),
-        ToolSpec(
-            CALL_TOOL,
-            CALL_TOOL_TEXT,
-            {
-                "type": "object",
-                "properties": {"name": name, "arguments": arguments},
-                "required": ["name", "arguments"],
-            },
-        ),
-    )
+    return ToolSpec(FIND_TOOLS, text, _FIND_PARAMETERS, eager=False), _CALL_SPEC
 
 
 def _lines(tools: Iterable[ToolSpec]) -> list[str]:

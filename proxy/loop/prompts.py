@@ -20,7 +20,7 @@ QUERIES_LEFT_OUT = (
 NEAREST = "The nearest names: {names}."
 FIND_TOOLS_TEXT = (
     "Finds tools by what they do. Only some of the tools that you can call are described to you: before you say that "
-    "you cannot do something, search here. The others, by the server that they come from:\n{groups}"
+    "you cannot do something, search here. You can find these, by the server that they come from:\n{groups}"
 )
 FIND_TOOLS_QUERY = 'what the tool should do, in a few words such as "create calendar event", or the name of a tool'
 FIND_TOOLS_USAGE = 'The arguments must be {"query": words that say what the tool should do}.'
