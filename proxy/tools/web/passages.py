@@ -10,7 +10,7 @@ quarter for the one after that, and so on.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, pairwise, zip_longest
+from itertools import groupby, islice, pairwise, zip_longest
 from typing import NamedTuple, TypeAlias
 
 from proxy.tools.bm25 import Index, terms
@@ -20,8 +20,9 @@ BREAK = " […] "
 
 _WINDOW = 600  # characters of a passage that has to be split
 _PASSED_ON = 0.5  # the part of a score that counts for the next passage
-_MOST_READ = 400_000  # characters of a page; ten times as many as long articles have
-_LONGEST_HEADING = 80  # characters of a line that is a heading although it is not marked as one
+_MOST_READ, _MOST_PASSAGES = 400_000, 10_000  # characters and passages of a page; long articles have a tenth of them
+_LONGEST_HEADING, _LONGEST_UNMARKED = 200, 80  # characters of a heading, and of one that is not marked as such
+_LONGEST_HEAD = 300  # characters of the head of a table
 
 # The text of a link is read, and its URL is not.
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,300})\]\([^()\s]*+(?:\([^()\s]*+\)[^()\s]*+)?\)")
@@ -60,9 +61,8 @@ def fitting_passages(text: str, query: str, *, most: int) -> str:
         most: the limit for the characters of all passages together.
     """
     text = _LINK.sub(r"\1", text[:_MOST_READ]).strip()
-    passages = list(_passages(text, most=most))
-    wanted = terms(query)
-    scores = Index(_terms_of(text, passage) for passage in passages).scores(wanted)
+    passages = list(islice(_passages(text, most=most), _MOST_PASSAGES))
+    scores = Index(_terms_of(text, passages)).scores(terms(query))
     if not any(scores):
         return ""
     if len(text) <= most:
@@ -96,8 +96,11 @@ def _joined(text: str, spans: set[Span]) -> str:
     return "".join(f"{mark}{text[begin:end]}" for mark, (begin, end) in zip(marks, ordered, strict=True))
 
 
-def _terms_of(text: str, passage: _Passage) -> list[str]:
-    return [term for begin, end in (*passage.above, passage.span) for term in terms(text[begin:end])]
+def _terms_of(text: str, passages: Iterable[_Passage]) -> Iterator[list[str]]:
+    """The terms of each passage, and of what stands above it."""
+    for above, below in groupby(passages, key=lambda passage: passage.above):
+        shared = [term for begin, end in above for term in terms(text[begin:end])]
+        yield from (shared + terms(text[begin:end]) for (begin, end), _ in below)
 
 
 def _passages(text: str, *, most: int) -> Iterator[_Passage]:
@@ -113,7 +116,7 @@ def _passages(text: str, *, most: int) -> Iterator[_Passage]:
         elif end - begin <= most:
             yield _Passage((begin, end), above)
         else:
-            head = lines[:1] if kind == "table" else []
+            head = lines[:1] if kind == "table" and lines[0][1] - begin <= _LONGEST_HEAD else []
             yield from (_Passage(rows, (*above, *head)) for rows in _rows(text, lines, longest))
 
 
@@ -160,7 +163,7 @@ def _kind_of(line: str) -> str:
         return "table"
     if line.startswith("```"):
         return "fence"
-    if _HEADING.match(line):
+    if len(line) <= _LONGEST_HEADING and _HEADING.match(line):
         return "heading"
     if _LIST.match(line):
         return "list"
@@ -168,7 +171,7 @@ def _kind_of(line: str) -> str:
 
 
 def _may_be_heading(line: str) -> bool:
-    return len(line) <= _LONGEST_HEADING and not _ENDS_SENTENCE.search(line)
+    return len(line) <= _LONGEST_UNMARKED and not _ENDS_SENTENCE.search(line)
 
 
 def _windows(text: str, span: Span, longest: int) -> Iterator[Span]:

@@ -113,7 +113,18 @@ def test_the_urls_of_links_take_no_room():
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 200_000, "!? " * 100_000, "a\n" * 200_000, "|\n\n" * 60_000, "```\n" * 60_000, "aB" * 100_000]
+    "text",
+    [
+        "[" * 400_000,
+        "!? " * 130_000,
+        "a\n" * 200_000,
+        "|\n\n" * 130_000,
+        "```\n" * 100_000,
+        "aB" * 200_000,
+        "| a " * 100_000,
+        "# a" + " b" * 200_000,
+        f"# {'a b ' * 48}\n\n" + "a.\n\n" * 100_000,
+    ],
 )
 def test_hostile_text_is_read_in_linear_time(text):
     began = time.process_time()
