@@ -189,6 +189,7 @@ class RequestResolver:
         tools: tuple[ToolSpec, ...] | None = None,
         ignored: Sequence[str] = (),
         filters: SearchFilters | None = None,
+        late: Sequence[str] = (),
     ) -> ResolvedRequest:
         """Decide the offer and the filters of a request.
 
@@ -198,6 +199,7 @@ class RequestResolver:
             tools: the server tools that it may use, with its own limits; None: those of `access`.
             ignored: the names of declared tools that it cannot have.
             filters: the filters of its searches; None: those of its declared search, even if it cannot have that one.
+            late: the names of tools that came in later in the conversation, in the order of their coming.
 
         Raises:
             RequestError: the settings of its searches are not well formed.
@@ -210,6 +212,8 @@ class RequestResolver:
             request_context.add({"tools_ignored": names})
         tools = access.tools if tools is None else tools
         offer = policy.offer_to(chat, tools)
+        if late:
+            offer = offer.with_last(late)
         if filters is None and offer.in_play and not FILTER_FIELDS.isdisjoint(access.chat):
             filters = filters_of(access.chat, native_search=policy.selection.native_search)
         if filters is not None and filters.place:

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.loop import many_tools
 from proxy.wire.chat import Json, ToolSpec, choice_of, drop_tools, name_of
@@ -103,6 +104,13 @@ class Offer(Struct, frozen=True):
     def client_entries(self) -> tuple[Json, ...]:
         """The client's own entries of `tools`."""
         return tuple(tool for tool in self.tools if name_of(tool) not in self.server_tools)
+
+    def with_last(self, names: Iterable[str]) -> "Offer":
+        """The offer in which these tools stand at the end, in this order: an upstream may have cached the others."""
+        last = dict.fromkeys(names)
+        by_name = {name: tool for tool in self.tools if (name := name_of(tool)) in last}
+        others = [tool for tool in self.tools if name_of(tool) not in by_name]
+        return replace(self, tools=(*others, *(by_name[name] for name in last if name in by_name)))
 
 
 def make_offer(

@@ -68,7 +68,7 @@ class _MessagesSurface(CheckingSurface):
         tools = declared.within(access.tools, own_names, leave_out=access.narrows_tools)
         fields = tools.for_chat() | request.fields_for(access.model.upstream, conversation.effort)
         resolved = self.resolver.finish(
-            access, fields, tools=tools.server_tools, ignored=tools.ignored, filters=tools.filters
+            access, fields, tools=tools.server_tools, ignored=tools.ignored, filters=tools.filters, late=tools.late
         )
         options = MessageOptions(
             sealer.seal_text,

@@ -62,25 +62,36 @@ def changes_in(messages: Any) -> HistoryChanges:
     return HistoryChanges(frozenset(left_out), tuple(tools), effort)
 
 
-def offered_tools(declared: Sequence[Json], changes: Sequence[ToolChange]) -> list[tuple[str, Json]]:
-    """The tools that are offered, each with its place in the request: those declared, as changed since.
+class OfferedTools(Struct, frozen=True):
+    """The tools that are offered at the end of a history, each with its place in the request.
 
-    A tool that comes later stands at the end, in the order of its coming. Changes of unknown tools do nothing.
+    Attributes:
+        declared: those of the request's `tools` that have stayed.
+        late: those that came later, in the order of their coming.
     """
+
+    declared: Sequence[tuple[str, Json]]
+    late: Sequence[tuple[str, Json]] = ()
+
+
+def offered_tools(declared: Sequence[Json], changes: Sequence[ToolChange]) -> OfferedTools:
+    """The tools that are offered: those declared, as changed since. Changes of unknown tools do nothing."""
     listed = [(f"tools.{at}", tool) for at, tool in enumerate(declared)]
     if not changes:
-        return listed
-    known = {_name_of(tool) or place: (place, tool) for place, tool in listed}
-    offered = dict(known)
+        return OfferedTools(listed)
+    stayed = {_name_of(tool) or place: (place, tool) for place, tool in listed}
+    known = dict(stayed)
+    late: dict[str, tuple[str, Json]] = {}
     for change in changes:
-        if not change.adds:
-            offered.pop(change.name, None)
-        elif change.definition is not None:
-            offered.pop(change.name, None)
-            known[change.name] = offered[change.name] = change.definition
-        elif change.name in known:
-            offered.setdefault(change.name, known[change.name])
-    return list(offered.values())
+        if change.definition is not None:
+            known[change.name] = change.definition
+        elif change.adds and (change.name in stayed or change.name in late or change.name not in known):
+            continue
+        stayed.pop(change.name, None)
+        late.pop(change.name, None)
+        if change.adds:
+            late[change.name] = known[change.name]
+    return OfferedTools([*stayed.values()], [*late.values()])
 
 
 def _role_of(message: Any) -> Any:

@@ -67,6 +67,7 @@ class MessageTools(Struct, frozen=True):
         parallel: whether the model may call several of the client's tools in one turn.
         server_tools: the usable server tools, with the client's limits and names; None: nothing is changed in them.
         shown: the server tools whose calls the client is shown: own name -> the client's name.
+        late: the names of the tools that came in later, in the order of their coming.
     """
 
     functions: tuple[Json, ...] = ()
@@ -76,6 +77,7 @@ class MessageTools(Struct, frozen=True):
     parallel: bool = True
     server_tools: tuple[ToolSpec, ...] | None = None
     shown: Mapping[str, str] = {}
+    late: tuple[str, ...] = ()
 
     @property
     def filters(self) -> SearchFilters:
@@ -137,6 +139,7 @@ class MessageTools(Struct, frozen=True):
             choice=choice,
             server_tools=tuple(specs.values()),
             shown={own: name for name, own in available.items()},
+            late=tuple([available.get(name, name) for name in self.late]),
         )
 
 
@@ -156,7 +159,8 @@ def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[To
     """
     if not changes and _FIELDS.isdisjoint(fields):
         return NO_TOOLS
-    declared = offered_tools(_listed(fields.get("tools")), changes)
+    offered = offered_tools(_listed(fields.get("tools")), changes)
+    declared = (*offered.declared, *offered.late)
     if len(declared) > MOST_TOOLS:
         refuse("tools", f"must be at most {MOST_TOOLS} with those of the history")
     functions: dict[str, Json] = {}
@@ -180,7 +184,8 @@ def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[To
     if ignored and not functions and not hosted:
         _refuse_tool(kinds[0], where="tools")
     choice, parallel = _choice(fields.get("tool_choice"), {*functions, *hosted, *server_names}, ignored)
-    return MessageTools(tuple(functions.values()), hosted, kinds, choice, parallel)
+    late = tuple([_client_name(tool) for _, tool in offered.late])
+    return MessageTools(tuple(functions.values()), hosted, kinds, choice, parallel, late=late)
 
 
 def with_settings(execute: ExecuteTool, tools: MessageTools) -> ExecuteTool:
@@ -216,6 +221,12 @@ def _kind(tool: Json, where: str) -> str:
     if not isinstance(kind, str | None):
         refuse(where, "must be an object; its `type` must be a string")
     return kind or "custom"
+
+
+def _client_name(tool: Json) -> str:
+    """The name of a tool among `functions` or `hosted`; of any other tool, whatever it has in the place of a name."""
+    match = _VERSION.fullmatch(tool.get("type") or "")
+    return match[1] if match else str(tool.get("name"))
 
 
 def _name(tool: Json, where: str) -> str:

@@ -270,5 +270,5 @@ class _Writer:
 
 def _names_found(item: Json) -> str:
     """The result of a search for tools as the model reads it; the tools themselves are offered."""
-    names = flat_names_of(item.get("tools") or ())
+    names = dict.fromkeys(flat_names_of(item.get("tools") or ()))
     return FOUND_TOOLS.format(names=", ".join(names)) if names else FOUND_NO_TOOLS

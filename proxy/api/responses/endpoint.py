@@ -22,7 +22,7 @@ from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.stream import ResponseHead, ResponseStream
-from proxy.api.responses.tools import ResponseTools, declared_in, read_tools
+from proxy.api.responses.tools import ResponseTools, declared_in, late_names, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, SealingKeys, size_opened
 from proxy.api.surface import tool_headers
@@ -106,7 +106,8 @@ class CreateResponse(CheckingSurface):
             leave_out=access.narrows_tools,
         )
         usable = tuple([tool for tool in access.tools if tool.name != SEARCH]) if tools.offline else None
-        resolved = self.resolver.finish(access, tools.fields(), tools=usable, ignored=tools.ignored)
+        late = late_names(declared, request.fields, (*history.before, *history.own))
+        resolved = self.resolver.finish(access, tools.fields(), tools=usable, ignored=tools.ignored, late=late)
         run_id = token_hex(16)
         return _Prepared(
             request=request,

@@ -177,6 +177,20 @@ def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -
     return [*added[0], *checked_tools(request, "tools"), *added[1], *found]
 
 
+def late_names(tools: ResponseTools, request: Json, items: Iterable[Json]) -> list[str]:
+    """The flat names of the tools that items of the conversation have added, in the order of their coming.
+
+    Args:
+        tools: the tools of the request.
+        request: the fields of the request.
+        items: the items of the conversation, its own last.
+    """
+    declared = {name for _, name in _own(request.get("tools") or ())}
+    added = [tool for item in items if item["type"] in (ADDITIONAL, FOUND) for tool in item.get("tools") or ()]
+    names = dict.fromkeys(name for _, name in _own(added) if name not in declared)
+    return [tools.flat_names[name] for name in names]
+
+
 def _in_items(items: Iterable[Json], kind: str) -> list[Json]:
     return [tool for item in items if item["type"] == kind for tool in item.get("tools") or ()]
 
@@ -396,6 +410,8 @@ def _is_available(entry: Json, tools: ResponseTools, server_names: Collection[st
         return not tools.offline and (tools.search is not None or SEARCH in server_names)
     if entry["type"] == CODE_INTERPRETER:
         return tools.code_interpreter is not None
+    if entry["type"] == TOOL_SEARCH:
+        return _SEARCH_OF_CLIENT in tools.flat_names
     return entry["type"] in ("function", "custom")
 
 
@@ -422,6 +438,8 @@ def _pick(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> 
         return SEARCH
     if choice["type"] == CODE_INTERPRETER and tools.code_interpreter is not None:
         return tools.code_interpreter.name
+    if choice["type"] == TOOL_SEARCH:
+        return tools.flat_names[_SEARCH_OF_CLIENT]
     name, namespace = choice.get("name"), choice.get("namespace")
     if not isinstance(name, str) or not isinstance(namespace, str | None):
         _refuse_unknown(name)

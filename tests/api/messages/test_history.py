@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.api.messages.history import HistoryChanges, changes_in, offered_tools
+from proxy.api.messages.history import HistoryChanges, OfferedTools, changes_in, offered_tools
 from proxy.wire.chat import name_of
 from tests import hostile
 from tests.api.messages.asking import ASK, DOOR, SEARCH, ask, client, raw
@@ -34,7 +34,8 @@ def refers(kind, name, ref="tool_reference"):
 
 
 def offered(*messages, tools=(DOOR, LAMP)):
-    return [tool["name"] for _, tool in offered_tools(tools, changes_in([USER, *messages]).tools)]
+    found = offered_tools(tools, changes_in([USER, *messages]).tools)
+    return [tool["name"] for _, tool in (*found.declared, *found.late)]
 
 
 def test_tools_of_the_history_come_at_the_end_and_in_the_order_of_their_coming():
@@ -47,10 +48,9 @@ def test_tools_of_the_history_come_at_the_end_and_in_the_order_of_their_coming()
     assert offered(system(refers("addition", "lamp"))) == ["open_door", "lamp"]
     assert offered(system(adds(bell)), system(refers("removal", "bell"))) == ["open_door", "lamp"]
     changed = changes_in([USER, system(adds({**DOOR, "description": "New."}))]).tools
-    assert offered_tools([DOOR, LAMP], changed) == [
-        ("tools.1", LAMP),
-        ("messages.1.content.0.tool.definition", {**DOOR, "description": "New."}),
-    ]
+    assert offered_tools([DOOR, LAMP], changed) == OfferedTools(
+        [("tools.1", LAMP)], [("messages.1.content.0.tool.definition", {**DOOR, "description": "New."})]
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_history_need_not_be_well_formed(messages):
 @given(hostile.mutated(st.just({"m": [USER, REMINDER, system(adds(LAMP), refers("removal", "lamp")), USER]})))
 def test_a_history_that_is_nearly_well_formed_is_read_all_the_same(request_):
     changes = changes_in(request_.get("m") if isinstance(request_, dict) else request_)
-    assert isinstance(offered_tools([DOOR], changes.tools), list)
+    assert isinstance(offered_tools([DOOR], changes.tools), OfferedTools)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -128,7 +128,7 @@ async def test_system_messages_stay_in_their_places_and_never_between_calls_and_
         ("system", "Second."),
         ("user", "And now?"),
     ]
-    assert [name_of(tool) for tool in request["tools"]][:1] == ["lamp"]
+    assert [name_of(tool) for tool in request["tools"]][-1] == "lamp"
     assert "open_door" not in [name_of(tool) for tool in request["tools"]]
     assert request["reasoning_effort"] == "low"
 
@@ -227,7 +227,7 @@ async def test_the_sdks_tool_runner_adds_and_removes_tools_in_the_middle(upstrea
         reply("", calls=[("u4", "open_door", {"door": 2})]),
         reply("Nobody."),
     ]
-    async with proxy_of(upstream, more="limits: {guidance: false}\noffer: {mode: declared}") as url, client(url) as sdk:
+    async with proxy_of(upstream, more="limits: {guidance: false}") as url, client(url) as sdk:
         runner = sdk.beta.messages.tool_runner(**ASK, tools=[open_door], stream=streaming)
         turns = []
         async for turn in runner:
@@ -241,7 +241,8 @@ async def test_the_sdks_tool_runner_adds_and_removes_tools_in_the_middle(upstrea
     assert [block.type for block in turns[2].content] == ["server_tool_use", "web_search_tool_result", "text"]
     assert turns[2].content[-1].text == "Nobody."
     named = [[name_of(tool) for tool in request["tools"]] for request in upstream.requests]
-    assert named == [["open_door"], ["open_door", "lamp"], *[["lamp", "web_search"]] * 3]
+    first = ["open_door", "web_search"]
+    assert named == [first, [*first, "lamp"], *[["lamp", "web_search"]] * 3]
     for earlier, later in pairwise(upstream.requests):
         assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
     assert "no tool" in upstream.requests[-1]["messages"][-1]["content"]  # to the call of the tool that is gone

@@ -6,7 +6,7 @@ from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS
 from proxy.wire.chat import name_of
 from tests.api.test_responses import ask, events_in, raw
 from tests.fakes import streamed, whole
-from tests.serving import proxy_of
+from tests.serving import CONFIG, proxy_of
 
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}}}
 TOOL = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": PARAMETERS}
@@ -56,8 +56,7 @@ async def test_what_the_client_finds_is_offered_from_there_on_at_the_end(upstrea
         "parameters": PARAMETERS,
     }
     for request in upstream.requests[1:]:
-        own = [name for name in offered(request) if name != "web_search"]
-        assert own == ["tool_search", "open_door", "maps__route", "lamp"]
+        assert offered(request) == ["tool_search", "open_door", "web_search", "maps__route", "lamp"]
         result = next(message for message in request["messages"] if message["role"] == "tool")
         assert result["content"] == FOUND_TOOLS.format(names="maps__route, lamp")
     assert "tool_search_output" in [item["type"] for item in items.json()["data"]]
@@ -70,6 +69,28 @@ async def test_a_search_for_tools_is_streamed_as_one_item_without_deltas(upstrea
     events = [event for event in events_in(response.text) if "item" in event or "delta" in event]
     assert [event["type"] for event in events] == ["response.output_item.added", "response.output_item.done"]
     assert [event["item"]["arguments"] for event in events] == [{}, {"query": "light"}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ({"type": "tool_search"}, {"type": "function", "function": {"name": "tool_search"}}),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "tool_search"}]}, "required"),
+    ],
+)
+async def test_it_may_be_demanded(upstream, choice, sent):
+    upstream.replies = [whole(calls=[("u1", "tool_search", {"query": "light"})])]
+    config = CONFIG.replace("profile: openai", "profile: gpt_oss")
+    async with proxy_of(upstream, config=config) as url:
+        answer = await raw(url, {"model": "m", "input": [USER], "tools": [TOOL, DOOR], "tool_choice": choice})
+        assert [item["type"] for item in answer.json()["output"]] == ["tool_search_call"]
+        without = await raw(
+            url, {"model": "m", "input": [USER], "tools": [DOOR], "tool_choice": {"type": "tool_search"}}
+        )
+        assert without.status_code == 400
+    [request] = upstream.requests
+    assert request.get("tool_choice") in (sent, None)
+    assert "tool_search" in offered(request)
 
 
 async def test_a_search_that_found_nothing_or_was_written_badly_goes_on(upstream):
