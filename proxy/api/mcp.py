@@ -1,7 +1,7 @@
 """`POST /mcp`: the tools that a client may use, as an MCP server, for agents that run a loop of their own.
 
 The server and its transport are the SDK's, streamable HTTP without sessions: each request is an exchange of its own, of
-any protocol version that the SDK serves, and no stream is opened for messages of ours.
+any protocol version that the SDK serves. Its answer is JSON, or, if it takes long, a stream that is kept alive.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ from starlette.types import Message, Receive, Scope, Send
 from proxy import __version__
 from proxy.api.body import header, read_body
 from proxy.api.direct import DirectCalls, Door
-from proxy.api.exchange import while_wanted
+from proxy.api.event_stream import EventStream
+from proxy.api.exchange import send_bytes, while_wanted
 from proxy.api.json_bounds import MOST_VALUES, holds_too_many_values
 from proxy.api.ports import Ports
 from proxy.api.search import row_of
@@ -37,6 +38,7 @@ from proxy.loop.queries import left_out_note
 from proxy.loop.results import ToolError, ToolOutput
 from proxy.wire.chat import Json, ToolCall, ToolSpec
 from proxy.wire.errors import RequestError, RequestTooLarge
+from proxy.wire.relayed import Headers
 
 # The arguments of a call have at most 1 MiB; what is larger takes the SDK too long to read.
 _MOST_BYTES = 2 * 1024 * 1024
@@ -59,25 +61,38 @@ class McpEndpoint:
             raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
         if holds_too_many_values(body):
             raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
-        # A call may take long, and a stream is kept alive. A client that takes none gets JSON in any case, though the
-        # protocol demands that it takes both.
-        is_streamed = b'"tools/call"' in body and "text/event-stream" in (header(scope, b"accept") or "")
+        # Not the SDK's streams, which a signal to stop cuts off. An answer that takes long becomes a stream of ours.
         manager = StreamableHTTPSessionManager(
-            _server_of(calls), stateless=True, json_response=not is_streamed, max_request_body_size=_MOST_BYTES
+            _server_of(calls), stateless=True, json_response=True, max_request_body_size=_MOST_BYTES
         )
-        work = partial(_exchange, manager, scope, _receive_of(body), send)
-        await while_wanted(scope, receive, work, seconds=calls.limits.max_duration)
+        stream = EventStream(scope, send)
+        takes_stream = "text/event-stream" in (header(scope, b"accept") or "")
+        heartbeat = partial(stream.keep_alive, self._ports.config.server.keepalive_seconds)
+        status, headers, answer = await while_wanted(
+            scope,
+            receive,
+            partial(_exchange, manager, scope, body),
+            seconds=calls.limits.max_duration,
+            beside=heartbeat if takes_stream else None,
+        )
+        if stream.is_started:
+            await stream.finish(b"event: message\ndata: " + answer + b"\n\n")
+        else:
+            await send_bytes(send, status, headers, answer)
 
 
-async def _exchange(manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send) -> None:
-    async def send_number(message: Message) -> None:
-        """Send a message with its status as a plain number, which the SDK's is not."""
-        if message["type"] == "http.response.start":
-            message = {**message, "status": int(message["status"])}
-        await send(message)
+async def _exchange(manager: StreamableHTTPSessionManager, scope: Scope, body: bytes) -> tuple[int, Headers, bytes]:
+    """The SDK's response to a body: its status, its headers without the length, and its body."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
 
     async with manager.run():
-        await manager.handle_request(scope, receive, send_number)
+        await manager.handle_request(scope, _receive_of(body), send)
+    head, *parts = sent
+    headers = [(name, value) for name, value in head["headers"] if name.lower() != b"content-length"]
+    return int(head["status"]), headers, b"".join(part["body"] for part in parts)
 
 
 def _receive_of(body: bytes) -> Receive:

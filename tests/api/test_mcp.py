@@ -231,6 +231,24 @@ async def test_a_call_ends_when_its_client_leaves(upstream, version):
             await left.wait()
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"), [(BOTH["accept"], "text/event-stream"), ("application/json", "application/json")]
+)
+async def test_an_answer_that_takes_long_becomes_a_stream_that_is_kept_alive(upstream, accept, kind):
+    async def slow(_):
+        await asyncio.sleep(0.03)  # begins after the wait for the heartbeat, which is shorter
+        return "done"
+
+    config = CONFIG.replace("{{mcp: true}}", "{{mcp: true, keepalive_seconds: 0.01}}")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "slow", "arguments": {}}}
+    async with served(upstream, config=config, tools=[tool("slow", slow)]) as url, AsyncClient(base_url=url) as http:
+        answer = await http.post("/mcp", json=call, headers={**BOTH, "accept": accept})
+    assert answer.headers["content-type"].startswith(kind)
+    assert answer.text.startswith(":" if "stream" in kind else "{")
+    message = orjson.loads(answer.text.partition("event: message\ndata: ")[2] or answer.text)
+    assert message["result"]["content"][0]["text"] == "done"
+
+
 async def test_with_keys_that_only_the_upstream_knows_it_answers_on_this_machine_only(upstream):
     config = CONFIG.replace("api_key: k1234567", "api_key: from_client")
     async with served(upstream, config=config) as url, AsyncClient(base_url=url) as http:
