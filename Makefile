@@ -9,7 +9,7 @@ ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v 
 IMAGE ?= toolproxy
 BASE ?= python:3.11-slim
 
-.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site image image-test bench bench-instructions soak stalls bench-peers clean
+.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site image image-test bench bench-instructions soak stalls bench-peers test-agents clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -19,6 +19,9 @@ run: .venv/.demo  ## the proxy with config.yaml
 
 test: .venv/.dev .venv/.redis  ## the whole test suite
 	@$(BIN)/python -m pytest -n auto
+
+test-agents: .venv/.dev  ## a recorded day of Claude Code, Codex and opencode, a hundred rounds each, against the proxy of today
+	@$(BIN)/python -m pytest -q tests/agents
 
 check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
@@ -90,6 +93,7 @@ image-test: .venv/.dev  ## runs the image: read-only, without capabilities, as a
 
 bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
 	$(BIN)/python -m bench $(BENCH)
+	$(BIN)/python -m bench.cached
 
 bench-instructions: .venv/.dev  ## instructions per request, loop and chunk, by callgrind: what a noisy machine does not disturb
 	$(BIN)/python -m bench.instructions $(BENCH)

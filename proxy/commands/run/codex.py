@@ -35,6 +35,8 @@ def _launch(setting: Setting) -> Launch:
     }
     if review := text_in(files, "review_model"):
         said["review_model"] = setting.models.choose(review, "review_model")
+    if "web_search" not in files:
+        said["web_search"] = "live"  # by default Codex asks for cached pages only, which no search here has
     options = [part for name, value in said.items() for part in ("-c", f"{name}={_toml(value)}")]
     environ = {**setting.environ, **without_http_proxy(setting.environ), KEY_VARIABLE: setting.key}
     return Launch([*options, *arguments], environ)

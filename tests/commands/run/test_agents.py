@@ -141,11 +141,17 @@ def test_codex_gets_a_provider_by_arguments_before_its_own_and_the_key_by_a_vari
         "model_providers": {"toolproxy": provider},
         "model": "ours",
         "review_model": "ours",
+        "web_search": "live",
     }
     assert rest == ["exec", "--", "-m"]
     assert (environ["TOOLPROXY_KEY"], environ["NO_PROXY"]) == (KEY, "intern,127.0.0.1,localhost,::1")
     assert len(replaced) == 1
     assert KEY not in str(arguments)
+
+
+def test_codex_keeps_what_the_user_has_set_of_its_web_search(launch):
+    arguments, _, _ = launch(CODEX, files={"home/.codex/config.toml": 'web_search = "disabled"'})
+    assert "web_search" not in codex_settings(arguments)[0]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +171,8 @@ def test_codex_keeps_a_model_of_the_users_that_the_proxy_knows(launch, words, co
     files = {"elsewhere/config.toml": config, "elsewhere/mine.config.toml": 'model = "family-9"'}
     folder = launch(CODEX)[1]["HOME"].replace("home", "elsewhere")
     arguments, _, replaced = launch(CODEX, *words, files=files, CODEX_HOME=folder)
-    said, _ = codex_settings(arguments[:6])
-    assert (said["model"], arguments[6:]) == (model, rest)
+    said, _ = codex_settings(arguments[:8])
+    assert (said["model"], arguments[8:]) == (model, rest)
     assert len(replaced) == ("gpt-9" in str((words, config)) and model == "ours")
 
 
