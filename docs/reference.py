@@ -60,6 +60,7 @@ _ALIASES = {
     typing.get_args(c.ApiKeys)[1]: "list of [keys](#upstreamsnameapi_key)",
     c.LimitsConfig: "mapping: [limits](#limits)",
     c.LimitOverrides: "mapping: [limits](#limits)",
+    description.Description: "mapping: [a description](search.md)",
 }
 
 
@@ -183,7 +184,8 @@ def _mapping(kind: object) -> type[c.Value] | None:
     if kind in _ALIASES:
         return None
     options = typing.get_args(kind) if typing.get_origin(kind) in {typing.Union, types.UnionType} else (kind,)
-    return next((one for one in options if isinstance(one, type) and issubclass(one, c.Value)), None)
+    own = (one for one in options if isinstance(one, type) and issubclass(one, c.Value) and one not in _ALIASES)
+    return next(own, None)
 
 
 def default(info: msgspec.structs.FieldInfo) -> typing.Any:

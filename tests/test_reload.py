@@ -214,7 +214,7 @@ def test_a_second_start_says_who_has_the_port_and_how_to_reload_it(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"process {process.pid} (" in done.stderr
-    assert done.stderr.endswith(f"kill -HUP {process.pid}\n")
+    assert f"kill -HUP {process.pid};" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

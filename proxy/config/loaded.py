@@ -1,9 +1,8 @@
 """A configuration as it was read: the contents of the file, and what the reader found beside them."""
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -36,9 +35,6 @@ class ClientsFile(msgspec.Struct, frozen=True):
     closes: bool
 
 
-_CLIENT: Final = re.compile(r"clients(_file)?\[\d+\]")
-
-
 class Loaded(msgspec.Struct, frozen=True):
     """A configuration, and what is known of its file.
 
@@ -51,6 +47,7 @@ class Loaded(msgspec.Struct, frozen=True):
             of variables with a secret's name, anywhere in the file.
         refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.
         clients_file: the file of more clients; None: the configuration has none.
+        client_paths: the path of each usable client, such as `clients[0]`.
     """
 
     config: Config
@@ -60,6 +57,7 @@ class Loaded(msgspec.Struct, frozen=True):
     secrets: Mapping[str, frozenset[str]] = {}
     refers_to: frozenset[str] = frozenset()
     clients_file: ClientsFile | None = None
+    client_paths: tuple[str, ...] = ()
 
     @property
     def needs_key(self) -> bool:
@@ -88,5 +86,4 @@ class Loaded(msgspec.Struct, frozen=True):
 
     def clients(self) -> Iterator[tuple[str, ClientConfig]]:
         """The usable clients with their paths: first those of `clients`, then those of `clients_file`."""
-        paths = (path for path in self.places if _CLIENT.fullmatch(path) and path not in self.disabled)
-        return zip(chain(paths, repeat("clients")), self.config.clients, strict=False)
+        return zip(chain(self.client_paths, repeat("clients")), self.config.clients, strict=False)

@@ -1,36 +1,16 @@
-"""Messages about faults in a configuration file, for people who know neither YAML's terms nor msgspec's."""
+"""Messages about values of a configuration file, for people who know neither YAML's terms nor Python's."""
 
-import re
-import types
-import typing
+import math
 from collections.abc import Iterable, Mapping
+from datetime import date
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final, get_args
 
-import msgspec
-import yaml
+from msgspec import inspect
 
 from proxy.config import model as c
-from proxy.wire.credentials import HEADER_OF_REQUEST
 
-VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
-_OUT_OF_RANGE = re.compile(r"Expected \w+ ([<>]=?) ([-0-9.e+]+)")
-_COMPARED = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
-_OF_ANOTHER_TYPE = re.compile(r"Expected (\w+(?: \| \w+)*), got (\w+)")
-_STEPS = re.compile(r"\.(\w+)|(\[\d+\])")
-_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "empty",
-}
-PATTERNS: Mapping[Any, str] = {
+PATTERNS: Final[Mapping[Any, str]] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
     c.StateUrl: "must be {}, {}, or {}".format(*(backend.written for backend in c.BACKENDS.values())),
     c.Keys: "must be printable ASCII without blanks: it has to fit into a header",
@@ -44,6 +24,23 @@ PATTERNS: Mapping[Any, str] = {
     c.FunctionPath: "must be module:function",
     c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
 }
+_TYPES: Final[Mapping[type[inspect.Type], str]] = {
+    inspect.IntType: "a whole number",
+    inspect.FloatType: "a number",
+    inspect.StrType: "text",
+    inspect.BoolType: "true or false",
+}
+_VALUES: Final[tuple[tuple[type, str], ...]] = (
+    (bool, "true or false"),
+    (int, "a whole number"),
+    (float, "a number"),
+    (str, "text"),
+    (list, "a list"),
+    (dict, "a mapping"),
+    (type(None), "empty"),
+    (bytes, "binary data"),
+    (date, "a date"),
+)
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
@@ -52,82 +49,48 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     return f"unknown key; known are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def yaml_hint(text: str, exc: yaml.MarkedYAMLError) -> str:
-    """Advice on the most common YAML error in this file, `{api_key: ${KEY}}`; empty if the error is another one."""
-    mark = exc.problem_mark
-    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
-    found = VARIABLE.search(line)
-    if found is None or "flow" not in (exc.context or ""):
-        return ""
-    return f'; inside braces or brackets a variable needs quotes: "{found[0]}"'
+def why_not(value: object, kind: Any) -> str:
+    """Why a value is none of a single-valued type, which has found it not to be."""
+    info = inspect.type_info(kind)
+    if isinstance(info, inspect.Metadata):
+        info = info.type
+    match info:
+        case inspect.LiteralType():
+            return f"must be one of {', '.join(map(str, get_args(kind)))}"
+        case inspect.StrType(min_length=least) if isinstance(value, str):
+            return "must not be empty" if least and not value else _pattern(kind)
+        case inspect.IntType() | inspect.FloatType() if (number := _number(value, info)) is not None:
+            return _out_of_range(number, info) or f"must be {_TYPES[type(info)]}, not {_kind_of(value)}"
+        case _:
+            return f"must be {_TYPES.get(type(info), 'another value')}, not {_kind_of(value)}"
 
 
-def variable_fault(text: str, *, refers_to_request: bool = False) -> str | None:
-    """The fault of a `${NAME}` in a text, if it has one.
+def _pattern(kind: Any) -> str:
+    return PATTERNS.get(kind, "has characters that are not allowed here")
 
-    Args:
-        text: the text.
-        refers_to_request: whether `${request.headers.NAME}` may stand in it.
-    """
-    if refers_to_request:
-        text = HEADER_OF_REQUEST.sub("", text)
-    elif "${request.headers." in text:
-        return "${request.headers.NAME} may stand only in the headers of a tool of type http or mcp"
-    if any("${" in (match[2] or "") for match in VARIABLE.finditer(text)):
-        return "the default of a variable cannot hold another variable"
-    begun = _BEGUN.search(VARIABLE.sub("", text))
-    if begun is None:
+
+def _number(value: object, info: inspect.Type) -> float | None:
+    """A number, or the text of one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if "}" not in VARIABLE.sub("", text)[begun.end() :]:
-        return f"{begun[0]} has no closing brace: write ${{NAME}} or ${{NAME:-default}}"
-    return f"{begun[0]}...}} is no variable: a name has letters, digits and '_'"
+    try:
+        return int(value) if isinstance(info, inspect.IntType) and isinstance(value, str) else float(value)
+    except (ValueError, OverflowError):
+        return math.inf if isinstance(value, int) else None
 
 
-def kind_of(node: yaml.Node) -> str:
-    """A YAML node in plain words: a list, a mapping, empty or a single value."""
-    if isinstance(node, yaml.SequenceNode):
-        return "a list"
-    if isinstance(node, yaml.MappingNode):
-        return "a mapping"
-    return "empty" if node.tag == "tag:yaml.org,2002:null" else "a single value"
+def _out_of_range(number: float, info: inspect.IntType | inspect.FloatType) -> str | None:
+    """The bound that a number exceeds; no number is within any bound if it is not a number."""
+    if info.ge is not None and not number >= info.ge:
+        return f"must be at least {info.ge:.15g}"
+    if info.gt is not None and not number > info.gt:
+        return f"must be more than {info.gt:.15g}"
+    if info.le is not None and not number <= info.le:
+        return f"must be at most {info.le:.15g}"
+    if info.lt is not None and not number < info.lt:
+        return f"must be less than {info.lt:.15g}"
+    return None
 
 
-def within_struct(message: str, kind: Any) -> tuple[str, str]:
-    """A message of msgspec about a structure: the path within it, such as `.errors[1].means`, and plain words."""
-    said, _, at = message.partition(" - at ")
-    path = at.strip("`").removeprefix("$").replace("[...]", "")
-    for name, _ in _STEPS.findall(path):
-        kind = _inside(kind, name)
-    if found := _MISSING_FIELD.fullmatch(said):
-        return f"{path}.{found[1]}", "is missing"
-    if found := _UNKNOWN_FIELD.fullmatch(said):
-        return f"{path}.{found[1]}", unknown_key(found[1], _inside(kind).__struct_fields__)
-    return path, in_plain_words(said, kind)
-
-
-def _inside(kind: Any, name: str = "") -> Any:
-    """The type of a field of a class, or of the items of a list, without an optional None."""
-    if name:
-        kind = next(info.type for info in msgspec.structs.fields(kind) if info.name == name)
-        kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
-    elif typing.get_origin(kind) in (tuple, dict):
-        kind = typing.get_args(kind)[-1 if typing.get_origin(kind) is dict else 0]
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else ()
-    return next((option for option in options if option is not type(None)), kind)
-
-
-def in_plain_words(message: str, kind: Any) -> str:
-    """A message of msgspec ("Expected `int`, got `str`") in plain words."""
-    message = message.replace("`", "").split(" - at ")[0]
-    if typing.get_origin(kind) is typing.Literal:
-        return f"must be one of {', '.join(map(str, typing.get_args(kind)))}"
-    if "matching regex" in message:
-        return PATTERNS.get(kind, "has characters that are not allowed here")
-    if message.endswith("of length >= 1"):
-        return "must not be empty"
-    if found := _OUT_OF_RANGE.fullmatch(message):
-        return f"must be {_COMPARED[found[1]]} {float(found[2]):.15g}"
-    if found := _OF_ANOTHER_TYPE.fullmatch(message):
-        wanted = " or ".join(_KINDS.get(one, one) for one in found[1].split(" | ") if one != "null")
-        return f"must be {wanted}, not {_KINDS.get(found[2], found[2])}"
-    return message[:1].lower() + message[1:]
+def _kind_of(value: object) -> str:
+    return next((words for kind, words in _VALUES if isinstance(value, kind)), type(value).__name__)

@@ -19,16 +19,17 @@ number of conversations can run at the same time.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
+from pathlib import Path as File
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-import yaml
 from msgspec import UNSET, Meta, UnsetType
 
-from proxy.config.messages import in_plain_words
+from proxy.config import document
+from proxy.config.conversion import Converter, Path
+from proxy.config.document import Leaf, Node
 from proxy.wire.chat import Json, text_of
 from proxy.wire.errors import ConfigurationError
 
@@ -168,7 +169,7 @@ def permitted_calls(request: Json) -> Sequence[str]:
             return offered
 
 
-def load(path: Path) -> Script:
+def load(path: File) -> Script:
     """Read a script.
 
     Raises:
@@ -185,72 +186,18 @@ def load(path: Path) -> Script:
 
 def parse(text: str, *, name: str = "script") -> Script:
     """Read the text of a script, which messages call `name`. Raises `ConfigurationError`, as `load` does."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        read = None if root is None else yaml.SafeLoader("").construct_document(root)
-    except yaml.MarkedYAMLError as exc:
-        line = exc.problem_mark.line + 1 if exc.problem_mark else 1
-        raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}"]) from exc
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
-    lines = dict(_lines(root, "", 1)) if root is not None else {}
-    faults = [*_faults(read, Script, "")]
-    if faults:
-        raise ConfigurationError(
-            [
-                f"{name}:{_line_of(path, lines)}: {path.removeprefix('.')}{': ' * bool(path)}{what}"
-                for path, what in faults
-            ]
-        )
-    return msgspec.convert(read, Script)
+    reader = _Reader()
+    script = reader.value(document.read(text, name=name) or Leaf(None, is_null=True), Script, Path("", 1))
+    if reader.faults:
+        raise ConfigurationError([f"{name}:{fault.path.line}: {fault}" for fault in reader.faults])
+    read: Script = script
+    return read
 
 
-def _lines(node: yaml.Node, path: str, line: int) -> Iterator[tuple[str, int]]:
-    """The line of each part of a document, by its path."""
-    yield path, line
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield from _lines(value, f"{path}.{key.value}", key.start_mark.line + 1)
-    elif isinstance(node, yaml.SequenceNode):
-        for at, item in enumerate(node.value):
-            yield from _lines(item, f"{path}[{at}]", item.start_mark.line + 1)
-
-
-def _line_of(path: str, lines: dict[str, int]) -> int:
-    """The line of a part, or of the part in which it is missing."""
-    while path and path not in lines:
-        path = path[: max(path.rfind("."), path.rfind("["))]
-    return lines.get(path, 1)
-
-
-def _faults(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The faults of a value, each with its path."""
-    if get_origin(kind) is Annotated and isinstance(value, list) and value:
-        kind = get_args(kind)[0]
-    if isinstance(kind, type) and issubclass(kind, Value) and isinstance(value, dict):
-        fields = {field.name: field for field in msgspec.structs.fields(kind)}
-        for key, held in value.items():
-            if key in fields:
-                yield from _faults(held, fields[key].type, f"{path}.{key}")
-            else:
-                yield f"{path}.{key}", f"unknown key; known are {', '.join(sorted(fields))}"
-        needed = [name for name, field in fields.items() if field.required and name not in value]
-        yield from ((f"{path}.{name}", "is missing") for name in needed)
-    elif get_origin(kind) is tuple and isinstance(value, list):
-        for at, item in enumerate(value):
-            yield from _faults(item, get_args(kind)[0], f"{path}[{at}]")
-    elif fault := _fault(value, kind):
-        yield path, fault
-    elif path.endswith(".when"):
+class _Reader(Converter):
+    def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
+        value = super().leaf(node, kind, path, nullable=nullable)
         try:
-            re.compile(value)
+            return re.compile(value) and value if path.name.endswith(".when") and isinstance(value, str) else value
         except re.error as exc:
-            yield path, f"is no regular expression: {exc}"
-
-
-def _fault(value: Any, kind: Any) -> str | None:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as exc:
-        return in_plain_words(str(exc), kind)
-    return None
+            return self.fault(path, f"is no regular expression: {exc}")

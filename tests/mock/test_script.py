@@ -56,7 +56,7 @@ def test_every_fault_of_a_script_is_named_with_its_line():
         "s.yaml:5: conversations[0].turns[0].delay: must be at least 0",
         "s.yaml:6: conversations[0].turns[1].tokens: must be at least 1",
         "s.yaml:7: conversations[0].turns[1].colour: unknown key",
-        "s.yaml:8: conversations[0].turns[2].calls[0].arguments: must be text or a mapping, not a whole number",
+        "s.yaml:8: conversations[0].turns[2].calls[0].arguments: must be text, not a whole number",
         "s.yaml:8: conversations[0].turns[2].calls[0].name: is missing",
         "s.yaml:9: conversations[1].turns: must not be empty",
         "s.yaml:10: seed: must be a whole number, not text",
@@ -66,7 +66,7 @@ def test_every_fault_of_a_script_is_named_with_its_line():
 @pytest.mark.parametrize(
     ("content", "fault"),
     [(None, "cannot be read: No such file"), (b"\xff", "is not UTF-8"), (b"a: [", ":1: is not YAML"), (b"a: \x00", "YAML"),
-     (b"[" * 5000, "YAML"), (b"- 1", ":1: must be a mapping, not a list"), (b"conversations: 2030-13-45", "YAML")],
+     (b"[" * 5000, "YAML"), (b"- 1", ":1: must be a mapping, not a list"), (b"conversations: 2030-13-45", "must be a list")],
 )  # fmt: skip
 def test_a_file_that_is_no_script_is_one_clear_line(tmp_path, content, fault):
     path = tmp_path / "script.yaml"

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, Literal
 
-from msgspec import ValidationError
 from msgspec.structs import replace
 
 from proxy.config.keys import KEYLESS
-from proxy.config.messages import within_struct
 from proxy.config.model import ApiKeys, Characters, PageCount, ReadConfig, Text, ToolConfig, Url, keys_of, only_key
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
@@ -30,7 +28,7 @@ _MOST_CHARACTERS = {"snippets": MOST_CHARACTERS, "page": 6000}
 class SearchConfig(ToolConfig, tag="search", frozen=True, kw_only=True):
     """`type: search`: web search by a shipped provider, or by one that is described here. See docs/search.md."""
 
-    provider: str | dict[str, Any]  # Name of a shipped provider, or a description of one (docs/search.md).
+    provider: str | Description  # Name of a shipped provider, or a description of one (docs/search.md).
     # Key of the provider, or several; `none` calls without a key, where the provider allows it.
     api_key: ApiKeys | None = None
     base_url: Url | None = None  # Replaces the provider's own address.
@@ -71,10 +69,6 @@ def _faults(entry: SearchConfig) -> Faults:
     except KeyError:
         yield "provider", f"there is no provider {entry.provider!r}; there are {', '.join(shipped())}"
         return
-    except ValidationError as exc:
-        at, message = within_struct(str(exc), Description)
-        yield f"provider{at}", message
-        return
     yield from ((".".join(filter(None, ("provider", key))), fault) for key, fault in faults(provider))
     yield from _faults_with(provider, entry)
     for rule in entry.block_domains:
@@ -102,7 +96,7 @@ def _faults_with(provider: Description, entry: SearchConfig) -> Faults:
 
 
 def _describe(entry: SearchConfig, origin: str) -> Iterator[str]:
-    if isinstance(entry.provider, dict):
+    if isinstance(entry.provider, Description):
         yield described(entry, "described in this file", provider_of(entry))
         yield f"example request with every filter: {_example(entry)}"
     else:

@@ -115,7 +115,7 @@ class Description(Value, frozen=True, kw_only=True):
 
 
 def read_description(data: object) -> Description:
-    """An inline description.
+    """A description that was read from YAML.
 
     Raises:
         msgspec.ValidationError: it is not valid; the message has the place and the reason.
@@ -136,16 +136,9 @@ def description(name: str) -> Description:
     return read_description(yaml.safe_load((_folder() / f"{name}.yaml").read_text("utf-8")))
 
 
-def description_of(provider: str | dict[str, Any]) -> Description:
-    """The description that a tool names, or has inline.
-
-    Raises:
-        KeyError: there is no such provider.
-        msgspec.ValidationError: the description is not valid.
-    """
-    if isinstance(provider, dict):
-        return read_description(provider)
-    return description(provider)
+def description_of(provider: str | Description) -> Description:
+    """The description that a tool names, or has inline. Raises `KeyError`: there is no such provider."""
+    return description(provider) if isinstance(provider, str) else provider
 
 
 def _folder() -> Any:

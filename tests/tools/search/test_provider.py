@@ -264,7 +264,7 @@ def test_a_fault_in_a_description_is_named(changes, fault):
         ),
         ("most: {count: 0}", 12, ".most.count: must be at least 1"),
         ("page: {txt: /a}", 12, ".page.txt: unknown key; known are body, headers, query, text, whole"),
-        ('headers: {x: "a\\nb"}', 12, ".headers: has characters that are not allowed here"),
+        ('headers: {x: "a\\nb"}', 12, ".headers.x: must be printable ASCII: it has to fit into a header"),
         ("method: PUT", 12, ".method: must be one of GET, POST"),
         ("options: {a: !!binary aGk=}", 12, ".options: cannot be written as JSON"),
         ("answer: [a]", 12, ".answer: must be text, not a list"),
