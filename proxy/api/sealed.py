@@ -8,7 +8,6 @@ sealed texts unreadable, and whoever knows them can forge one. So what is read f
 other input.
 """
 
-import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
@@ -26,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from proxy.api.access import Caller
 from proxy.api.body_memory import Share, cost_of
 from proxy.api.ports import Ports
-from proxy.config.keys import FROM_CLIENT
+from proxy.config.keys import FROM_CLIENT, is_guessable
 from proxy.config.model import UpstreamConfig, keys_of
 from proxy.kit.beside import MOST_AT_ONCE
 from proxy.kit.secrets import Secrets
@@ -44,15 +43,6 @@ _OF_SECRET = b"toolproxy state.secret 1"
 _OF_UPSTREAM_KEYS = b"toolproxy encrypted_content 1"
 _NONCE_BYTES = 12  # AES-GCM's own length
 _KEY_OF_THIS_PROCESS = urandom(32)
-# The keys of providers are random. One that is short, has few different characters, no letters or no digits, is counted
-# up or made of words may be known to everybody, such as `sk-no-key-required`.
-_SHORTEST_KEY = 16
-_FEWEST_CHARACTERS = 8  # different ones; of 16 random hexadecimal digits, one in 25 has fewer
-_GUESSABLE = re.compile(
-    r"^\D*$|^[^a-z]*$|01234|12345|abcdef|(.)\1{4}"
-    r"|change|default|dummy|example|fake|here|local|none|placeholder|required|sample|test|unused|your",
-    re.IGNORECASE,
-)
 
 
 class SealingKeys:
@@ -95,7 +85,7 @@ class SealingKeys:
         if not secrets.known:
             return (_key_from(upstream_keys, _OF_UPSTREAM_KEYS) if upstream_keys else _KEY_OF_THIS_PROCESS,)
         keys = tuple([_key_from((secret,), _OF_SECRET) for secret in secrets.known])
-        if self._now() >= secrets.since + self._ttl or not upstream_keys or any(map(_is_guessable, upstream_keys)):
+        if self._now() >= secrets.since + self._ttl or not upstream_keys or any(map(is_guessable, upstream_keys)):
             return keys
         return (*keys, _key_from(upstream_keys, _OF_UPSTREAM_KEYS))
 
@@ -113,12 +103,6 @@ def _key_from(secrets: tuple[str, ...], purpose: bytes) -> bytes:
     """A key of 32 bytes for one purpose, the same in every worker and replica that has these secrets."""
     known = [sha256(secret.encode()).digest() for secret in sorted(secrets)]
     return digest(b"".join(known), purpose, "sha256")
-
-
-@lru_cache(maxsize=1024)
-def _is_guessable(key: str) -> bool:
-    """Whether the key of an upstream may be a placeholder that others know or guess."""
-    return len(key) < _SHORTEST_KEY or len(set(key)) < _FEWEST_CHARACTERS or _GUESSABLE.search(key) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -1,6 +1,7 @@
 """What a key is: the words that stand in the place of one, and how short one may be before it can be guessed."""
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 FROM_CLIENT: Final = "from_client"
@@ -28,11 +29,35 @@ that has the secret; to mask a shorter one would mutilate words."""
 _PLACEHOLDER: Final = re.compile(
     r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
 )
+_BETWEEN_WORDS: Final = re.compile(r"[^a-z0-9]+")
+_STAND_INS: Final = frozenset({
+    "a", "api", "apikey", "change", "changeme", "cpp", "default", "demo", "dummy", "empty", "example", "fake", "for",
+    "here", "insert", "is", "key", "keys", "llama", "lm", "local", "localhost", "me", "my", "necessary", "needed",
+    "nil", "no", "none", "not", "nothing", "null", "ollama", "pk", "placeholder", "random", "replace", "required",
+    "sample", "secret", "sk", "some", "studio", "test", "the", "this", "token", "unused", "used", "vllm", "your",
+})  # fmt: skip
+_COUNTED: Final = "01234567890123456789abcdefghijklmnopqrstuvwxyz 1234567890abcdef abc123 abcd1234 abcdef123456 test123"
 
 
 def is_placeholder(key: str) -> bool:
     """Whether a key is one of those that examples show in the place of a key."""
     return _PLACEHOLDER.fullmatch(key) is not None
+
+
+@lru_cache(maxsize=1024)
+def is_guessable(key: str) -> bool:
+    """Whether others may know or guess a key: it is short, or made of nothing but words that stand in for a key.
+
+    Servers that check no key are given such as `none`, `EMPTY`, `sk-no-key-required` or `sk-1234567890abcdef`.
+    """
+    if len(key) < SHORT_CLIENT_KEY or is_placeholder(key):
+        return True
+    return all(part in _STAND_INS or _is_pattern(part) for part in _BETWEEN_WORDS.split(key.lower()))
+
+
+def _is_pattern(text: str) -> bool:
+    """Whether a text repeats one or two characters, or is counted up."""
+    return len(set(text)) <= 2 or text in _COUNTED  # noqa: PLR2004 - as the sentence says
 
 
 def split_keys(text: str) -> list[str]:
