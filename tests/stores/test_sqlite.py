@@ -3,6 +3,8 @@
 import asyncio
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
@@ -16,7 +18,7 @@ from proxy.loop.tally import Use
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import MemoryStore
 from proxy.stores.shared.quota import LEASE_SECONDS
-from proxy.stores.shared.state import StateUnavailable
+from proxy.stores.shared.state import MadeSecret, StateUnavailable
 from proxy.stores.sqlite.database import check_file, path_of
 from proxy.stores.sqlite.expiry import remove_expired
 from proxy.stores.sqlite.schema import MIGRATIONS, migrate
@@ -38,6 +40,21 @@ async def test_what_one_process_keeps_another_finds_after_the_first_has_ended(da
         await kept(first).put(ME, "a", b"value")
     async with database() as second:
         assert await kept(second).get(ME, "a") == b"value"
+
+
+async def test_a_process_that_reads_the_file_and_ends_takes_no_writes_away_from_one_that_serves(database, tmp_path):
+    def read():
+        """The keys that another process finds, which closes the file and ends."""
+        code = "import sqlite3, sys; print([k for k, in sqlite3.connect(sys.argv[1]).execute('SELECT key FROM kept')])"
+        return subprocess.check_output([sys.executable, "-c", code, tmp_path / "state.db"], text=True).strip()
+
+    async with database() as shared:
+        store = kept(shared)
+        for key in ("a", "b", "c"):
+            await store.put(ME, key, b"x")
+            await shared.keep_secret(MadeSecret("s", 1.0))  # as every probe does
+            assert f"'{key}'" in await asyncio.to_thread(read)
+        assert (tmp_path / "state.db-wal").exists()
 
 
 async def test_nobody_else_may_read_the_file(database, tmp_path):

@@ -147,15 +147,9 @@ class SharedSqlite(SharedState):
         return await self._submit(job, writes=True, unwritten=unwritten)
 
     async def keep_secret(self, secret: MadeSecret) -> MadeSecret:
-        """Write a row, to find out whether that is possible, look at the file itself, and keep the secret.
-
-        SQLite keeps pages in memory, and would notice a file that was overwritten only after a restart.
-        """
+        """Write a row, to find out whether that is possible, and keep the secret."""
 
         def probe(connection: sqlite3.Connection) -> MadeSecret:
-            with self._path.open("rb") as file:
-                if file.read(len(_MAGIC)) not in (_MAGIC, b""):
-                    raise sqlite3.DatabaseError(_REASONS["SQLITE_NOTADB"])
             connection.execute("REPLACE INTO probes VALUES (1)").close()
             connection.execute("INSERT OR IGNORE INTO secrets VALUES (1, ?, ?)", (secret.value, secret.made_at)).close()
             return _secret_in(connection) or secret
@@ -248,6 +242,9 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        # Open for as long as the connection: if a process closes any descriptor of a file, it loses the locks that
+        # SQLite holds on it, and another process takes the log of writes away (sqlite.org/howtocorrupt.html, 2.2).
+        self._descriptor = -1
         self._inode = 0
 
     def run(self, jobs: Sequence[_Job]) -> list[Any]:
@@ -269,20 +266,27 @@ class _File:
             with suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _opened(self) -> sqlite3.Connection:
         # SQLite would go on with a file that has been removed and that no other process can see.
         if self._connection is not None and self._inode != _inode_of(self._path):
             self.close()
         if self._connection is None:
+            self.close()  # what an attempt that failed has left open
             # SQLite's other files get the same mode.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE))
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE)
             self._inode = _inode_of(self._path)
             self._connection = sqlite3.connect(self._path, timeout=_LOCKED_SECONDS, isolation_level=None)
             self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # effective for a new file only
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             migrate(self._connection)
+        # SQLite keeps pages in memory, and would notice a file that was overwritten only after a restart.
+        if os.pread(self._descriptor, len(_MAGIC), 0) not in (_MAGIC, b""):
+            raise sqlite3.DatabaseError(_REASONS["SQLITE_NOTADB"])
         return self._connection
 
 
