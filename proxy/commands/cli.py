@@ -320,7 +320,7 @@ def _add_key(arguments: argparse.Namespace) -> None:
 
     loaded = _read_configuration(arguments)
     file = key.file_of(loaded, arguments.config)
-    print(key.add_key(file, arguments.name, key.others_in(loaded)), flush=True)
+    print(key.add_key(file, arguments.name, key.names_in(loaded)), flush=True)
     note = "" if loaded.needs_key else "; from then on every request needs a key"
     print(
         f"This key is shown only now; {file} has its hash. A running proxy takes it once it has read the file: with "
@@ -341,7 +341,7 @@ def _remove_key(arguments: argparse.Namespace) -> None:
 
     loaded = _read_configuration(arguments)
     file = key.file_of(loaded, arguments.config)
-    key.remove_key(file, arguments.name, key.others_in(loaded))
+    key.remove_key(file, arguments.name, key.names_in(loaded))
     print(
         f"{arguments.name} is removed from {file}. A running proxy refuses its key once it has read the file: with "
         "--watch by itself, otherwise at SIGHUP.",

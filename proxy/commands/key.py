@@ -36,9 +36,9 @@ def file_of(loaded: Loaded, config: Path) -> Path:
     return Path(loaded.clients_file.path)
 
 
-def others_in(loaded: Loaded) -> dict[str, str]:
-    """The names of the clients outside `clients_file` -> their places."""
-    return {name: place for path, name, place in _clients_in(loaded) if not path.startswith("clients_file")}
+def names_in(loaded: Loaded) -> dict[str, str]:
+    """The names of all clients -> their places."""
+    return {name: place for _, name, place in _clients_in(loaded)}
 
 
 def listed(loaded: Loaded) -> Iterator[str]:
@@ -57,13 +57,13 @@ def _clients_in(loaded: Loaded) -> Iterator[tuple[str, str, str]]:
             yield path, client.name, loaded.place_of(path).partition(": ")[0]
 
 
-def add_key(file: Path, name: str, others: Mapping[str, str]) -> str:
+def add_key(file: Path, name: str, known: Mapping[str, str]) -> str:
     """Make a key for a new client, and keep its hash in the file.
 
     Args:
         file: `clients_file`, which need not be there yet.
         name: the client's name.
-        others: the names of the configuration's own clients -> their places.
+        known: the names of the clients, as they were read -> their places.
 
     Raises:
         ConfigurationError: there is a client of that name, or the file cannot be read, edited or written.
@@ -73,8 +73,8 @@ def add_key(file: Path, name: str, others: Mapping[str, str]) -> str:
     key = _PREFIX + token_urlsafe(_KEY_BYTES)
 
     def edit(text: str) -> str:
-        if name in others or name in _names_in(text):
-            place = others.get(name, file.name)
+        if name in known or name in _written_in(text):
+            place = known.get(name, file.name)
             raise ConfigurationError([f"there is a client {name!r} already, in {place}; nothing is changed"])
         return with_client(text, name, sha256(key.encode()).hexdigest())
 
@@ -82,20 +82,21 @@ def add_key(file: Path, name: str, others: Mapping[str, str]) -> str:
     return key
 
 
-def remove_key(file: Path, name: str, others: Mapping[str, str]) -> None:
+def remove_key(file: Path, name: str, known: Mapping[str, str]) -> None:
     """Remove a client from the file; the arguments and faults are those of `add_key`."""
 
     def edit(text: str) -> str:
-        if name in _names_in(text):
+        if name in _written_in(text):
             return without_client(text, name)
-        if name in others:
-            raise ConfigurationError([f"the client {name!r} is in {others[name]}: remove it there"])
+        if name in known:
+            raise ConfigurationError([f"the client {name!r} is in {known[name]}: remove it there"])
         raise ConfigurationError([f"there is no client {name!r} in {file}"])
 
     _change(file, edit)
 
 
-def _names_in(text: str) -> list[object]:
+def _written_in(text: str) -> list[object]:
+    """The names in the text of the file, as they are written; some may be variables."""
     return [entry.get("name") for entry in entries_in(text) if isinstance(entry, dict)]
 
 
