@@ -69,6 +69,12 @@ def test_a_number_that_no_float_holds_stays_as_it_was_written(number, place):
     assert orjson.dumps(loads(text)) == text.replace(b" ", b"")
 
 
+@pytest.mark.parametrize("number", ["1e-400", "-2.5E-999"])
+def test_a_small_number_is_found_among_many_dashes_and_digits(number):
+    text = b'{"a":"' + b"0e-00 e-000 -0000 " * 200 + b'","b":%b}' % number.encode()
+    assert orjson.dumps(loads(text)) == text
+
+
 @pytest.mark.parametrize("number", READ)
 def test_any_other_number_is_a_number(number):
     assert loads(b"[%s,1e400]" % number.encode())[0] == json.loads(number)
