@@ -128,7 +128,7 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
     if url := companion.running_at(msgspec.structs.replace(loaded.config.server, **order.address)):
         _say(f"proxy: {url}, which is running already")
         return companion.Proxy(url, key or _NO_KEY)
-    if not place.demands_key(loaded.config):
+    if not place.demands_key(loaded):
         key = f"tp_{secrets.token_urlsafe(_KEY_BYTES)}"
     if key is None:
         raise ConfigurationError([f"{path.name} has clients, and no key was given: {_HOW_TO_GIVE_KEY}"])

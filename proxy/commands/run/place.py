@@ -16,7 +16,7 @@ from proxy.commands import starter
 from proxy.commands.run.agent import folder_of
 from proxy.config.keys import FROM_CLIENT
 from proxy.config.loaded import Loaded
-from proxy.config.model import ClientConfig, Config, StateConfig
+from proxy.config.model import ClientConfig, StateConfig
 from proxy.stores.sqlite.database import SCHEME
 from proxy.wire.errors import ConfigurationError
 
@@ -106,14 +106,14 @@ def for_one_run(loaded: Loaded, *, key: str, runs: Path) -> Loaded:
         config,
         server=msgspec.structs.replace(config.server, host="127.0.0.1", port=0, workers=1),
         state=_state(loaded, runs),
-        clients=config.clients if demands_key(config) else (ClientConfig(name="run", key=key, admin=True),),
+        clients=config.clients if demands_key(loaded) else (ClientConfig(name="run", key=key, admin=True),),
     )
     return msgspec.structs.replace(loaded, config=config)
 
 
-def demands_key(config: Config) -> bool:
+def demands_key(loaded: Loaded) -> bool:
     """Whether requests must bring a key: of a client, or the one that an upstream with `from_client` is given."""
-    return bool(config.clients) or any(upstream.api_key == FROM_CLIENT for upstream in config.upstreams.values())
+    return loaded.needs_key or any(one.api_key == FROM_CLIENT for one in loaded.config.upstreams.values())
 
 
 def _state(loaded: Loaded, runs: Path) -> StateConfig:
