@@ -12,7 +12,7 @@ from proxy.api.local import is_local
 from proxy.api.ports import Ports
 from proxy.api.surface import note_use
 from proxy.config.keys import FROM_CLIENT
-from proxy.execution.observed import ObservedCalls
+from proxy.execution.observed import observed
 from proxy.kit.timeouts import Deadline
 from proxy.loop.call_context import CallContext
 from proxy.loop.limits import Limits
@@ -103,11 +103,11 @@ class DirectCalls:
             credentials=self._own.credentials,
         )
         deadline = Deadline(clock.monotonic, clock.monotonic() + limits.deadline)
-        observed = ObservedCalls(self._own.toolset.execute, context, deadline, observe=self._ports.observe, clock=clock)
+        execute, observe = self._own.toolset.execute, self._ports.observe
         tally = Tally()
         tally.count_call(tool, counts)
         try:
-            output = await observed.output_of(call)
+            output = await observed(call, execute, context, deadline=deadline, observe=observe, clock=clock)
             if output.cost is not None:
                 tally.tool_cost = output.cost
             return output, left_out

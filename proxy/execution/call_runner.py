@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from proxy.execution.observed import IN_OUR_WORDS, ObservedCalls
+from proxy.execution.observed import IN_OUR_WORDS, observed
 from proxy.kit.timeouts import Deadline, elapsed
 from proxy.loop import many_tools, results
 from proxy.loop.call_context import CallContext
@@ -44,7 +44,8 @@ class CallRunner:
         self._model: str | None = None  # the upstream's name for its model
         self.were_shown = False
         self._run = run
-        self._calls = ObservedCalls(execute, context, deadline, observe=observe, clock=clock)
+        self._execute = execute
+        self._context = context
         self._find = find
         self._deadline = deadline
         self._audience = audience
@@ -168,7 +169,15 @@ class CallRunner:
         if call.name == FIND_TOOLS:
             return await self._found(call)
         try:
-            output = await self._calls.output_of(call, turn=self._turn)
+            output = await observed(
+                call,
+                self._execute,
+                self._context,
+                deadline=self._deadline,
+                observe=self._observe,
+                clock=self._clock,
+                turn=self._turn,
+            )
         except ToolError as exc:  # whatever a tool does, the conversation goes on
             is_busy = isinstance(exc, ToolUnavailable) and exc.cause == "busy"
             outcome = "busy" if is_busy else exc.outcome

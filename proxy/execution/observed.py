@@ -23,56 +23,53 @@ IN_OUR_WORDS = (InvalidArguments, OutOfTime, ToolCrashed)
 """The failures whose messages are the proxy's own, and not a tool's."""
 
 
-class ObservedCalls:
-    """Runs tool calls.
+async def observed(
+    call: ToolCall,
+    execute: ExecuteTool,
+    context: CallContext,
+    *,
+    deadline: Deadline,
+    observe: Observer,
+    clock: Clock,
+    **where: Any,
+) -> ToolOutput:
+    """The output of a call, which has its tool's own name.
 
     Args:
-        execute: runs a call.
-        context: the context of all calls.
-        deadline: ends when a call has used up the time.
-        observe: gets the events of each call.
-        clock: times the calls.
+        call: the call.
+        execute: runs it.
+        context: the context of the call.
+        deadline: ends if the call has used up the time.
+        observe: gets the events of the call.
+        clock: times it.
+        **where: fields of all of its events.
+
+    Raises:
+        ToolError: the call could not be carried out; the message is for the model.
     """
-
-    def __init__(
-        self, execute: ExecuteTool, context: CallContext, deadline: Deadline, *, observe: Observer, clock: Clock
-    ) -> None:
-        self._execute = execute
-        self._context = context
-        self._deadline = deadline
-        self._observe = observe
-        self._clock = clock
-
-    async def output_of(self, call: ToolCall, **where: Any) -> ToolOutput:
-        """The output of a call, which has its tool's own name; `where` is in all of its events.
-
-        Raises:
-            ToolError: the call could not be carried out; the message is for the model.
-        """
-        clock, observe = self._clock, self._observe
-        where |= {"tool": call.name, "call_id": call.id}
-        began = clock.monotonic()
-        if observe.handles("tool.started"):
-            size = len(call.arguments.encode("utf-8", "replace"))
-            observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
-        try:
-            if not (left := self._deadline.seconds_left()):
-                raise TimeoutError  # noqa: TRY301 - as if the time ran out during the call
-            CALL_ENDS.set(began + left)
-            output = await within(left, self._execute(call, self._context))
-        except TimeoutError as exc:
-            self._deadline.end()
-            observe("tool.failed", **where, seconds=elapsed(began, clock.monotonic()), outcome=ToolTimeout.outcome)
-            raise OutOfTime(OUT_OF_TIME) from exc
-        except ToolError as exc:
-            observe("tool.failed", **where, seconds=elapsed(began, clock.monotonic()), outcome=exc.outcome, why=exc.why)
-            raise
-        except asyncio.CancelledError:
-            observe("tool.abandoned", **where, seconds=elapsed(began, clock.monotonic()))
-            raise
-        except Exception as exc:
-            observe("tool.crashed", **where, seconds=elapsed(began, clock.monotonic()), exc_info=True)
-            raise ToolCrashed(TOOL_FAILED) from exc
-        end = {"seconds": elapsed(began, clock.monotonic()), "characters": len(output.text), **output.log_fields}
-        observe("tool.completed", **where, **end, content={"result": output.text})
-        return output
+    where |= {"tool": call.name, "call_id": call.id}
+    began = clock.monotonic()
+    if observe.handles("tool.started"):
+        size = len(call.arguments.encode("utf-8", "replace"))
+        observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
+    try:
+        if not (left := deadline.seconds_left()):
+            raise TimeoutError  # noqa: TRY301 - as if the time ran out during the call
+        CALL_ENDS.set(began + left)
+        output = await within(left, execute(call, context))
+    except TimeoutError as exc:
+        deadline.end()
+        observe("tool.failed", **where, seconds=elapsed(began, clock.monotonic()), outcome=ToolTimeout.outcome)
+        raise OutOfTime(OUT_OF_TIME) from exc
+    except ToolError as exc:
+        observe("tool.failed", **where, seconds=elapsed(began, clock.monotonic()), outcome=exc.outcome, why=exc.why)
+        raise
+    except asyncio.CancelledError:
+        observe("tool.abandoned", **where, seconds=elapsed(began, clock.monotonic()))
+        raise
+    except Exception as exc:
+        observe("tool.crashed", **where, seconds=elapsed(began, clock.monotonic()), exc_info=True)
+        raise ToolCrashed(TOOL_FAILED) from exc
+    end = {"seconds": elapsed(began, clock.monotonic()), "characters": len(output.text), **output.log_fields}
+    observe("tool.completed", **where, **end, content={"result": output.text})
+    return output
