@@ -22,6 +22,7 @@ PROGRAMS = r"(?:toolproxy|make|curl|python3? -m|pip|podman|docker|kubectl|system
 # What needs a cluster, a service manager, a registry or an account, and where it is tried instead.
 ELSEWHERE = {
     r"claude": "Claude Code needs npm; its requests are recorded in tests/api/messages",
+    r"python -m tests\.agents\.record FOLDER": "needs the agents from npm; what it records is played by tests/agents",
     r"(\.venv/bin/)?toolproxy run (claude|codex|opencode)\b.*": "tests/commands/run, with programs in the agents' place",
     r"(make image && )?podman run\b.*|docker run --init": "tests/image.py",
     r"docker compose restart proxy|kubectl\b.*": "tests/test_deploy.py",
