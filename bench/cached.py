@@ -7,6 +7,7 @@ shares with one of them. Printed is that share of all bytes, of the requests as 
 could cache without the proxy) and of those that reach the upstream. Searches that the proxy adds are among the latter.
 """
 
+import argparse
 import asyncio
 import sys
 from functools import partial
@@ -37,6 +38,7 @@ async def measure(agent: str) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print a row for each agent. Exits with 1 if one keeps too little."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     rows = {
         agent: asyncio.run(measure(agent))
         for agent in sorted(path.name.partition(".")[0] for path in recording.FOLDER.glob("*.xz"))
