@@ -96,7 +96,7 @@ class KeyRests(Struct, weakref=True):
         """
         cause = refusal.cause
         before = self._of_models.get(model) if cause == "model" else self._latest
-        late = before if before is not None and began < before.began else None  # it began while the call was under way
+        late = before if before is not None and began <= before.began else None  # it began while the call was under way
         is_counted = late is not None and late.cause == cause
         doublings = self._doublings.get(cause, 0) - is_counted
         until = now + rest_seconds(refusal, doublings)
@@ -112,9 +112,9 @@ class KeyRests(Struct, weakref=True):
 
     def answered(self, *, began: float, model: str = "") -> bool:
         """Count an answer to a call that began at `began`; whether that ended the doubling of a rest."""
-        if (of_model := self._of_models.get(model)) is not None and began >= of_model.began:
+        if (of_model := self._of_models.get(model)) is not None and began > of_model.began:
             del self._of_models[model]
-        if self._latest is None or began < self._latest.began:
+        if self._latest is None or began <= self._latest.began:
             return False
         self._latest = None
         self._doublings.clear()

@@ -59,6 +59,7 @@ class OpenAICompatible:
         model: the upstream's name for the model.
         endpoint: the upstream's endpoint.
         profile: the upstream's quirks.
+        keys: the upstream's keys; None: it has one, whose calls are not limited, or gets the clients' own.
         key_advice: advice for the operator if the key is refused.
         tells_advice: whether clients are given it too, because anybody may be the operator.
         price: the price of tokens; None: no cost is added to the usage.
@@ -71,6 +72,7 @@ class OpenAICompatible:
     model: str
     endpoint: Endpoint
     profile: Profile
+    keys: KeyPool | None = None
     key_advice: str = ""
     tells_advice: bool = True
     price: PriceConfig | None = None
@@ -186,11 +188,6 @@ class OpenAICompatible:
         parts = request.method, request.path, request.headers, request.body
         async with aclosing(await self.endpoint.send(*parts)) as response:
             yield RawResponse(response.status, response.headers, self._body(response))
-
-    @property
-    def keys(self) -> KeyPool | None:
-        """The upstream's keys; None: it has one, whose calls are not limited, or gets the clients' own."""
-        return self.endpoint.keys
 
     def with_key(self, key: PoolKey) -> "OpenAICompatible":
         """This model, asked with one of the upstream's keys."""

@@ -176,6 +176,7 @@ class ConfigRouter:
                 model=model.model or name,
                 endpoint=self._endpoints[model.upstream],
                 profile=PROFILES[upstream.profile],
+                keys=self._endpoints[model.upstream].keys,
                 key_advice=key_advice(PROFILES[upstream.profile], upstream.base_url),
                 tells_advice=self._tells_advice,
                 price=model.price,
