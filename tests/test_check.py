@@ -11,6 +11,7 @@ import pytest
 from proxy.app.configuration import parse
 from proxy.commands import cli
 from proxy.commands.overview import describe
+from proxy.tools.kinds import KINDS
 from tests.test_cli import toolproxy
 
 ANYONE = (
@@ -47,7 +48,7 @@ def check(tmp_path, capsys, monkeypatch):
 
 
 VARIABLE = "inside braces or brackets a variable needs quotes"
-TOOL_TYPES = "clock, http, mcp, python, search, serper, serper_scrape, web_fetch, zai_search"
+TOOL_TYPES = ", ".join(KINDS)
 FAULTY = {
     "a pattern where one model is meant": (
         "upstreams: {up: {base_url: 'http://up', api_key: k}}\nmodels:\n  m: {upstream: up, vision_model: 'glm-*'}\n",

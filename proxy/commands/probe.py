@@ -32,6 +32,7 @@ from proxy.config.redaction import without_pieces
 from proxy.http.client import HttpClient
 from proxy.http.connect import causes
 from proxy.kit.no_observer import NoObserver
+from proxy.kit.terminal import printable
 from proxy.loop.results import ToolError
 from proxy.ports import Clock
 from proxy.tools import kind
@@ -271,6 +272,6 @@ def _connection_fault(exc: BaseException) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """A server's text on one line, without control characters, which a terminal would interpret."""
-    words = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    """A server's text on one line, cut to a message."""
+    words = printable(text)
     return words if len(words) <= _LONGEST_MESSAGE else f"{words[:_LONGEST_MESSAGE]}..."

@@ -10,9 +10,10 @@ from msgspec import inspect
 
 from proxy.config import model as c
 
+_STATES: Final = [backend.written for backend in c.BACKENDS.values()]
 PATTERNS: Final[Mapping[Any, str]] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
-    c.StateUrl: "must be {}, {}, or {}".format(*(backend.written for backend in c.BACKENDS.values())),
+    c.StateUrl: "must be {}, or {}".format(", ".join(_STATES[:-1]), _STATES[-1]),
     c.Keys: "must be printable ASCII without blanks: it has to fit into a header",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
     c.HeaderName: "has characters that no header's name may have",
