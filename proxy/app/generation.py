@@ -110,7 +110,7 @@ class Generation:
         config = self.loaded.config
         server, clients, needs_key = config.server, config.clients, self.loaded.needs_key
         limited = [client for client in clients if is_limited(client)]
-        stores, capacity, lifecycle = process.state.stores, process.capacity, process.lifecycle
+        state, capacity, lifecycle = process.state, process.capacity, process.lifecycle
         timeout = server.queue_timeout_seconds
         layers: list[Callable[[ASGIApp], ASGIApp]] = [
             *([process.telemetry.incoming] if process.telemetry.incoming else []),
@@ -119,7 +119,7 @@ class Generation:
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
             *([] if needs_key else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
             functools.partial(Auth, clients=clients, needs_key=needs_key),
-            *([functools.partial(Quota, clients=limited, rates=stores.rates, leases=stores.leases)] if limited else []),
+            *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
             *([functools.partial(UseMeter, ports=ports)] if config.counts_use else []),
         ]
         app: ASGIApp = router_of(ports)
@@ -137,9 +137,9 @@ class Generation:
             router=ConfigRouter(config, endpoints, breakers=breakers, observe=observe, clock=clock),
             toolset=self.registry,
             dialect=Browser,
-            store=process.state.stores.continuations,
+            store=process.state.continuations,
             needs_key=loaded.needs_key,
-            budgets=process.state.stores.budgets,
+            budgets=process.state.budgets,
             secrets=process.state.secrets,
             observe=observe,
             clock=clock,

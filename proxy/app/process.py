@@ -90,7 +90,7 @@ def start_process(
         state = open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory)
     except ConfigurationError as exc:
         raise ConfigurationError([*map(loaded.place_of, exc.faults)]) from exc
-    key_pools = KeyPools(clock=clock, leases=state.stores.leases, observe=telemetry.observe)
+    key_pools = KeyPools(clock=clock, leases=state.leases, observe=telemetry.observe)
     return Process(
         clock=clock,
         lifecycle=lifecycle or Lifecycle(),
@@ -100,7 +100,7 @@ def start_process(
         resources=Resources(
             tool_client(transport, telemetry.extra_headers),
             clock,
-            state.stores.caches,
+            state.caches,
             telemetry.observe,
             key_pools=key_pools,
         ),

@@ -50,11 +50,9 @@ async def spend_of(config: Config, clock: Clock, *, month: bool, client: str | N
     async with state.running():
         why_not = state.readiness().why_not
         if why_not is None:
-            names = dict.fromkeys([*budget_of, *await state.stores.budgets.clients(days)])
+            names = dict.fromkeys([*budget_of, *await state.budgets.clients(days)])
             chosen = [name for name in names if client in (None, name)]
-            clients = [
-                await _spend_of_client(one, budget_of.get(one), state.stores.budgets, days, now) for one in chosen
-            ]
+            clients = [await _spend_of_client(one, budget_of.get(one), state.budgets, days, now) for one in chosen]
     if why_not is not None:
         raise ConfigurationError([f"state.url: {why_not}"])
     if not clients:

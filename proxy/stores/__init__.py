@@ -1,7 +1,7 @@
 """All data that outlives a request, opened by one URL: in this process, in a file of this machine, or in Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,25 +11,31 @@ from typing import Any
 from proxy.config.model import StateConfig
 from proxy.kit.readiness import Readiness
 from proxy.kit.secrets import Secrets
-from proxy.ports import Caches, Clock, Observer
+from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Results
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
-from proxy.stores.shared import Backend, Stores
+from proxy.stores.shared import Backend
 from proxy.stores.shared.state import SharedState
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of one process.
+    """The stores of one process.
 
     Attributes:
-        stores: its stores.
+        rates: counts requests per minute.
+        leases: counts open requests.
+        budgets: counts what clients use, by day and month.
         secrets: the secrets of the configuration, and the one that a shared store keeps.
         readiness: whether a shared store can be reached, for `/readyz`.
         running: runs the background tasks of the stores while the process serves.
     """
 
-    stores: Stores
+    continuations: ClientStore
+    rates: Rates
+    leases: Leases
+    budgets: Budgets
+    caches: Caches
     secrets: Callable[[], Secrets]
     readiness: Callable[[], Readiness]
     running: Callable[[], AbstractAsyncContextManager[None]]
@@ -48,19 +54,40 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
     Raises:
         ConfigurationError: the state was written by a later version of the proxy.
     """
-    local = Stores(
+    given = Secrets(config.secrets, clock.time())
+    local = State(
         continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
         rates=LocalRates(clock),
         leases=LocalLeases(),
         budgets=LocalBudgets(),
         caches=caches,
+        secrets=lambda: given,
+        readiness=lambda: Readiness("memory", usable=True),
+        running=nullcontext,
     )
-    if not config.is_shared:
-        given = Secrets(config.secrets, clock.time())
-        return State(local, lambda: given, lambda: Readiness("memory", usable=True), nullcontext)
-    shared = connect(config, clock=clock, observe=observe)
-    stores = _backend(config).stores(shared, config, local)
-    return State(stores, partial(shared.secrets, config.secrets), shared.readiness, partial(_running, shared, stores))
+    return _shared_state(config, local, clock=clock, observe=observe) if config.is_shared else local
+
+
+def _shared_state(config: StateConfig, local: State, *, clock: Clock, observe: Observer) -> State:
+    """A shared state; `local` is used while it is unavailable."""
+    backend, shared = _backend(config), connect(config, clock=clock, observe=observe)
+    leases, budgets = backend.leases(shared), backend.budgets(shared, local=local.budgets)
+
+    def cache(tool: str, seconds: float) -> Results:
+        return backend.results(shared, tool=tool, seconds=seconds, local=local.caches(tool, seconds))
+
+    works: list[Callable[[], Coroutine[Any, Any, None]]] = [leases.keep, budgets.keep]
+    works += [partial(work, shared) for work in backend.works]
+    return State(
+        continuations=backend.continuations(shared, config, local=local.continuations),
+        rates=backend.rates(shared, local=local.rates),
+        leases=leases,
+        budgets=budgets,
+        caches=cache,
+        secrets=partial(shared.secrets, config.secrets),
+        readiness=shared.readiness,
+        running=partial(_running, shared, *works),
+    )
 
 
 def connect(config: StateConfig, *, clock: Clock, observe: Observer) -> SharedState:
@@ -76,12 +103,12 @@ def _backend(config: StateConfig) -> Backend[Any]:
 
 
 @asynccontextmanager
-async def _running(shared: SharedState, stores: Stores) -> AsyncIterator[None]:
+async def _running(shared: SharedState, *works: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """Run the background tasks of a shared state, and close it at the end."""
     await shared.probe()
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work()) for work in (shared.watch, *stores.works)]
+            tasks = [group.create_task(work()) for work in (shared.watch, *works)]
             yield
             for task in tasks:
                 task.cancel()

@@ -11,7 +11,6 @@ from contextlib import closing
 
 import pytest
 
-from proxy.app import SystemClock
 from proxy.config.model import StateConfig
 from proxy.loop.results import ToolOutput
 from proxy.loop.tally import Use
@@ -125,9 +124,7 @@ async def test_equal_calls_of_two_processes_are_run_once(database):
 
     async with database() as one, database() as other, asyncio.TaskGroup() as group:
         ours, theirs = [
-            SqliteResults(
-                shared, tool="t", seconds=60, local=ResultCache(60, timer=time.monotonic), clock=SystemClock()
-            )
+            SqliteResults(shared, tool="t", seconds=60, local=ResultCache(60, timer=time.monotonic))
             for shared in (one, other)
         ]
         first = group.create_task(ours.get_or_run("k", run))

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from proxy.loop.tally import Rate
-from proxy.ports import Clock, Rates
+from proxy.ports import Rates
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.redis.connection import SharedRedis, key
 from proxy.stores.shared.quota import LEASE_SECONDS, SharedLeases, SharedRates
@@ -86,12 +86,11 @@ class RedisLeases(SharedLeases):
 
     Args:
         shared: the connection to Redis.
-        clock: times the renewals.
         seconds: how long a lease lasts without renewal.
     """
 
-    def __init__(self, shared: SharedRedis, *, clock: Clock, seconds: float = LEASE_SECONDS) -> None:
-        super().__init__(clock)
+    def __init__(self, shared: SharedRedis, *, seconds: float = LEASE_SECONDS) -> None:
+        super().__init__(shared.clock)
         self._shared = shared
         self._lifetime = int(seconds * 1000)
         self._acquire = shared.client.register_script(_ACQUIRE)

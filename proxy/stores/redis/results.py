@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from proxy.ports import Clock, Results
+from proxy.ports import Results
 from proxy.stores.redis.connection import SharedRedis, key
 from proxy.stores.shared.results import WAIT_SECONDS, Claim, SharedResults
 
@@ -31,11 +31,10 @@ class RedisResults(SharedResults):
         tool: the name of the tool.
         seconds: the lifetime of a result.
         local: the cache of this process.
-        clock: times the waits.
     """
 
-    def __init__(self, shared: SharedRedis, *, tool: str, seconds: float, local: Results, clock: Clock) -> None:
-        super().__init__(local=local, clock=clock)
+    def __init__(self, shared: SharedRedis, *, tool: str, seconds: float, local: Results) -> None:
+        super().__init__(local=local, clock=shared.clock)
         self._shared = shared
         self._tool = tool
         self._lifetime = int(seconds * 1000)

@@ -8,7 +8,7 @@ from typing import Final
 
 from proxy.config.model import StateConfig
 from proxy.loop.tally import Rate, Use
-from proxy.ports import Budgets, ClientStore, Clock, Rates, Results
+from proxy.ports import Budgets, ClientStore, Rates, Results
 from proxy.stores.budgets import first_day_kept, periods_of
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.shared.budgets import SharedBudgets, Waiting
@@ -154,11 +154,10 @@ class SqliteResults(SharedResults):
         tool: the name of the tool.
         seconds: the lifetime of a result.
         local: the cache of this process.
-        clock: times the waits.
     """
 
-    def __init__(self, shared: SharedSqlite, *, tool: str, seconds: float, local: Results, clock: Clock) -> None:
-        super().__init__(local=local, clock=clock)
+    def __init__(self, shared: SharedSqlite, *, tool: str, seconds: float, local: Results) -> None:
+        super().__init__(local=local, clock=shared.clock)
         self._shared = shared
         self._tool = tool
         self._seconds = seconds

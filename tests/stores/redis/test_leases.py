@@ -1,11 +1,10 @@
 import asyncio
 
-from proxy.app import SystemClock
 from proxy.stores.redis.quota import RedisLeases
 
 
 def leases(shared, *, seconds=15.0):
-    return RedisLeases(shared, clock=SystemClock(), seconds=seconds)
+    return RedisLeases(shared, seconds=seconds)
 
 
 async def open_now(shared, client="app"):

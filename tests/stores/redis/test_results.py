@@ -3,7 +3,6 @@ from types import MappingProxyType
 
 import pytest
 
-from proxy.app import SystemClock
 from proxy.loop.results import ToolError, ToolOutput
 from proxy.stores.redis.results import RedisResults
 from proxy.stores.shared.results import MAX_BYTES, WAIT_SECONDS
@@ -12,9 +11,9 @@ from tests.fakes import FakeClock
 
 
 def results(shared, *, tool="t", seconds=60, clock=None):
-    clock = clock or SystemClock()
-    own = ResultCache(seconds, timer=clock.monotonic)
-    return RedisResults(shared, tool=tool, seconds=seconds, local=own, clock=clock)
+    shared.clock = clock or shared.clock
+    own = ResultCache(seconds, timer=shared.clock.monotonic)
+    return RedisResults(shared, tool=tool, seconds=seconds, local=own)
 
 
 class Tool:
