@@ -94,8 +94,8 @@ class Converter:
             return self.mapping(node, *arguments, path=path)
         if typing.get_origin(whole) is not tuple:
             return self.leaf(node, kind, path, nullable=nullable)
-        items = self.sequence(node, arguments[0], path)
-        return self.fault(path, "must not be empty") if items == () and whole is not kind else items
+        is_too_short = whole is not kind and isinstance(node, Items) and not node.items
+        return self.fault(path, "must not be empty") if is_too_short else self.sequence(node, arguments[0], path)
 
     def struct(self, node: Node, kind: type[msgspec.Struct], path: Path, *, skip: tuple[str, ...] = ()) -> Any:
         """The value of a mapping with a class of its own; `skip`: further keys, which somebody else reads."""
