@@ -131,7 +131,7 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
     if not place.demands_key(loaded):
         key = f"tp_{secrets.token_urlsafe(_KEY_BYTES)}"
     if key is None:
-        raise ConfigurationError([f"{path.name} has clients, and no key was given: {_HOW_TO_GIVE_KEY}"])
+        raise ConfigurationError([f"{path.name} demands a key of its callers, and none was given: {_HOW_TO_GIVE_KEY}"])
     folder = place.folder_of_work(path, runs)
     sys.path.insert(0, str(folder))  # tools of `type: python` are beside the configuration
     check_startable(place.for_one_run(loaded, key=key, runs=runs))

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,8 @@ def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, 
         status = 0
     except ConfigurationError as exc:
         sys.stderr.write("".join(f"toolproxy: {fault}\n" for fault in exc.faults))
+    except Exception:  # noqa: BLE001 - whatever it is, the log has it, and the parent's code is not gone on with
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)

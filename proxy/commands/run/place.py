@@ -84,7 +84,8 @@ def log_file(agent: str, runs: Path, *, now: datetime, pid: int) -> Path:
 def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
     """Write a file that only this user may read, for a process; those of processes that have ended are removed."""
     for old in runs.glob(f"{name}-*.json"):
-        if not _is_running(int(old.stem.rpartition("-")[2])):
+        owner = old.stem.rpartition("-")[2]
+        if owner.isdecimal() and not _is_running(int(owner)):
             old.unlink(missing_ok=True)
     path = runs / f"{name}-{pid}.json"
     path.unlink(missing_ok=True)

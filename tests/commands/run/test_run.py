@@ -242,7 +242,12 @@ def test_a_server_of_another_user_at_the_address_is_neither_asked_nor_used(place
     ("more", "words", "environ", "fault"),
     [
         ("", ["--key-env", "UNSET"], {}, "--key-env: UNSET is not set"),
-        ("clients: [{name: a, key: long-enough-key}]", [], {}, "has clients, and no key was given: set TOOLPROXY_KEY"),
+        (
+            "clients: [{name: a, key: long-enough-key}]",
+            [],
+            {},
+            "demands a key of its callers, and none was given: set TOOLPROXY_KEY",
+        ),
         ("", [], {"TOOLPROXY_CONFIG": "config.yaml"}, "TOOLPROXY_CONFIG is the relative path 'config.yaml'"),
         ("", [], {"PATH": "/nowhere"}, "Codex is not installed; this installs it: npm install -g @openai/codex"),
         ("offer: {mode: sometimes}", [], {}, "toolproxy.yaml:5: offer.mode: must be"),
