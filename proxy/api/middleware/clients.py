@@ -60,7 +60,7 @@ class Auth:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one ASGI connection."""
-        if scope["type"] == "http" and self._needs_caller(scope):
+        if scope["type"] == "http" and (scope["path"] not in OPEN_PATHS or self._front_needs_caller(scope)):
             # The same header was right before, and there is no second one that could contradict it.
             known = self._found.get(header(scope, b"authorization") or "")
             if known is None:
@@ -78,11 +78,10 @@ class Auth:
                 request_context.add({"client": caller.name})
         return self._app(scope, receive, send)
 
-    def _needs_caller(self, scope: Scope) -> bool:
-        """Whether the answer depends on the caller: on a front page, if a key was sent or none is needed."""
-        path = scope["path"]
-        if path not in FRONT_PATHS:
-            return path not in OPEN_PATHS
+    def _front_needs_caller(self, scope: Scope) -> bool:
+        """Whether this is a front page whose answer depends on the caller: a key was sent, or none is needed."""
+        if scope["path"] not in FRONT_PATHS:
+            return False
         return not self._needs_key or any(header(scope, name) is not None for name in _KEY_HEADERS)
 
     def _find(self, keys: Sequence[str]) -> Caller:
