@@ -9,7 +9,7 @@ ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v 
 IMAGE ?= toolproxy
 BASE ?= python:3.11-slim
 
-.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site image image-test bench bench-instructions soak stalls bench-peers test-agents clean
+.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -22,6 +22,9 @@ test: .venv/.dev .venv/.redis  ## the whole test suite
 
 test-agents: .venv/.dev  ## a recorded day of Claude Code, Codex and opencode, a hundred rounds each, against the proxy of today
 	@$(BIN)/python -m pytest -q tests/agents
+
+test-model: .venv/.dev  ## the loop with a real, small model on this machine: installs server and model first, some 130 MB
+	@$(BIN)/python -m tests.model
 
 check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
@@ -36,6 +39,7 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
 	$(BIN)/python -m bench.instructions --check
+	$(BIN)/python -m tests.model --short --installed
 
 fuzz: .venv/.dev  ## parsers, endpoints and docs/openapi.yaml with thousands of examples each: some minutes
 	@$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=fuzz
@@ -120,7 +124,7 @@ bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an envir
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-peers .venv-tools build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-model .venv-peers .venv-tools build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
 
 .venv/.demo: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo]'
