@@ -86,7 +86,7 @@ class Converter:
         return self.read(node, _suitable(options, node), path, nullable=nullable)
 
     def read(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
-        """The same for a `kind` that is no union, or one option of a union, which may be `nullable`."""
+        """The value of a node as a `kind` that is no union, or one option of a union, which may be `nullable`."""
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             return self.struct(node, kind, path)
         whole, arguments = _unwrapped(kind), typing.get_args(_unwrapped(kind))
@@ -94,6 +94,7 @@ class Converter:
             return self.mapping(node, *arguments, path=path)
         if typing.get_origin(whole) is not tuple:
             return self.leaf(node, kind, path, nullable=nullable)
+        # All that a type says about its lists is that they must not be empty.
         is_too_short = whole is not kind and isinstance(node, Items) and not node.items
         return self.fault(path, "must not be empty") if is_too_short else self.sequence(node, arguments[0], path)
 

@@ -229,7 +229,8 @@ class _Reader(Converter):
             items = ["" if item is UNSET else item for item in items]
         elif unset:
             items = [item for item in items if item is not UNSET and item]
-        if c.keys_of(tuple(items)) if kind == _ONE_KEY else items:  # during a rotation, one of the keys may not be set
+        keys = c.keys_of(tuple(items)) if kind == _ONE_KEY else items
+        if keys:  # during a rotation, one of them may not be set
             self.omit(unset, path)
         else:
             self.unset += unset
@@ -275,14 +276,14 @@ class _Reader(Converter):
 
     def more_clients(self, node: Node | None) -> tuple[c.ClientConfig, ...]:
         """The clients of `clients_file`, which is a list of them, or a mapping with that list as `clients`."""
-        path = Path(_CLIENTS_FILE, 1)
-        line = 1
+        path, line = Path(_CLIENTS_FILE, 1), 1
         if isinstance(node, Branch):
-            held = {entry.key: entry for entry in node.entries}
-            for entry in node.entries:
-                if entry.key != "clients":
+            entries, node = node.entries, None
+            for entry in entries:
+                if entry.key == "clients":
+                    node, line = entry.node, entry.line
+                else:
                     self.fault(path.key(entry.key, entry.line), "unknown key; known is clients")
-            node, line = (held["clients"].node, held["clients"].line) if "clients" in held else (None, 1)
         if node is None or (isinstance(node, Leaf) and node.is_null):
             return ()
         if not isinstance(node, Items):
