@@ -14,7 +14,6 @@ from proxy.loop.results import ToolOutput
 from proxy.loop.shown import RunEvent
 from proxy.loop.tally import Rate, Use
 from proxy.wire.chat import Json, ToolCall, ToolSpec, Turn
-from proxy.wire.credentials import Credentials
 from proxy.wire.relayed import CountUsage, Headers, RawRequest, RawResponse, RelayClient
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
@@ -102,8 +101,9 @@ class Toolset(Protocol):
         """A hosted tool (`ToolSpec.serves`) -> the name of the usable tool that stands in its place."""
         ...
 
-    async def for_user(self, credentials: Credentials) -> "Toolset":
-        """These tools, with those that servers list for a user with these credentials, as far as they are known."""
+    @property
+    def unlisted(self) -> Mapping[str, ToolSpec]:
+        """A server that lists its tools by headers of a request -> what stands for these tools: see `ToolSelection`."""
         ...
 
     def arguments_of(self, call: ToolCall) -> Json | None:
@@ -311,6 +311,22 @@ class Budgets(Protocol):
 
     async def clients(self, days: Sequence[str]) -> Sequence[str]:
         """The clients with any use on one of the `days`, whether or not the configuration still has them."""
+        ...
+
+
+class Pins(Protocol):
+    """What was first seen of things that others can change, by the name of whose they are; kept for good."""
+
+    async def read(self, owner: str) -> Mapping[str, bytes] | None:
+        """All that is kept, by name; None: it is not known, because a shared state cannot be reached."""
+        ...
+
+    async def add(self, owner: str, pins: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
+        """Keep those under whose names nothing is kept yet; returns as `read`."""
+        ...
+
+    async def replace(self, owner: str, pins: Mapping[str, bytes]) -> bool:
+        """Keep these in place of all that is kept; whether that could be done."""
         ...
 
 

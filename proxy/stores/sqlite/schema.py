@@ -44,7 +44,11 @@ _FIRST: Final = (
 )
 # The secret that seals what clients keep for the proxy.
 _SECOND: Final = ("CREATE TABLE secrets (only_one INTEGER PRIMARY KEY, value TEXT NOT NULL, made_at REAL NOT NULL)",)
-MIGRATIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND)
+# What was first seen of things that others can change, such as the tools of an MCP server.
+_THIRD: Final = (
+    "CREATE TABLE pins (owner TEXT NOT NULL, name TEXT NOT NULL, pin BLOB NOT NULL, PRIMARY KEY (owner, name))",
+)
+MIGRATIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD)
 VERSION: Final = len(MIGRATIONS)
 
 
