@@ -282,12 +282,16 @@ def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is
         "upstreams: {up: {base_url: 'http://127.0.0.1:9', api_key: k}}\n"
         f"tools:\n  wiki: {{type: mcp, command: [{sys.executable}, {script}], allow: [echo, fail]}}\n"
         "  down: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${WIKI_KEY}'}}\n"
+        "  own: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${request.headers.X-Own}'}}\n"
     )
     done = toolproxy("check", "--probe", "--config", str(path), environ={"WIKI_KEY": "canary"})
     assert done.returncode == 1
     assert f"  wiki: mcp, {sys.executable}, tools are listed at start" in done.stdout
     assert "  down: mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
     assert "  tools.wiki: 2 tools: echo, fail\n" in done.stdout
+    for_each = "tools are listed for each user, by the header x-own of their requests"
+    assert f"  own: mcp, 127.0.0.1:9, {for_each}\n" in done.stdout
+    assert f"  tools.own: not asked: {for_each}\n" in done.stdout
     assert "toolproxy: config.yaml:4: tools.down: not usable: cannot be reached\n" in done.stderr
     assert "canary" not in done.stdout + done.stderr
 

@@ -1,7 +1,7 @@
 """What a client may use: its identity, and the tools and limits of one client, one model and one selection of tools."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -150,7 +150,13 @@ class AccessPolicies:
         if policy is None:
             selection = ToolSelection(on_request, _names_in(selected), native_search, headers)
             policy = access_policy(
-                self._limits, caller, model, specs.values(), selection, search_above=self._search_above
+                self._limits,
+                caller,
+                model,
+                specs.values(),
+                selection,
+                search_above=self._search_above,
+                unlisted=self._toolset.unlisted.values(),
             )
             if selected is None or len(selected) <= _MAX_CACHED_HEADER:
                 self._policies[key] = policy
@@ -167,6 +173,7 @@ def access_policy(
     selection: ToolSelection,
     *,
     search_above: int | None = None,
+    unlisted: Iterable[ToolSpec] = (),
 ) -> AccessPolicy:
     """The policy for a caller, a model and a selection.
 
@@ -177,11 +184,13 @@ def access_policy(
         specs: all usable server tools.
         selection: the selection of the request.
         search_above: as for `AccessPolicies`.
+        unlisted: the servers that list their tools by headers of the request, as far as tools of theirs are not known.
     """
     limits = limits.overlaid(model.limits, caller.limits)
     tools = list(specs)
     for allowed in (caller.tools, model.tools):
         tools = tools if allowed is None else [tool for tool in tools if tool.is_among(allowed)]
+        unlisted = [one for one in unlisted if allowed is None or may_have_tools(one, allowed)]
     ignored: tuple[str, ...] = ()
     if (names := selection.names) is not None:
         selectable = [tool for tool in tools if tool.offer != "never" and tool.needs <= selection.headers]
@@ -189,8 +198,16 @@ def access_policy(
         ignored = names_for_header(sorted(unknown))
         tools = tools if EVERY_TOOL in names else [tool for tool in tools if tool.is_among(names)]
     usable = tuple(tools) if limits.allow_tools else ()
+    if lacking := [one for one in unlisted if limits.allow_tools and selection.lacks_headers_for(one)]:
+        lacks = tuple(replace(one, needs=one.needs - selection.headers) for one in lacking)
+        selection = replace(selection, unlisted=lacks)
     offer = make_offer({}, usable, selection, search_above=search_above)
     return AccessPolicy(caller.may_use(model.name), limits, usable, selection, ignored, offer, search_above)
+
+
+def may_have_tools(server: ToolSpec, allowed: Collection[str]) -> bool:
+    """Whether a selection by names may include tools of a server that has not listed them."""
+    return server.is_among(allowed) or any(name.startswith(server.name) for name in allowed)
 
 
 def _names_in(selected: str | None) -> frozenset[str] | None:

@@ -42,7 +42,7 @@ class CredentialReader:
     def __init__(self, ports: Ports) -> None:
         self._headers = {name: name.encode() for name in ports.user_headers}
         self._keys = SealingKeys.of(ports) if self._headers else None
-        self._toolset = ports.toolset
+        self._toolset, self._toolset_for = ports.toolset, ports.toolset_for
         self._without = RequestTools(ports.toolset)
 
     def credentials_of(self, scope: Scope) -> Credentials:
@@ -58,4 +58,6 @@ class CredentialReader:
         if not self._headers:
             return self._without
         credentials = self.credentials_of(scope)
-        return RequestTools(await self._toolset.for_user(credentials), credentials)
+        if self._toolset_for is None or not credentials.names:
+            return RequestTools(self._toolset, credentials)
+        return RequestTools(await self._toolset_for(credentials), credentials)

@@ -6,7 +6,7 @@ request makes one call, which may count as several if it has several queries.
 
 from starlette.types import Scope
 
-from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller
+from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller, may_have_tools
 from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
@@ -17,7 +17,7 @@ from proxy.kit.timeouts import Deadline
 from proxy.loop.call_context import CallContext
 from proxy.loop.limits import Limits
 from proxy.loop.queries import may_have_several, searches_in
-from proxy.loop.results import ToolOutput
+from proxy.loop.results import CredentialMissing, ToolOutput
 from proxy.loop.tally import Tally
 from proxy.wire.chat import ToolCall, ToolSpec
 from proxy.wire.errors import NotAllowed
@@ -78,15 +78,31 @@ class DirectCalls:
             if tool.offer != "never" and (allowed is None or tool.is_among(allowed))
         }
         self.offered = [tool for name, tool in self.tools.items() if own.has(name)]
+        self._unlisted = [
+            server
+            for server in own.toolset.unlisted.values()
+            if server.offer != "never"
+            and not server.needs <= own.credentials.names
+            and (allowed is None or may_have_tools(server, allowed))
+        ]
+
+    def may_call(self, name: str) -> bool:
+        """Whether a tool is known, or may be one of a server that lists its tools by headers that the request lacks."""
+        return name in self.tools or self._server_of(name) is not None
+
+    def _server_of(self, name: str) -> ToolSpec | None:
+        return next((server for server in self._unlisted if name.startswith(server.name)), None)
 
     async def output_of(
         self, call: ToolCall, *, filters: SearchFilters = NO_FILTERS
     ) -> tuple[ToolOutput, tuple[str, ...]]:
-        """The output of a call of one of the `tools`, by its own name, and the queries that are beyond a limit.
+        """The output of a call that the client may make, by the tool's own name, and the queries beyond a limit.
 
         Raises:
             ToolError: the call could not be carried out.
         """
+        if call.name not in self.tools and (server := self._server_of(call.name)):
+            raise CredentialMissing(call.name, server.needs - self._own.credentials.names)
         tool, counts, left_out = self.tools[call.name], 1, tuple[str, ...]()
         if may_have_several(tool, call):
             most = min(self.calls_left, tool.max_calls or self.calls_left)

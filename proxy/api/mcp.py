@@ -116,7 +116,7 @@ def _server_of(calls: DirectCalls) -> Server[Any]:
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         request_context.add({"mcp": "tools/call"})
-        if params.name not in calls.tools:
+        if not calls.may_call(params.name):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name}")
         try:
             arguments = orjson.dumps(params.arguments or {}).decode()

@@ -1,12 +1,13 @@
 """What the API gets from the composition root."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from proxy.config.model import Config
 from proxy.kit.readiness import Readiness
 from proxy.kit.secrets import Secrets
 from proxy.ports import Budgets, ClientStore, Clock, MakeDialect, Observer, RecentRequests, Router, Scrape, Toolset
+from proxy.wire.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,5 +29,7 @@ class Ports:
     state: Callable[[], Readiness]
     is_draining: Callable[[], bool]
     user_headers: frozenset[str] = frozenset()  # the headers of requests that hold credentials for tools
+    # The tools of a request with credentials: `toolset`, and what servers list for them; None: no server does.
+    toolset_for: Callable[[Credentials], Awaitable[Toolset]] | None = None
     scrape: Scrape | None = None
     recent_requests: RecentRequests | None = None

@@ -27,7 +27,7 @@ from proxy.kit.readiness import Readiness
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
 from proxy.tools.registry import Registry
-from proxy.tools.servers import SharedToolServer
+from proxy.tools.servers import SharedToolServer, UserToolsets
 from proxy.tools.state import ToolState
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.router import ConfigRouter
@@ -148,6 +148,7 @@ class Generation:
             state=process.state.readiness,
             is_draining=lambda: process.lifecycle.draining,
             user_headers=self.loaded.user_headers,
+            toolset_for=UserToolsets(self.registry, self.tool_servers.values()).toolset_for,
             scrape=telemetry.scrape,
             recent_requests=telemetry.recent_requests(config),
         )
@@ -174,7 +175,7 @@ def _tool_servers_of(process: Process, loaded: Loaded, before: Generation | None
         for name, server in (before.tool_servers if before else {}).items()
         if before and _entry(before.loaded, name) == _entry(loaded, name)
     }
-    made = tool_servers_of(loaded.config, process.resources, process.telemetry.observe, leave_out=kept)
+    made = tool_servers_of(loaded, process.resources, leave_out=kept)
     return {**kept, **{server.name: SharedToolServer(server) for server in made}}
 
 

@@ -103,6 +103,7 @@ def start_process(
             state.caches,
             telemetry.observe,
             key_pools=key_pools,
+            pins=state.pins,
         ),
         key_pools=key_pools,
         transport=transport,

@@ -18,7 +18,15 @@ from proxy.loop.limits import Limits
 from proxy.loop.many_tools import CALL_TOOL, FIND_TOOLS, MOST_SEARCHES, called_by, no_such_tool, with_schema
 from proxy.loop.prompts import BUDGET_USED, REPEATED
 from proxy.loop.queries import may_have_several, searches_in, with_left_out
-from proxy.loop.results import BEYOND_LIMIT, InvalidArguments, ToolError, ToolResult, failure, quoting
+from proxy.loop.results import (
+    BEYOND_LIMIT,
+    CredentialMissing,
+    InvalidArguments,
+    ToolError,
+    ToolResult,
+    failure,
+    quoting,
+)
 from proxy.loop.tally import Tally
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn, is_object
 
@@ -94,6 +102,7 @@ class CallHistory(Struct):
         repeated: the fingerprints of calls that were made again and were answered from `results`.
         read: reads the arguments of calls for the history.
         searchable: of many tools, those that the model can find, by their own names.
+        unlisted: the servers whose tools are not known, because the request lacks a header.
         searches: how often it has searched for tools.
     """
 
@@ -106,6 +115,7 @@ class CallHistory(Struct):
     repeated: set[tuple[str, str]] = set()
     read: ReadArguments = as_object
     searchable: Mapping[str, ToolSpec] = {}
+    unlisted: Sequence[ToolSpec] = ()
     searches: int = 0
 
     def resolve(self, call: ToolCall, *, hints: bool = True) -> tuple[ToolSpec, ToolCall]:
@@ -119,6 +129,8 @@ class CallHistory(Struct):
             call = called_by(self._read(call.name, call.arguments), call)
             tool = self.tools.get(call.name)
         if tool is None or tool.name == CALL_TOOL:
+            if server := next((one for one in self.unlisted if call.name.startswith(one.name)), None):
+                raise CredentialMissing(call.name, server.needs)
             raise ToolError(no_such_tool(call.name, self.searchable if hints else ()))
         if call.name == tool.name:
             return tool, call

@@ -41,12 +41,15 @@ class ToolSelection(Struct, frozen=True):
         names: the names of tools in the header, or `EVERY_TOOL`; None: there is no such header.
         native_search: whether the upstream has its own web search, whose declaration is passed on.
         headers: the headers of the request that hold credentials for tools.
+        unlisted: for each server that lists its tools by headers of the request, of which this one lacks some: what the
+            names of its tools begin with, and the headers.
     """
 
     on_request: bool = False
     names: frozenset[str] | None = None
     native_search: bool = False
     headers: frozenset[str] = frozenset()
+    unlisted: tuple[ToolSpec, ...] = ()
 
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool that the client did not declare is to be added."""
@@ -84,6 +87,7 @@ class Offer(Struct, frozen=True):
         schemas: every name that may be called, of a server tool or of a client's function -> its JSON Schema.
         dropped: the fields of the request that are not for the upstream.
         searchable: of many tools, the tools in play by their own names, which the model can find; else empty.
+        unlisted: as for `ToolSelection`.
     """
 
     tools: tuple[Json, ...] = ()
@@ -94,6 +98,7 @@ class Offer(Struct, frozen=True):
     schemas: Mapping[str, Json] = {}
     dropped: frozenset[str] = frozenset()
     searchable: Mapping[str, ToolSpec] = {}
+    unlisted: tuple[ToolSpec, ...] = ()
 
     @property
     def in_play(self) -> bool:
@@ -183,6 +188,7 @@ def make_offer(
         schemas=_schemas(own, callable_tools, client_tools),
         dropped=_SEARCH_FIELDS if search is not None else frozenset(),
         searchable=searchable,
+        unlisted=selection.unlisted,
     )
 
 

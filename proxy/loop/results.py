@@ -3,7 +3,7 @@
 Both are fenced as data and bounded (`fence`). A failure is an object, `{"error": ...}`, with the fence in its text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os.path import commonprefix
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop import fence
-from proxy.loop.prompts import RESULT_CUT, RESULT_HALVED, RESULT_LEFT_OUT
+from proxy.loop.prompts import NEEDS_HEADER, RESULT_CUT, RESULT_HALVED, RESULT_LEFT_OUT
 from proxy.wire.code import CodeResult
 from proxy.wire.search import SearchHit
 
@@ -163,9 +163,17 @@ class NotConfigured(ToolError):
 
 
 class CredentialMissing(ToolError):
-    """The request lacks a header with a credential of its user's that the tool needs."""
+    """The request lacks a header with a credential of its user's that the tool needs.
+
+    Args:
+        tool: the name of the tool.
+        headers: the names of the headers that the request lacks.
+    """
 
     outcome = "credential_missing"
+
+    def __init__(self, tool: str, headers: Iterable[str]) -> None:
+        super().__init__(NEEDS_HEADER.format(name=tool, headers=" and ".join(map(repr, sorted(headers)))))
 
 
 class UrlNotAllowed(ToolError):

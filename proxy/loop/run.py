@@ -116,6 +116,7 @@ class Run:
             self.sources,
             read=read_arguments,
             searchable=offer.searchable,
+            unlisted=offer.unlisted,
         )
         self._cite = dialect.cite if dialect else None  # without a dialect, marks have no meaning
         self._turn: Turn  # the latest turn with calls

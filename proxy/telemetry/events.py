@@ -150,6 +150,18 @@ EVENTS: Final[Mapping[str, Event]] = {
     "mcp.tool_refused": Event(
         _WARNING, "A tool of an MCP server, or a part of its list, cannot be offered; `why` has the reason."
     ),
+    "mcp.tool_changed": Event(
+        _WARNING,
+        "A server has changed what one of its tools is, which is offered as it is now; `change` has the difference.",
+    ),
+    "mcp.tool_withheld": Event(
+        _WARNING,
+        "A tool is not what is pinned of it (`definitions: pinned`), and is not offered; `change` has the difference. "
+        "`toolproxy check --accept` accepts it.",
+    ),
+    "mcp.pins_unknown": Event(
+        _WARNING, "The state store cannot tell what is pinned of a server's tools, of which none is offered."
+    ),
     "tool.cache_hit": Event(_DEBUG, "A tool call was answered with the cached result of an equal call."),
 }
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from proxy.config.loaded import Loaded
 from proxy.config.model import Config, ToolConfig
 from proxy.loop.results import NotConfigured, ToolOutput
-from proxy.ports import Observer
 from proxy.tools import browser
 from proxy.tools.check import Check, check_of
 from proxy.tools.kind import Resources
@@ -57,18 +56,17 @@ def tools_of(loaded: Loaded, resources: Resources) -> Iterator[Tool]:
         raise ConfigurationError(faults)
 
 
-def tool_servers_of(
-    config: Config, resources: Resources, observe: Observer, *, leave_out: Container[str] = ()
-) -> list[ToolServer]:
+def tool_servers_of(loaded: Loaded, resources: Resources, *, leave_out: Container[str] = ()) -> list[ToolServer]:
     """The servers of the configuration whose tools may change at any time. Raises `ConfigurationError`."""
+    resources = with_fields(resources, secrets=loaded.secrets.get("", frozenset()))
 
     def configured_by(name: str, entry: ToolConfig) -> Callable[[Tool], Tool]:
         check = check_of(entry.check, f"tools.{name}.check", resources.client)
-        return lambda tool: replace(tool, **_settings(tool, entry, check, config))
+        return lambda tool: replace(tool, **_settings(tool, entry, check, loaded.config))
 
     return [
-        serve(name, entry, configured_by(name, entry), resources.clock, observe)
-        for name, entry in config.tools.items()
+        serve(name, entry, configured_by(name, entry), resources)
+        for name, entry in loaded.config.tools.items()
         if name not in leave_out and (serve := kind_of(entry).serve)
     ]
 

@@ -7,6 +7,7 @@ retried; at last the fallback is called.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -23,7 +24,7 @@ from proxy.kit.timeouts import CALL_ENDS, elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
 from proxy.loop.offer import SEARCH
-from proxy.loop.prompts import NEEDS_HEADER, NO_SUCH_TOOL
+from proxy.loop.prompts import NO_SUCH_TOOL
 from proxy.loop.results import (
     Cause,
     CredentialMissing,
@@ -36,7 +37,7 @@ from proxy.loop.results import (
     ToolTimeout,
     ToolUnavailable,
 )
-from proxy.ports import Caches, Clock, Observer, Results, Toolset
+from proxy.ports import Caches, Clock, Observer, Results
 from proxy.tools.arguments import history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check, replaced
@@ -70,6 +71,7 @@ class Registry:
         specs: name -> tool as a model sees it. A new mapping whenever something has changed.
         names: the names and aliases of all tools.
         serving: a hosted tool (`ToolSpec.serves`) -> the name of the tool that stands in its place.
+        unlisted: the group of a server that lists its tools for each user -> what stands for these tools.
 
     Raises:
         ValueError: two tools have the same name, or a schema is not valid.
@@ -88,6 +90,7 @@ class Registry:
         self.specs: Mapping[str, ToolSpec] = {}
         self.names: frozenset[str] = frozenset()
         self.serving: dict[str, str] = {}
+        self.unlisted: dict[str, ToolSpec] = {}
         self._clock = clock
         self._caches = caches or local_caches(clock)
         self._observe = observe
@@ -147,6 +150,24 @@ class Registry:
                 added.append(tool.name)
         return refused
 
+    def for_user(self, group: str, tools: Iterable[Tool], states: dict[str, ToolState]) -> "Registry":
+        """These tools, and with them those that a server lists for one user.
+
+        Args:
+            group: the name of the server's group.
+            tools: its tools.
+            states: the states of its tools by name, which all of its users share; those of new tools are added.
+        """
+        own = copy(self)
+        own._entries, own._groups, own._states = {**self._entries}, {}, {**states}  # noqa: SLF001 - of this class
+        own._index, own._indexing = None, asyncio.Lock()  # noqa: SLF001 - likewise
+        own.serving = {**self.serving}
+        own.unlisted = {server: spec for server, spec in self.unlisted.items() if server != group}
+        for why in own.put_group(group, tools):
+            self._observe("mcp.tool_refused", server=group, why=why)
+        states |= {name: own.tool_states[name] for name in own.specs.keys() - self.specs.keys()}
+        return own
+
     def _add(self, tool: Tool, group: str | None = None) -> None:
         if taken := self.names.intersection(tool.names):
             raise ValueError(f"there are two tools named {min(taken)!r}")
@@ -163,10 +184,6 @@ class Registry:
         self.names |= {*tool.names}
         if tool.serves is not None:
             self.serving.setdefault(tool.serves, tool.name)
-
-    async def for_user(self, credentials: Credentials) -> Toolset:  # noqa: ARG002 - no server here has users of its own
-        """See `ports.Toolset.for_user`."""
-        return self
 
     def arguments_of(self, call: ToolCall) -> Json | None:
         """See `ports.Toolset.arguments_of`."""
@@ -233,7 +250,7 @@ class Registry:
                 CONTEXT.set(replace(context, ends=ends))
             try:
                 if tried.tool.needs:
-                    attempt.by_user = _by_user(tried.tool, context.credentials)
+                    attempt.scope += _by_user(tried.tool, context.credentials)
                 return await self._answer(attempt, call, is_search=is_search)
             except ToolError as exc:
                 if following is None or isinstance(exc, (InvalidArguments, NotUnderstood, ResultRefused)):
@@ -296,7 +313,7 @@ class Registry:
         asked = [arguments, attempt.filters] if tool.run_filtered and attempt.filters != NO_FILTERS else arguments
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
         version = tool.version if attempt.check is None else f"{tool.version} {attempt.check.version}"
-        output = await cache.get_or_run(f"{attempt.scope}{attempt.by_user}\n{version}\n{key}", run)
+        output = await cache.get_or_run(f"{attempt.scope}\n{version}\n{key}", run)
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=tool.name)
@@ -394,8 +411,8 @@ def _by_user(tool: Tool, credentials: Credentials) -> str:
     Raises:
         CredentialMissing: the request lacks one of them.
     """
-    if missing := sorted(tool.needs - credentials.names):
-        raise CredentialMissing(NEEDS_HEADER.format(name=tool.name, headers=" and ".join(map(repr, missing))))
+    if missing := tool.needs - credentials.names:
+        raise CredentialMissing(tool.name, missing)
     credentials.used |= tool.needs
     return f" {credentials.hash_of(tool.needs)}"
 
@@ -406,12 +423,11 @@ class _Attempt:
 
     Attributes:
         entry: the tool.
-        scope: the caller.
+        scope: the caller, and what stands for the user's credentials that the tool gets.
         filters: those of the request and the call.
         check: the check of the result; None: there is none.
         seconds: how long the tool may take; its check has time of its own.
         has_fallback: whether another tool is tried next.
-        by_user: stands for the user's credentials that the tool gets; empty: it gets none.
         was_begun: whether the tool itself was called.
     """
 
@@ -421,7 +437,6 @@ class _Attempt:
     check: Check | None
     seconds: float
     has_fallback: bool
-    by_user: str = ""
     was_begun: bool = False
 
     @property

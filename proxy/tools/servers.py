@@ -1,16 +1,27 @@
-"""Servers whose tools may change, such as MCP servers, each kept for as long as a configuration has its entry."""
+"""Servers whose tools may change, such as MCP servers, each kept for as long as a configuration has its entry.
+
+The tools of most servers are the same for everybody, and are published to the registries. Those of a server that is
+reached with the credentials of users are asked for by each request, and are in the registry of that user alone.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from asyncio import gather
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 from proxy.kit.readiness import Readiness
 from proxy.tools.registry import Registry
+from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
+from proxy.wire.chat import ToolSpec
+from proxy.wire.credentials import Credentials
 
 # Seconds: the first request should have the tools, but need not wait for a slow server.
 _START_PATIENCE = 5.0
+# Of a server that lists ever new names for its users, the states of all tools are begun anew after so many.
+_MOST_STATES = 1024
 
 Publish: TypeAlias = Callable[[str, Sequence[Tool]], Sequence[str]]
 """Takes a group's name and all of its tools, and returns why any were refused, as `Registry.put_group` does."""
@@ -37,6 +48,29 @@ class ToolServer(Protocol):
         """Whether the server's tools can be used now."""
         ...
 
+    @property
+    def unlisted(self) -> ToolSpec | None:
+        """What stands for tools that are listed by headers of a request, which it `needs`, and are never published.
+
+        Its name is what theirs begin with. None: the tools are the same for everybody.
+        """
+        ...
+
+    async def tools_for(self, credentials: Credentials) -> "UserTools | None":
+        """The tools that the server lists for a user, who has all credentials that it needs; None: none are known."""
+        ...
+
+
+class UserTools:
+    """The tools that a server lists for a user; another object whenever they have changed.
+
+    Attributes:
+        tools: the tools.
+    """
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.tools = tools
+
 
 class SharedToolServer:
     """A tool server whose tools are in the registries of all configurations that have its entry.
@@ -47,7 +81,9 @@ class SharedToolServer:
 
     def __init__(self, server: ToolServer) -> None:
         self.state = server.state
+        self.needs = server.unlisted.needs if server.unlisted else frozenset[str]()
         self._server = server
+        self._states_of_users: dict[str, ToolState] = {}
         self._registries: list[Registry] = []
         self._tools: Sequence[Tool] | None = None  # the tools as last published
         self._serving: asyncio.Task[None] | None = None
@@ -70,12 +106,24 @@ class SharedToolServer:
     def publish_to(self, registry: Registry) -> None:
         """Publish the tools, the known ones and later changes, to another registry."""
         self._registries.append(registry)
+        if self._server.unlisted is not None:
+            registry.unlisted[self._server.name] = self._server.unlisted
         if self._tools is not None:
             registry.put_group(self._server.name, self._tools)
 
     def forget(self, registry: Registry) -> None:
         """Stop publishing to a registry."""
         self._registries.remove(registry)
+
+    async def tools_for(self, credentials: Credentials) -> UserTools | None:
+        """See `ToolServer.tools_for`."""
+        return await self._server.tools_for(credentials)
+
+    def add_to(self, registry: Registry, found: UserTools) -> Registry:
+        """A registry for one user, which has the tools that this server lists for the user as well."""
+        if len(self._states_of_users) > _MOST_STATES:
+            self._states_of_users.clear()
+        return registry.for_user(self._server.name, found.tools, self._states_of_users)
 
     async def _serve(self) -> None:
         with suppress(Exception):  # a failure at the end of a server affects only its own tools
@@ -101,3 +149,36 @@ async def start_tool_servers(
         async with asyncio.timeout(patience):
             for server in servers:
                 await server.tried()
+
+
+class UserToolsets:
+    """The tools of users: those of a registry, and those that servers list for the credentials of a request.
+
+    Args:
+        registry: the tools that are the same for everybody.
+        servers: the servers; those that need no credentials are not asked.
+    """
+
+    def __init__(self, registry: Registry, servers: Iterable[SharedToolServer]) -> None:
+        self._registry = registry
+        self._servers = [server for server in servers if server.needs]
+        # By the tools that were added to a registry: the registry with them, and what `specs` it was made of.
+        self._made: WeakKeyDictionary[Registry, WeakKeyDictionary[UserTools, tuple[Registry, Mapping[str, ToolSpec]]]]
+        self._made = WeakKeyDictionary()
+
+    async def toolset_for(self, credentials: Credentials) -> Registry:
+        """The tools of a request with these credentials. A server that has not listed any yet is waited for a while."""
+        asked = [server for server in self._servers if server.needs <= credentials.names]
+        registry = self._registry
+        for server, found in zip(asked, await gather(*(one.tools_for(credentials) for one in asked)), strict=True):
+            if found is not None:
+                registry = self._with(registry, server, found)
+        return registry
+
+    def _with(self, registry: Registry, server: SharedToolServer, found: UserTools) -> Registry:
+        made = self._made.setdefault(registry, WeakKeyDictionary())
+        own, made_of = made.get(found, (None, None))
+        if own is None or made_of is not registry.specs:  # the tools of everybody may have changed
+            own = server.add_to(registry, found)
+            made[found] = own, registry.specs
+        return own

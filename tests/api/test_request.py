@@ -32,12 +32,13 @@ class Ports:
     clock = None
     model_limits = None
     user_headers = frozenset()
+    toolset_for = None
     observe = NoObserver()
 
     def __init__(self, *specs):
         self.config = Config(server=ServerConfig(), offer=OfferConfig(mode="on_request", prefix="//"))
         self.router = self.toolset = self
-        self.specs = {spec.name: spec for spec in specs}
+        self.specs, self.unlisted = {spec.name: spec for spec in specs}, {}
 
     def resolve(self, name, *, client_key, messages=(), headers=(), conversation=None):
         return RoutedModel(name, name, Upstream(), limits=self.model_limits)

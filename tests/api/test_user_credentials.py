@@ -2,11 +2,14 @@
 
 import base64
 import io
+from contextlib import asynccontextmanager
 
 import httpx
 import orjson
 import pytest
 import structlog
+from mcp.client import Client
+from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
 from proxy.config.model import TelemetryConfig
 from proxy.telemetry import log
@@ -14,7 +17,9 @@ from proxy.wire.credentials import Credentials
 from tests.api import test_responses as responses
 from tests.api.messages import asking as messages
 from tests.fakes import whole
-from tests.serving import proxy_of, serving
+from tests.serving import CONFIG, proxy_of, serving
+from tests.tools.mcp.test_client import wiki_at
+from tests.tools.mcp.test_users import Vault
 
 ANNE, BOB = "anne-s3cret/token", "bob-s3cret/token"
 NOTES = """
@@ -27,7 +32,16 @@ NOTES = """
     parameters: {{properties: {{q: {{type: string}}}}}}
     {more}
 """
+VAULT = """
+  vault:
+    type: mcp
+    url: {url}
+    headers: {{Authorization: "Bearer ${{request.headers.X-Notes-Token}}"}}
+    cache_seconds: 60
+    definitions: pinned
+"""
 CALL = ("u1", "notes", {"q": "ferry"})
+WHO = ("u2", "vault_whoami", {})
 DOOR_CALL = ("u2", "open_door", {"door": 1})
 DOOR = {"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}
 ASK = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
@@ -166,6 +180,63 @@ async def test_a_tool_that_is_disabled_keeps_its_header_from_upstreams_too(upstr
     assert "s3cret" not in str(upstream.heads)
 
 
+# -- tools of an MCP server --
+
+
+@asynccontextmanager
+async def with_vault(upstream, *, more="", config=CONFIG, **app):
+    async with (
+        wiki_at(Vault()) as vault,
+        proxy_of(upstream, config=config, more=VAULT.format(url=vault) + more, **app) as url,
+    ):
+        yield Served(url, None)
+
+
+async def test_an_mcp_servers_tools_are_those_that_it_lists_for_the_user_who_gets_answers_of_their_own(upstream):
+    upstream.replies = [lambda request: whole("Done.") if results(request) else whole(calls=[WHO])]
+    async with with_vault(upstream) as served:
+        for token in (ANNE, BOB, ANNE):
+            upstream.requests.clear()
+            await served.ask(token)
+            user = token.partition("-")[0]
+            assert [name for name in names(upstream.requests[0]) if name.startswith("vault_of")] == [f"vault_of_{user}"]
+            assert f"{user}: Bearer [secret]" in results(upstream.requests[1])[0]
+    assert "s3cret" not in str(upstream.requests) + str(upstream.heads)
+
+
+async def test_without_the_header_an_mcp_servers_tools_are_not_offered_and_a_call_says_what_is_missing(upstream):
+    clients = "clients: [{name: app, key: key-of-app}, {name: some, key: key-of-some, tools: [web_search]}]"
+    upstream.replies = [lambda request: whole("Done.") if results(request) else whole(calls=[WHO])]
+    read = {}
+    async with with_vault(upstream, more=clients) as served, httpx.AsyncClient() as http:
+        for key in ("app", "some"):
+            headers = {"authorization": f"Bearer key-of-{key}"}
+            await http.post(f"{served.url}/v1/chat/completions", json=ASK, headers=headers)
+            read[key] = results(upstream.requests[-1])[0]
+    assert {*names(upstream.requests[0]), *names(upstream.requests[2])} == {"web_search"}
+    assert "which the app has to send in the header 'x-notes-token'" in read["app"]
+    assert "There is no tool named 'vault_whoami'" in read["some"]
+
+
+async def test_the_mcp_door_lists_and_calls_what_the_header_permits(upstream):
+    config = CONFIG.replace("upstreams:", "server: {{mcp: true}}\nupstreams:", 1)
+    seen = []
+    async with with_vault(upstream, config=config) as served:
+        for token in (None, ANNE, BOB):
+            headers = {"x-notes-token": token} if token else {}
+            async with (
+                create_mcp_http_client(headers=headers) as http,
+                Client(streamable_http_client(f"{served.url}/mcp", http_client=http)) as client,
+            ):
+                listed = [tool.name for tool in (await client.list_tools()).tools]
+                called = await client.call_tool("vault_whoami", {})
+                seen.append((listed[1:5], called.is_error, called.content[0].text))
+    assert seen[0][:2] == ([], True)
+    assert "in the header 'x-notes-token'" in seen[0][2]
+    for user, (listed, failed, text) in zip(("anne", "bob"), seen[1:], strict=True):
+        assert (listed[-1], failed, text) == (f"vault_of_{user}", False, f"{user}: Bearer [secret]")
+
+
 # -- what is kept between requests --
 
 
@@ -249,11 +320,16 @@ async def test_the_pages_of_a_search_with_a_credential_open_only_for_the_same_va
 
 async def test_nothing_of_a_credential_is_seen_anywhere(upstream):
     """In the log of all levels with content, on /debug and /metrics, in the answers, in what is stored."""
-    upstream.replies = [lambda request: whole("Done.") if results(request) else whole(calls=[CALL])]
+    failing = ("u3", "vault_fail", {})
+    upstream.replies = [lambda request: whole("Done.") if results(request) else whole(calls=[CALL, WHO, failing])]
     stream = io.StringIO()
     more = "clients: [{name: app, key: key-of-app, admin: true}]\ntelemetry: {log_content: true, log_level: debug}"
     seen = []
-    async with with_notes(upstream, tool="cache_seconds: 60", more=more) as served, httpx.AsyncClient() as http:
+    async with (
+        wiki_at(Vault()) as vault,
+        with_notes(upstream, tool="cache_seconds: 60", more=VAULT.format(url=vault) + more) as served,
+        httpx.AsyncClient() as http,
+    ):
         log.configure(TelemetryConfig(log_level="debug", log_content=True), stream=stream)
         headers = {"authorization": "Bearer key-of-app", "x-notes-token": ANNE, "x-tool-events": "results"}
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/nowhere"):
@@ -266,6 +342,7 @@ async def test_nothing_of_a_credential_is_seen_anywhere(upstream):
     structlog.reset_defaults()
     shown = stream.getvalue() + "".join(one.text + str(one.headers) for one in seen)
     assert "note 1 of anne" in shown
+    assert "anne: Bearer [secret]" in shown
     for form in (ANNE, "s3cret", base64.b64encode(ANNE.encode()).decode()):
         assert form not in shown
 

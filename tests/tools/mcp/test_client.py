@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
-from proxy.tools.kinds.mcp.client import McpServer, list_tool_names
+from proxy.tools.kinds.mcp.client import McpServer, list_once
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.registry import Registry
 from proxy.tools.servers import SharedToolServer, start_tool_servers
@@ -81,9 +81,13 @@ class Rig:
                     return fields
 
 
+async def names_listed(config):
+    return [tool.name for tool in await list_once(config, str)]
+
+
 @asynccontextmanager
 async def session(
-    config, *, registry=None, patience=20, configured=lambda tool: tool, clock=None
+    config, *, registry=None, patience=20, configured=lambda tool: tool, clock=None, definitions=lambda _: None
 ) -> AsyncIterator[Rig]:
     clock, events, told = clock or Turning(), asyncio.Queue(), []
     registry = registry or Registry([], clock=clock)
@@ -100,7 +104,16 @@ async def session(
             observe("published", names=[tool.name for tool in tools])
             return refused
 
-    mcp = McpServer("wiki", config, configured=configured, clock=clock, observe=observe, jitter=lambda: 1.0)
+    judge = definitions(observe)
+    mcp = McpServer(
+        "wiki",
+        config,
+        configured=configured,
+        clock=clock,
+        observe=observe,
+        definitions=judge,
+        jitter=lambda: 1.0,
+    )
     shared = SharedToolServer(mcp)
     shared.publish_to(Telling())
     async with asyncio.TaskGroup() as tasks:
@@ -181,7 +194,7 @@ async def test_only_allowed_tools_are_offered_under_the_prefix_that_is_configure
         config = McpConfig(url=url, allow=("e*", "fail"), prefix="w-")
         async with session(config) as rig:
             assert list(rig.registry.specs) == ["w-echo", "w-fail", "w-environment"]
-        assert await list_tool_names(config) == ["echo", "fail", "environment"]
+        assert await names_listed(config) == ["echo", "fail", "environment"]
 
 
 async def test_a_tool_that_cannot_be_taken_is_refused_and_told_and_the_others_are_taken():
@@ -226,7 +239,7 @@ async def test_a_tool_that_is_malformed_costs_a_line_in_the_log_and_none_of_the_
         wiki_at(Wiki(tools, legacy=legacy), wrap=with_a_number_for_a_description) as url,
         session(McpConfig(url=url, allow=("bad", "grow"))) as rig,
     ):
-        assert await list_tool_names(McpConfig(url=url, allow=("bad", "grow"))) == ["grow"]
+        assert await names_listed(McpConfig(url=url, allow=("bad", "grow"))) == ["grow"]
         assert await rig.call("wiki_grow") == "grown"
         assert list(rig.registry.specs) == ["wiki_grow"]
     refused = [fields for event, fields in rig.told if event == "mcp.tool_refused"]
@@ -426,7 +439,7 @@ async def test_a_command_that_cannot_be_started_is_said_to_be_one():
     async with session(McpConfig(command=("/nowhere/canary",))) as rig:
         assert rig.server.state().why_not == "its command cannot be started"
     with pytest.raises(ToolUnavailable, match="cannot be started"):
-        await list_tool_names(McpConfig(command=("/nowhere/canary",)))
+        await names_listed(McpConfig(command=("/nowhere/canary",)))
 
 
 DEAF = """
@@ -509,6 +522,27 @@ async def test_a_conversation_uses_a_servers_tools(upstream, sdk):
     assert offered["wiki_echo"]["description"] == "Says it again."
     assert set(offered) == {"web_search", "wiki_echo"}
     assert "You said:\n\nnoon" in upstream.requests[1]["messages"][-1]["content"]
+
+
+async def test_a_secret_of_the_configuration_that_a_server_repeats_is_masked(upstream, sdk):
+    calls = [("c1", "wiki_header", {}), ("c2", "files_environment", {})]
+    upstream.replies = [whole(calls=calls), whole("Done.")]
+    async with wiki_at() as url:
+        env = "{WIKI_TOKEN: HOME, PAGER: PATH}"  # the server lists the names of its variables
+        entries = f"""
+  wiki: {{type: mcp, url: '{url}', headers: {{x-wiki-key: canary}}, allow: [header]}}
+  files: {{type: mcp, command: [{sys.executable}, {SCRIPT}], env: {env}, allow: [environment]}}
+"""
+        async with (
+            proxy_of(upstream, more=entries) as proxy,
+            sdk(proxy) as client,
+        ):
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+    header, environment = (message["content"] for message in upstream.requests[1]["messages"][-2:])
+    assert "[secret]" in header
+    assert "canary" not in header
+    assert " PATH " in environment
+    assert "HOME" not in environment
 
 
 async def test_an_entrys_name_chooses_all_its_tools_and_a_tools_name_that_one(upstream, sdk):

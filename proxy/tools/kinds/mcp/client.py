@@ -13,9 +13,9 @@ none.
 import asyncio
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from mcp import Client, MCPError
 from mcp.client import IncomingMessage
@@ -33,11 +33,13 @@ from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
+from proxy.config.redaction import Redact
 from proxy.kit.breaker import Backoff
 from proxy.kit.readiness import Readiness
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer
 from proxy.tools.kinds.mcp.content import is_malformed, is_repeatable, output_of, tool_of
+from proxy.tools.kinds.mcp.definitions import POLL_SECONDS, AcceptedDefinitions, Definitions, PinnedDefinitions
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.kinds.mcp.mending import MOST_TOOLS
 from proxy.tools.kinds.mcp.questions import question_in, question_of_error
@@ -84,6 +86,14 @@ _CLOSED = "Connection closed"
 _ANY_OBJECT = TypeAdapter(dict[str, Any])
 
 
+class Call(Protocol):
+    """Makes a call of a server's tool; `runs_code` as in `output_of`. Raises `ToolError`."""
+
+    def __call__(self, name: str, arguments: Json, *, runs_code: bool) -> Awaitable[ToolOutput]:
+        """The output of the call."""
+        ...
+
+
 class McpServer:
     """An MCP server of the configuration. Implements `servers.ToolServer`.
 
@@ -93,8 +103,14 @@ class McpServer:
         configured: applies the settings of the entry to a tool.
         clock: for the waits between attempts.
         observe: gets the events of sessions that begin and break, and of tools that are refused.
+        definitions: decides which tools are offered as they are listed; None: all are.
+        mask: masks the secrets that the server is sent, in all that it says of tools and results.
+        call: makes the calls of its tools; None: it does so itself.
+        on_demand: whether a session that is lost is begun anew only when it is wanted.
         jitter: returns a number from 0 to 1, which spreads the waits.
     """
+
+    unlisted = None
 
     def __init__(
         self,
@@ -104,6 +120,10 @@ class McpServer:
         configured: Callable[[Tool], Tool],
         clock: Clock,
         observe: Observer,
+        definitions: Definitions | None = None,
+        mask: Redact = str,
+        call: Call | None = None,
+        on_demand: bool = False,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.name = name
@@ -113,12 +133,19 @@ class McpServer:
         self._configured = configured
         self._clock = clock
         self._observe = observe
+        self._definitions = definitions or AcceptedDefinitions(name, observe)
+        self._mask = mask
+        self._run_call = call or self.call
+        self._on_demand = on_demand
         self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, jitter)
         self._client: Client | None = None
         self._attempt = asyncio.Event()  # set when the attempt that is going on, or comes next, has ended
         self._wanted = asyncio.Event()  # a call waits for a session
         self._is_resting = False
-        self._listed: list[ListedTool] | None = None  # as last published
+        self._backs_off = False
+        # The list as last published, and which of its tools are withheld.
+        self._listed: tuple[list[ListedTool], frozenset[str]] | None = None
+        self._judged_by: Mapping[str, bytes] | None = None  # what was pinned at that time
         self._changed = asyncio.Event()  # the tools may have changed, or the session has been lost
         self._calls: set[Delivery] = set()  # those that wait for their answers
         self._is_idle = asyncio.Event()  # set when no call waits
@@ -163,13 +190,16 @@ class McpServer:
             await self._rest(wait)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait, but no longer than until a call wants a session."""
-        self._is_resting = True
+        """Wait, but no longer than until a call wants a session; on demand, as long as nobody wants one."""
+        self._is_resting = self._backs_off = True
         async with asyncio.TaskGroup() as tasks:
             ends = [tasks.create_task(self._clock.sleep(seconds)), tasks.create_task(self._wanted.wait())]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in ends:
                 end.cancel()
+        self._backs_off = False
+        if self._on_demand:
+            await self._wanted.wait()
         self._is_resting = False
         self._wanted.clear()
 
@@ -184,7 +214,7 @@ class McpServer:
         try:
             client = open_client(self._config, transport, on_message=self._on_message, ended=end)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
-                await self._publish(*await list_tools(client), publish)
+                await self._publish(*await list_tools(client, self._mask), publish)
                 patience.reschedule(None)
                 try:
                     await self._keep_listed(client, ended, publish)
@@ -198,12 +228,15 @@ class McpServer:
     async def _keep_listed(self, client: Client, ended: asyncio.Event, publish: Publish) -> None:
         """Let calls use the session, and list the tools again whenever they may have changed."""
         self._client, self._why_not = client, "the connection broke"
-        self._observe("mcp.connected", server=self.name, tools=len(self._listed or ()))
+        listed, withheld = self._listed or ((), frozenset())
+        self._observe("mcp.connected", server=self.name, tools=len(listed) - len(withheld))
         self._attempt.set()
         self.tried.set()
         try:
             async with asyncio.TaskGroup() as beside:
                 beside.create_task(self._watch_for_changes(client))
+                if isinstance(self._definitions, PinnedDefinitions):
+                    beside.create_task(self._watch_pins(self._definitions))
                 while True:
                     await self._changed.wait()
                     if ended.is_set() or self._client is not client:
@@ -211,7 +244,7 @@ class McpServer:
                     await self._clock.sleep(_BURST)
                     self._changed.clear()
                     async with asyncio.timeout(_LISTING_PATIENCE):
-                        await self._publish(*await list_tools(client), publish)
+                        await self._publish(*await list_tools(client, self._mask), publish)
         finally:
             self._forget(client)
             self._changed.clear()
@@ -240,6 +273,13 @@ class McpServer:
             self._changed.set()
             await self._clock.sleep(_LOOK_AGAIN)
 
+    async def _watch_pins(self, definitions: PinnedDefinitions) -> None:
+        """List the tools again when other definitions have been pinned, as by `toolproxy check --accept`."""
+        while True:
+            await self._clock.sleep(POLL_SECONDS)
+            if await definitions.have_changed(self._judged_by):
+                self._changed.set()
+
     async def _on_message(self, message: IncomingMessage) -> None:
         """Request a new list of tools when an older server announces a change unasked."""
         if isinstance(message, ToolListChangedNotification):
@@ -247,11 +287,13 @@ class McpServer:
 
     async def _publish(self, listed: list[ListedTool], cut: str | None, publish: Publish) -> None:
         """Publish the tools, but only if they have changed, because publishing resets caches and circuit breakers."""
-        if listed == self._listed:
+        withheld = await self._definitions.withheld(listed)
+        self._judged_by = self._definitions.judged_by
+        if (listed, withheld) == self._listed:
             return
-        self._listed = listed
+        self._listed = listed, withheld
         tools, refused = [], [cut] if cut else []
-        for tool in listed[:MOST_TOOLS]:
+        for tool in (tool for tool in listed[:MOST_TOOLS] if tool.name not in withheld):
             try:
                 tools.append(self._tool(tool, refused))
             except ValueError as exc:
@@ -264,7 +306,7 @@ class McpServer:
         refused += publish(self.name, tools)
         refused += [f"{tool.name}: there are more than {MOST_TOOLS} tools" for tool in listed[MOST_TOOLS:]]
         for why in refused[:_MOST_REASONS]:
-            self._observe("mcp.tool_refused", server=self.name, why=why[:_LONGEST_REASON])
+            self._observe("mcp.tool_refused", server=self.name, why=self._mask(why)[:_LONGEST_REASON])
         if more := refused[_MOST_REASONS:]:
             self._observe("mcp.tool_refused", server=self.name, why=f"and {len(more)} more")
 
@@ -273,22 +315,23 @@ class McpServer:
         serves = self._serves.get(listed.name)
 
         async def run(arguments: Json) -> ToolOutput:
-            return await self._call(listed.name, arguments, runs_code=serves is not None)
+            return await self._run_call(listed.name, arguments, runs_code=serves is not None)
 
         prefix = self._config.prefix_of(self.name)
-        tool = self._configured(tool_of(listed, prefix=prefix, origin=f"mcp server {self.name}", run=run))
+        tool = tool_of(listed, prefix=prefix, origin=f"mcp server {self.name}", run=run)
+        tool = self._configured(tool)
         if serves is not None and (fault := serving_fault(tool.parameters)):
             refused.append(f"{listed.name}: {fault}")
             serves = None
         return replace(tool, serves=serves, retries=tool.retries if is_repeatable(listed) else 0)
 
-    async def _call(self, name: str, arguments: Json, *, runs_code: bool = False) -> ToolOutput:
+    async def call(self, name: str, arguments: Json, *, runs_code: bool = False) -> ToolOutput:
         """Make one call, and once more in a new session if the server has not carried it out.
 
         If it is cancelled, the client notifies the server, and the session stays open.
         """
         for _ in range(2):
-            client = await self._session()
+            client = await self.session()
             try:
                 return await self._answer(client, name, arguments, runs_code=runs_code)
             except _NotCarriedOut:
@@ -306,11 +349,11 @@ class McpServer:
             # Not `call_tool`, which validates results with the server's schema, whose patterns may take forever.
             raw = await client.session.send_request(request, _ANY_OBJECT)  # type: ignore[type-var]  # it takes any type
             if raw.get("resultType") == "input_required":
-                raise ToolError(question_in(raw))
+                raise ToolError(self._mask(question_in(raw)))
             result = CallToolResult.model_validate(raw, by_name=False)
         except MCPError as exc:
             self._changed.set()  # a new list shows whether only the tool has gone, or the session
-            raise _fault(exc, delivery) from exc
+            raise _fault(exc, delivery, self._mask) from exc
         except ValidationError as exc:
             raise ToolError(_NO_RESULT) from exc
         finally:
@@ -319,11 +362,24 @@ class McpServer:
             if not self._calls:
                 self._is_idle.set()
         output = output_of(result, runs_code=runs_code)
+        text = self._mask(output.text)
         if result.is_error:
-            raise ToolError(output.text)
-        return output
+            raise ToolError(text)
+        sources = {self._mask(url): self._mask(title) for url, title in output.sources.items()}
+        return replace(output, text=text, sources=sources)
 
-    async def _session(self) -> Client:
+    async def tools_for(self, _: object) -> None:
+        """No tools, because the server's are the same for everybody."""
+
+    async def become_ready(self) -> None:
+        """Wait for a session, or for the end of an attempt to begin one; not while the server is left alone."""
+        if not self.tried.is_set():
+            await self.tried.wait()
+        elif not self._backs_off:
+            with suppress(ToolUnavailable):
+                await self.session()
+
+    async def session(self) -> Client:
         """The session. If there is none, one attempt to begin one is awaited that has not begun before the call.
 
         Raises:
@@ -338,8 +394,8 @@ class McpServer:
         return self._client
 
 
-async def list_tool_names(config: McpConfig) -> list[str]:
-    """The names of a server's allowed, well-formed tools, listed in a separate short session.
+async def list_once(config: McpConfig, mask: Redact) -> list[ListedTool]:
+    """A server's allowed, well-formed tools, with its secrets masked, listed in a separate short session.
 
     Raises:
         ToolUnavailable: there can be no session; the message has the reason.
@@ -347,8 +403,8 @@ async def list_tool_names(config: McpConfig) -> list[str]:
     transport = SessionTransport()
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport) as client:
-            listed, _ = await list_tools(client)
-            return [tool.name for tool in listed if not is_malformed(tool)]
+            listed, _ = await list_tools(client, mask)
+            return [tool for tool in listed if not is_malformed(tool)]
     except Exception as exc:
         raise ToolUnavailable(why_not(exc, transport)) from exc
 
@@ -357,7 +413,7 @@ class _NotCarriedOut(Exception):
     """The server has not carried a call out, and will in another session."""
 
 
-def _fault(error: MCPError, delivery: Delivery) -> Exception:
+def _fault(error: MCPError, delivery: Delivery, mask: Redact) -> Exception:
     """The error of a call: `ToolUnavailable` if a retry may succeed."""
     is_lost = error.code in _SESSION_CODES and _SESSION_LOST.search(error.message) is not None
     # After a mismatch of headers, the session needs the tool's new definition.
@@ -369,7 +425,7 @@ def _fault(error: MCPError, delivery: Delivery) -> Exception:
         return ToolUnavailable(_BROKE, blame="nobody")
     if delivery.status in _BUSY:
         return ToolUnavailable(f"The server of this tool is busy or down now (HTTP {delivery.status}).")
-    return ToolError(question_of_error(error.error) or error.message)
+    return ToolError(mask(question_of_error(error.error) or error.message))
 
 
 def _is_cancelled() -> bool:

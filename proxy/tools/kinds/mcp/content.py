@@ -23,6 +23,7 @@ from mcp_types import (
 )
 from mcp_types import Tool as ListedTool
 
+from proxy.config.redaction import Redact
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
 from proxy.tools.kinds.mcp.mending import MALFORMED
@@ -44,6 +45,33 @@ _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependen
 def is_malformed(listed: ListedTool) -> bool:
     """Whether a tool stands in for a malformed one."""
     return MALFORMED in (listed.meta or {})
+
+
+def without_secrets(listed: ListedTool, mask: Redact) -> ListedTool:
+    """A listed tool in which no text repeats a secret that its server was sent: it goes to models, logs and stores."""
+    masked: dict[str, Any] = {
+        "name": mask(listed.name),
+        "title": _masked(listed.title, mask),
+        "description": _masked(listed.description, mask),
+        "input_schema": _masked(listed.input_schema, mask),
+        "meta": _masked(listed.meta, mask),
+    }
+    if listed.annotations is not None:
+        title = _masked(listed.annotations.title, mask)
+        masked["annotations"] = listed.annotations.model_copy(update={"title": title})
+    return listed.model_copy(update=masked)
+
+
+def _masked(value: Any, mask: Redact) -> Any:
+    match value:
+        case str():
+            return mask(value)
+        case dict():
+            return {mask(name): _masked(held, mask) for name, held in value.items()}
+        case list():
+            return [_masked(held, mask) for held in value]
+        case _:
+            return value
 
 
 def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> Tool:

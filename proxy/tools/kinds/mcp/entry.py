@@ -1,10 +1,12 @@
 """The keys of an entry of `type: mcp`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from proxy.config.model import HeaderName, HeaderValue, Served, Text, ToolConfig, Url
+from proxy.config.model import HeaderName, Served, Text, ToolConfig, ToolHeaderValue, Url
+from proxy.loop.limits import Count
+from proxy.wire.credentials import headers_in
 
 
 class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
@@ -13,14 +15,23 @@ class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
     url: Url | None = None  # URL of the server; set either this or command.
     # Command that starts the server, which then uses standard input and output.
     command: tuple[Text, ...] | None = None
-    headers: dict[HeaderName, HeaderValue] = {}  # Headers for the url.
+    headers: dict[HeaderName, ToolHeaderValue] = {}  # Headers for the url.
     env: dict[str, str] = {}  # Environment of the command.
     allow: tuple[Text, ...] = ("*",)  # Glob patterns of the server's tools that are used.
     # Prefix of the names of the server's tools. None: the name of the entry and '_'.
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
+    # Whether changed tools are offered at once, or withheld until `toolproxy check --accept` (docs/tools.md).
+    definitions: Literal["accepted", "pinned"] = "accepted"
+    # Sessions at the same time, where headers hold a user's own credential; the least recently used is closed first.
+    max_sessions: Count = 100
     # Hosted tools -> the server's own names of the tools that stand in their places where a request declares them.
     serves: dict[Served, Text] = {}
+
+    @property
+    def user_headers(self) -> frozenset[str]:
+        """See `ToolConfig.user_headers`."""
+        return headers_in(self.headers.values())
 
     @property
     def served(self) -> tuple[str, ...]:

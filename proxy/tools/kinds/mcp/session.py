@@ -12,6 +12,8 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
 from mcp_types import Tool as ListedTool
 
 from proxy import __version__
+from proxy.config.redaction import Redact
+from proxy.tools.kinds.mcp.content import without_secrets
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.kinds.mcp.mending import MOST_TOOLS, MendedMessages
 from proxy.tools.kinds.mcp.transport import MOST_BYTES, SessionTransport, Streams, over_http, over_stdio
@@ -51,11 +53,18 @@ def open_client(
     return client
 
 
-async def list_tools(client: Client) -> tuple[list[ListedTool], str | None]:
-    """The allowed tools on the pages of the server's list, and why the rest of the list was not read; None: it was.
+async def list_tools(client: Client, mask: Redact) -> tuple[list[ListedTool], str | None]:
+    """The allowed tools of the server, with its secrets masked, and why not all of its list was read; None: it was."""
+    listed, cut = await _pages(client)
+    found = []
+    for tool in listed:
+        found.append(without_secrets(tool, mask))
+        await asyncio.sleep(0)  # a definition may have a quarter of a megabyte
+    return found, cut
 
-    A list may have more tools than are offered, more pages than anybody needs, or no end.
-    """
+
+async def _pages(client: Client) -> tuple[list[ListedTool], str | None]:
+    """The tools on the pages of a list, which may have more tools than are offered, too many pages, or no end."""
     found: list[ListedTool] = []
     cursors: set[str] = set()
     cursor = None
