@@ -51,12 +51,13 @@ def _launch(setting: Setting) -> Launch:
     }
     names = [said["model"], said["small_model"], *(agent["model"] for agent in said["agent"].values())]
     listed = dict.fromkeys([*setting.models.listed, *(name.removeprefix(_PREFIX) for name in names)])
+    known = object_in(object_in(object_in(users, "provider"), PROVIDER), "models")
     said["provider"] = {
         PROVIDER: {
             "npm": "@ai-sdk/openai-compatible",
             "name": PROVIDER,
             "options": {"baseURL": f"{setting.url}/v1", "apiKey": setting.key},
-            "models": dict.fromkeys(listed, _ABILITIES),
+            "models": {name: _abilities(object_in(known, name)) for name in listed},
         }
     }
     said |= _providers(users)
@@ -73,6 +74,11 @@ def _model(setting: Setting, users: str | None, where: str, *, instead: str | No
     name = users.removeprefix(_PREFIX) if users else None
     short = instead.removeprefix(_PREFIX) if instead else None
     return _PREFIX + setting.models.choose(name, where, instead=short)
+
+
+def _abilities(users: Json) -> Json:
+    """The abilities of a model of which the user says nothing."""
+    return {key: value for key, value in _ABILITIES.items() if key not in users}
 
 
 def _providers(users: Json) -> Json:

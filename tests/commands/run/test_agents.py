@@ -176,15 +176,17 @@ def test_codex_keeps_a_model_of_the_users_that_the_proxy_knows(launch, words, co
     assert len(replaced) == ("gpt-9" in str((words, config)) and model == "ours")
 
 
+IMAGES = {"input": ["text", "image"], "output": ["text"]}
+
+
 def opencode_config(environ):
     return orjson.loads(environ["OPENCODE_CONFIG_CONTENT"])
 
 
 def test_opencode_gets_a_provider_in_its_inline_configuration_which_keeps_the_users(launch):
-    inline = {
-        "theme": "dark",
-        "provider": {"mine": {}, "toolproxy": {"options": {"timeout": 9, "baseURL": "http://x"}}},
-    }
+    known = {"known": {"limit": {"context": 9}, "attachment": False}}
+    ours = {"options": {"timeout": 9, "baseURL": "http://x"}, "models": known}
+    inline = {"theme": "dark", "provider": {"mine": {}, "toolproxy": ours}}
     files = {
         "home/.config/opencode/opencode.json": '{// a comment\n"model": "anthropic/claude", "enabled_providers": ["anthropic"],}',
         "project/opencode.json": {
@@ -200,7 +202,9 @@ def test_opencode_gets_a_provider_in_its_inline_configuration_which_keeps_the_us
     assert (config["theme"], config["provider"]["mine"]) == ("dark", {})
     assert provider["npm"] == "@ai-sdk/openai-compatible"
     assert provider["options"] == {"baseURL": f"{URL}/v1", "apiKey": KEY, "timeout": 9}
-    assert list(provider["models"]) == list(LISTED)
+    assert provider["models"].keys() == set(LISTED)
+    assert provider["models"]["ours"]["modalities"]["input"] == ["text", "image"]
+    assert provider["models"]["known"] == {"limit": {"context": 9}, "attachment": False, "modalities": IMAGES}
     assert config["model"] == config["small_model"] == "toolproxy/ours"
     assert config["agent"] == {"build": {"model": "toolproxy/ours"}, "plan": {"model": "toolproxy/known"}}
     assert config["enabled_providers"] == ["anthropic", "toolproxy"]
