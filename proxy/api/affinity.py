@@ -19,6 +19,7 @@ from proxy.wire.chat import Json
 
 # Of apps in general, Claude Code, and Codex in its old and new forms.
 _HEADERS: Final = (b"x-session-id", b"x-claude-code-session-id", b"session-id", b"session_id", b"thread-id")
+_NAMES_OF_HEADERS: Final = frozenset(_HEADERS)
 _FIRST_MESSAGES: Final = frozenset({"system", "developer"})
 # What follows in longer texts need not be read: that conversations share a key does no harm.
 _MOST_CHARACTERS, _MOST_PARTS = 32 * 1024, 100
@@ -70,9 +71,9 @@ def session_in(metadata: object) -> str | None:
 
 def _named(scope: Scope, fields: Json, named: object) -> str | None:
     """The name of a conversation in the headers or in the body."""
-    for name in _HEADERS:
-        if value := header(scope, name):
-            return value
+    for name, value in scope["headers"]:
+        if name in _NAMES_OF_HEADERS and value:
+            return next(filter(None, (header(scope, each) for each in _HEADERS)))
     texts = [text for text in (fields.get("prompt_cache_key"), named) if isinstance(text, str) and text]
     return texts[0] if texts else None
 

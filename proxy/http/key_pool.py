@@ -31,6 +31,7 @@ T = TypeVar("T")
 WORTH_WAITING: Final = 2.0
 # Between two looks whether another process has given back a place, or a rest is over.
 _LOOK_SECONDS: Final = 0.2
+_MOST_ORDERS: Final = 4096  # of conversations, of a hundred bytes each
 _DIGEST_BYTES: Final = 8
 _SPACE: Final = 2.0 ** (8 * _DIGEST_BYTES)
 
@@ -81,7 +82,7 @@ class PoolKey:
         """The score for a conversation: below 0, and evenly distributed among keys in proportion to their weights."""
         hashed = self._hash.copy()
         hashed.update(conversation)
-        # -1/weight * -ln(u) is exponentially distributed, and the smallest of several such times is the key's with a
+        # -ln(u) / weight is exponentially distributed, and the smallest of several such times is a key's with a
         # probability in proportion to its weight.
         return math.log((int.from_bytes(hashed.digest()) + 1) / _SPACE) / self.weight
 
@@ -180,6 +181,7 @@ class KeyPool:
         self.clock, self.leases, self._observe = process.clock, process.leases, process.observe
         self._events, self._owner = _EVENTS[owner[0]], dict([owner])
         self._state = state  # lives as long as a pool that uses it
+        self._orders: dict[bytes, tuple[PoolKey, ...]] = {}
 
     def turn(self, stay: Stay, *, model: str = "", seconds: float | None = None) -> "KeyTurn":
         """The turn of one call.
@@ -196,16 +198,27 @@ class KeyPool:
         now = self.clock.monotonic()
         return [key.rests.state(now) for key in self.keys]
 
-    def in_order(self, keys: Sequence[PoolKey], conversation: bytes | None) -> list[PoolKey]:
-        """Some of the keys, the one that a call should use first."""
-        if conversation is not None:
-            return sorted(keys, key=lambda key: key.score(conversation), reverse=True)
+    def order_for(self, conversation: bytes) -> tuple[PoolKey, ...]:
+        """The keys, the one of a conversation first. It is computed once for all turns of a conversation."""
+        if (order := self._orders.get(conversation)) is None:
+            if len(self._orders) >= _MOST_ORDERS:
+                self._orders.clear()
+            order = tuple(sorted(self.keys, key=lambda key: key.score(conversation), reverse=True))
+            self._orders[conversation] = order
+        return order
+
+    def take_turns(self, keys: Sequence[PoolKey]) -> Sequence[PoolKey]:
+        """Some of the keys, the one whose turn it is first."""
         for key in keys:
             key.turns += key.weight
         order = sorted(keys, key=lambda key: key.turns, reverse=True)
         for first in order[:1]:
             first.turns -= sum(key.weight for key in keys)
         return order
+
+    def are_usable(self, now: float) -> bool:
+        """Whether every key can be used for every model."""
+        return now >= self._state.rest_until
 
     def used(self, key: PoolKey) -> None:
         """Report that a call is made with a key."""
@@ -217,7 +230,9 @@ class KeyPool:
         # The error that is raised has a traceback, whose frames hold the conversation.
         if key.rests.refused(refusal, copy(error), began=began, now=now, model=model):
             rest = key.rests.at(now, model)
-            seconds = round(rest.until - now, 3) if rest is not None else 0.0
+            until = now if rest is None else rest.until
+            self._state.rest_until = max(self._state.rest_until, until)
+            seconds = round(until - now, 3)
             fields = {"cause": refusal.cause, "seconds": seconds, "why": refusal.why}
             if refusal.cause == "model":
                 fields["upstream_model"] = model
@@ -274,7 +289,8 @@ class KeyTurn:
         try:
             return await self.begin(work, refusal_of, may_go_on)
         finally:
-            await self.release()
+            if self._lease is not None:
+                await self.release()
 
     async def begin(
         self,
@@ -346,16 +362,15 @@ class KeyTurn:
             await self._pool.leases.release(self.key.slot, lease)
             self._pool.line.freed(self.key)
 
-    def _usable(self) -> list[PoolKey]:
+    def _usable(self) -> Sequence[PoolKey]:
         """The keys that can be used now, in the order in which the call should use them."""
         pool, stay, now = self._pool, self._stay, self._pool.clock.monotonic()
-        keys = [key for key in pool.keys if key.slot not in self._tried and key.rests.at(now, self._model) is None]
-        if stay.key is None or stay.key not in keys:
-            return pool.in_order(keys, stay.conversation)
-        if stay.key.max_concurrent is None:
-            return [stay.key]
-        keys.remove(stay.key)
-        return [stay.key, *pool.in_order(keys, stay.conversation)]
+        keys: Sequence[PoolKey] = pool.keys if stay.conversation is None else pool.order_for(stay.conversation)
+        if self._tried or not pool.are_usable(now):
+            keys = [key for key in keys if self.may_use(key) and key.rests.at(now, self._model) is None]
+        if stay.key is not None and stay.key in keys:
+            return [stay.key, *(key for key in keys if key is not stay.key)]
+        return keys if stay.conversation is not None else pool.take_turns(keys)
 
     def _short_rest(self) -> Rest | None:
         """The rest that is over first, if it is worth waiting for; None: there is none."""
@@ -422,6 +437,7 @@ class PoolState:
 
     def __init__(self) -> None:
         self.line = Line()
+        self.rest_until = 0.0  # no key rests any more
         self._rests: WeakValueDictionary[bytes, KeyRests] = WeakValueDictionary()
 
     def rests_of(self, digest: bytes) -> KeyRests:

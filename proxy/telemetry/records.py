@@ -102,7 +102,13 @@ class RequestRecorder:
     def handler(self, event: str) -> Handler | None:
         """A function that adds events of that name to the record of their request; None: all sinks ignore them."""
         subject, _, what = event.partition(".")
-        known = {"request.started": self._start, "request.completed": self._complete, "upstream.answered": _add_first}
+        known = {
+            "request.started": self._start,
+            "request.completed": self._complete,
+            "upstream.answered": _add_first,
+            "upstream.key_used": _add_key,
+            "tool.key_used": _add_key,
+        }
         if event in known:
             return known[event]
         if subject in KINDS and what == "started":
@@ -168,6 +174,13 @@ def _add_first(fields: Fields) -> None:
     _, step = _current.get()
     if step is not None:
         step.fields["first"] = fields["first"]
+
+
+def _add_key(fields: Fields) -> None:
+    """Add the number of a key, of an upstream's or a tool's several, to the step that uses it."""
+    _, step = _current.get()
+    if step is not None:
+        step.fields.setdefault("keys", []).append(fields["key"])
 
 
 def trace_headers() -> bytes:

@@ -54,7 +54,7 @@ def conversations(count):
 
 
 def chosen(pool, count=300):
-    return [pool.pool.in_order(pool.pool.keys, one)[0].key for one in conversations(count)]
+    return [pool.pool.order_for(one)[0].key for one in conversations(count)]
 
 
 def test_conversations_are_spread_evenly_and_a_new_key_takes_only_its_own():
@@ -220,7 +220,7 @@ async def settled():
 
 async def test_a_full_key_is_passed_over_for_this_request_only_and_then_calls_wait_in_order():
     pool, gate = Pool(ApiKey(key="a", max_concurrent=1), ApiKey(key="b", max_concurrent=1)), Gate()
-    own = pool.pool.in_order(pool.pool.keys, b"c")[0].number
+    own = pool.pool.order_for(b"c")[0].number
     ended = []
 
     async def ask(name):
@@ -270,7 +270,7 @@ async def test_a_place_is_given_back_however_a_call_ends():
 async def test_who_waits_may_pass_somebody_who_has_tried_the_key():
     entries = [ApiKey(key=key, max_concurrent=1) for at, key in enumerate("abc", 1)]
     pool, gate = Pool(*entries), Gate()
-    own, other, third = [key.number for key in pool.pool.in_order(pool.pool.keys, b"c")]
+    own, other, third = [key.number for key in pool.pool.order_for(b"c")]
 
     async def picky(key):
         if key.number == own:
