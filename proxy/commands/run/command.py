@@ -31,6 +31,7 @@ AGENTS: Final = {agent.name: agent for agent in (CLAUDE, CODEX, OPENCODE)}
 _INTERRUPTED: Final = 130  # what a shell reports for a program that Ctrl-C has ended
 _NO_KEY: Final = "unused"  # for a proxy that asks for none; agents send something
 _KEY_BYTES: Final = 32
+_SHIPPED: Final = ", the shipped one; toolproxy init --config ~/.config/toolproxy/config.yaml writes one of your own"
 _HOW_TO_GIVE_KEY: Final = f"set {KEY_VARIABLE}, or name the variable that has the key by --key-env"
 
 
@@ -101,7 +102,7 @@ def _launch(agent: Agent, order: Order) -> Launch:
     """The agent, set up for a proxy that serves."""
     path = place.configuration_file(order.config, os.environ)
     runs = place.folder_of_runs(os.environ)
-    _say(f"configuration: {path}")
+    _say(f"configuration: {path}{_SHIPPED if path == place.shipped() else ''}")
     proxy = _proxy(order, path, runs)
     models = _models(proxy, order)
     launch = agent.launch(

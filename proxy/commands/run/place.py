@@ -41,7 +41,12 @@ def configuration_file(chosen: Path | None, environ: Mapping[str, str]) -> Path:
             )
         return Path(named)
     own = folder_of("XDG_CONFIG_HOME", _home(environ) / ".config", environ) / _NAME / starter.CONFIGURATION
-    return own if own.exists() else starter.place(starter.CONFIGURATION)
+    return own if own.exists() else shipped()
+
+
+def shipped() -> Path:
+    """The shipped configuration."""
+    return starter.place(starter.CONFIGURATION)
 
 
 def folder_of_runs(environ: Mapping[str, str]) -> Path:
