@@ -520,9 +520,12 @@ def test_a_starter_configuration_is_written_once(tmp_path):
         missing.stderr
         == "toolproxy: config.yaml: cannot be read: no such file; `toolproxy init` writes one to start from\n"
     )
-    done = toolproxy("init", "--config", "my config.yaml", cwd=tmp_path)
+    done = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "toolproxy serve --config 'my config.yaml'" in done.stdout
-    assert (tmp_path / "my config.yaml").read_text() == (ROOT / "config.yaml").read_text()
-    again = toolproxy("init", "--config", "my config.yaml", cwd=tmp_path)
-    assert (again.returncode, again.stderr) == (1, "toolproxy: my config.yaml is there already, and stays as it is\n")
+    assert "toolproxy serve --config 'a folder/my config.yaml'" in done.stdout
+    assert (tmp_path / "a folder/my config.yaml").read_text() == (ROOT / "config.yaml").read_text()
+    again = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (
+        1,
+        "toolproxy: a folder/my config.yaml is there already, and stays as it is\n",
+    )
