@@ -174,6 +174,8 @@ async def test_the_session_that_was_not_used_for_the_longest_time_is_closed_firs
         ]:
             await rig.call(token)
             assert rig.tokens == left
+        assert await asyncio.gather(*(rig.call(ANNE) for _ in range(5))) == ["anne"] * 5
+        assert rig.tokens == [BOB, ANNE], "five requests of one user close one session"
     assert max(open_at_once) == (2 if legacy else 0)
 
 

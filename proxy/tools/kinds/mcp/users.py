@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from msgspec.structs import replace
@@ -65,6 +66,7 @@ class UserServer:
         self._make = make
         self._sessions: OrderedDict[Headers, _Session] = OrderedDict()  # those that were used last come last
         self._open = 0  # sessions, those included that are being closed
+        self._waiting: list[Headers] = []  # for whom requests wait to begin a session
         self._room = asyncio.Event()  # set whenever a session has been closed, or is free to be
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -106,7 +108,11 @@ class UserServer:
             if self._open < self._config.max_sessions:
                 session = self._sessions[headers] = self._begin(headers, self._sent.mask_for(credentials))
                 break
-            await self._make_room()
+            self._waiting.append(headers)
+            try:
+                await self._make_room()
+            finally:
+                self._waiting.remove(headers)
         self._sessions.move_to_end(headers)
         session.users += 1
         try:
@@ -124,17 +130,20 @@ class UserServer:
         session = _Session(server)
         # In a context of its own: the session outlives the request that it was begun for.
         session.serving = self._tasks.create_task(session.serve(), context=Context())
-        session.serving.add_done_callback(self._ended)
+        session.serving.add_done_callback(partial(self._ended, headers, session))
         return session
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
+    def _ended(self, headers: Headers, session: "_Session", _: asyncio.Task[None]) -> None:
+        if self._sessions.get(headers) is session:
+            del self._sessions[headers]
         self._open -= 1
         self._room.set()
 
     async def _make_room(self) -> None:
-        """Close the session that was not used for the longest time, or wait until one is free."""
+        """Close the session that was not used for the longest time, one for each user who waits, and wait for room."""
         free = next((headers for headers, session in self._sessions.items() if not session.users), None)
-        if free is not None:
+        are_closing = self._open - len(self._sessions)
+        if free is not None and are_closing < len({*self._waiting}):
             self._sessions.pop(free).close()
         self._room.clear()
         await self._room.wait()
