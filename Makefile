@@ -143,7 +143,7 @@ FETCH_REDIS := RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 120 apt-get ins
 	@touch $@
 
 .venv/.deploy: pyproject.toml | .venv
-	$(INSTALL) --editable '.[demo,dev,deploy]'
+	$(INSTALL) --editable '.[demo,dev,deploy,examples]'
 	@touch $@
 
 .venv:

@@ -1,7 +1,11 @@
 """The programs in `examples/`, as they are and as their page says that they are used."""
 
 import asyncio
+import os
 import re
+import shutil
+import signal
+import subprocess
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +14,7 @@ import pytest
 
 from tests.api import test_responses as responses
 from tests.api.messages import asking as messages
+from tests.browser import CHROMIUM, browsing
 from tests.fakes import whole
 from tests.serving import proxy_of
 
@@ -77,3 +82,62 @@ async def test_the_sandbox_stands_for_the_code_interpreter_of_both_apis(upstream
     ran = message.content[1].content
     assert (ran.stdout, ran.stderr, ran.return_code) == ("42\n", "no more\n", 1)
     assert response.output[0].outputs[0].logs == "42\n[stderr]\nno more\n[return code 1]"
+
+
+def run(name, **environ):
+    """What an example prints, run as its page says."""
+    command = [sys.executable, str(EXAMPLES / "run.py"), name]
+    environ = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), **environ}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_several_keys_shares_conversations_among_three_keys():
+    rows = [re.fullmatch(r"key (\d): (\d+) requests, (\d+) conversations", line) for line in run("several-keys")]
+    assert sum(int(row[3]) for row in rows) == 9
+    assert all(int(row[2]) == 3 * int(row[3]) for row in rows)  # each conversation stays with one
+
+
+def test_own_search_finds_and_cites_a_page_of_the_described_service():
+    assert run("own-search") == ["Karl von Drais did: https://wiki.example/drais", "https://wiki.example/drais"]
+
+
+def test_each_user_reads_only_the_own_notes_from_an_mcp_server_behind_their_token():
+    ann, bob = run("users-own-token")
+    assert "Buy bread." in ann
+    assert "Call the bank." not in ann
+    assert "Call the bank." in bob
+
+
+@pytest.mark.parametrize(("name", "module"), [("agents-sdk", "agents"), ("langgraph", "langchain")])
+def test_an_agent_of_a_framework_answers_with_the_proxys_search(name, module):
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    assert run(name)[-1] == "Karl von Drais built the first one in 1817."
+
+
+@pytest.mark.skipif(not (EXAMPLES / "ai-sdk" / "node_modules").exists(), reason="the AI SDK is not installed")
+def test_a_route_of_the_ai_sdk_streams_the_answer():
+    assert run("ai-sdk")[-1] == "Karl von Drais built the first one in 1817."
+
+
+@pytest.mark.skipif(shutil.which("claude") is None, reason="Claude Code is not installed")
+def test_claude_code_answers_in_one_command(tmp_path):
+    assert run("claude-code", HOME=str(tmp_path), PYTHON=sys.executable)[-1].startswith("Karl von Drais")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+async def test_a_page_of_another_origin_streams_an_answer():
+    command = [sys.executable, str(EXAMPLES / "run.py"), "browser-chat"]
+    environ = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent)}
+    process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=asyncio.subprocess.PIPE)
+    try:
+        url = re.search(r"open (\S+)", (await process.stdout.readline()).decode())[1]
+        async with asyncio.timeout(60), browsing(url) as page:
+            await page.write("input", "Who invented the bicycle?", key="Enter")
+            await page.until("document.title == 'answered'")
+            answer = await page.evaluate("document.getElementById('answer').textContent")
+    finally:
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+    assert answer == "Let me look that up.\n\nKarl von Drais built the first one in 1817."
