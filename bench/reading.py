@@ -13,11 +13,12 @@ import asyncio
 import re
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import orjson
+from starlette.types import Receive, Scope, Send
 
 from proxy.app import configuration, create_app
 from proxy.demo.serving import serving
@@ -36,7 +37,6 @@ tools:
   fetch_page: {{type: web_fetch, allow_hosts: [127.0.0.1], respect_robots: false}}
 """
 _URL = re.compile(r"^http://\S+$", re.MULTILINE)
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Web:
@@ -57,7 +57,7 @@ class Web:
         """Begin a conversation about the question of a page."""
         self._page, self.tokens, self.turns, self.is_found = page, 0, 0, False
 
-    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         body, more = b"", True
         while more:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from proxy.tools.tool import Tool
     from proxy.wire.search import SearchFilters
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Refuse", "SearchFilters", "Tool", "ToolError", "ToolOutput", "ToolUnavailable"]
 
 _DEFINED_IN = {
