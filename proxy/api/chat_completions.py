@@ -40,7 +40,7 @@ class ChatCompletions(Surface):
         else:
             chat = await beside(len(body), partial(parse_chat_request, body))
         request = await self.resolver.resolve(scope, chat, body=body)
-        if not request.offer.in_play:
+        if not request.offer.answers_calls:
             if request.chat.get("stream"):
                 await self.send_stream(request, partial(_relay_stream, request), scope, receive, send)
             else:

@@ -102,8 +102,13 @@ class Offer(Struct, frozen=True):
 
     @property
     def in_play(self) -> bool:
-        """Whether any server tool may be called. If not, the request is passed through."""
+        """Whether any server tool may be called."""
         return bool(self.offered)
+
+    @property
+    def answers_calls(self) -> bool:
+        """Whether any call is the proxy's to answer, if only with what is missing; otherwise requests pass through."""
+        return bool(self.server_tools or self.unlisted)
 
     @property
     def client_entries(self) -> tuple[Json, ...]:

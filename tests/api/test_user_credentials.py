@@ -122,6 +122,19 @@ async def test_without_the_header_the_tool_is_not_offered_and_a_call_says_what_i
     assert served.api.tokens == []
 
 
+@pytest.mark.parametrize(("entry", "call"), [(NOTES, CALL), (VAULT, WHO)])
+async def test_a_call_says_what_is_missing_even_if_there_is_no_other_tool(upstream, entry, call):
+    upstream.replies = [whole(calls=[call]), whole("Sorry.")]
+    only = CONFIG.split("  web_search:")[0] + "{more}"
+    tools = entry.format(api="http://127.0.0.1:9", url="http://127.0.0.1:9/mcp", more="")
+    async with proxy_of(upstream, config=only, more=tools) as url:
+        answer = await Served(url, None).ask()
+    assert answer.json()["choices"][0]["message"]["content"] == "Sorry."
+    assert "tools" not in upstream.requests[0]
+    assert upstream.requests[0]["messages"] == ASK["messages"]
+    assert "in the header 'x-notes-token'" in results(upstream.requests[1])[0]
+
+
 async def test_a_client_that_declares_the_tool_without_the_header_is_told_as_well(upstream):
     upstream.replies = [whole(calls=[CALL]), whole("Sorry.")]
     declared = {"type": "function", "function": {"name": "notes", "parameters": {"type": "object"}}}
