@@ -116,9 +116,10 @@ class DirectCalls:
             limits.tool_timeout,
             limits.max_tool_timeout,
             caller.tools,
-            credentials=self._own.credentials,
+            clock.monotonic() + limits.deadline,
+            self._own.credentials,
         )
-        deadline = Deadline(clock.monotonic, clock.monotonic() + limits.deadline)
+        deadline = Deadline(clock.monotonic, context.ends)
         execute, observe = self._own.toolset.execute, self._ports.observe
         tally = Tally()
         tally.count_call(tool, counts)

@@ -131,7 +131,8 @@ class Surface:
             limits.tool_timeout,
             limits.max_tool_timeout,
             caller.tools,
-            credentials=request.own.credentials,
+            self.ports.clock.monotonic() + limits.deadline,
+            request.own.credentials,
         )
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):

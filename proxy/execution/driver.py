@@ -47,7 +47,7 @@ class Driver:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        deadline = Deadline(self._clock.monotonic, self._clock.monotonic() + run.limits.deadline)
+        deadline = Deadline(self._clock.monotonic, context.ends)
         runner = CallRunner(
             run,
             self._execute,

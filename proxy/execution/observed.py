@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from proxy.kit.timeouts import CALL_ENDS, Deadline, elapsed, within
+from proxy.kit.timeouts import Deadline, elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import InvalidArguments, ToolError, ToolOutput, ToolTimeout
@@ -55,7 +55,6 @@ async def observed(
     try:
         if not (left := deadline.seconds_left()):
             raise TimeoutError  # noqa: TRY301 - as if the time ran out during the call
-        CALL_ENDS.set(began + left)
         output = await within(left, execute(call, context))
     except TimeoutError as exc:
         deadline.end()

@@ -7,17 +7,12 @@ loop's instructions if the tool does not wait.
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import ContextVar
 from types import coroutine as awaitable_generator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 T = TypeVar("T")
-
-CALL_ENDS: Final[ContextVar[float]] = ContextVar("toolproxy_call_ends", default=math.inf)
-"""The monotonic time at which the tool call of this task is cancelled: a tool that has a part of its result by then may
-return that part instead of losing all of it."""
 
 
 class Deadline(Struct):

@@ -17,8 +17,8 @@ class CallContext(Struct, frozen=True):
         default_timeout: seconds for a call of a tool without a timeout of its own.
         max_timeout: the longest timeout in seconds of any tool.
         tools: the server tools that the caller may use, whatever the request has chosen; None: all.
-        ends: the monotonic time at which the call is cancelled; a tool may return a part of its result before that.
-        credentials: those of the user, for the tools that send them on.
+        ends: the monotonic time of the deadline, at which calls are cancelled.
+        credentials: those of the user, for tools that need them.
     """
 
     scope: str = ""

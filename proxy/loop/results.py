@@ -203,15 +203,13 @@ class InvalidArguments(ToolError):
 def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
     """A tool's output as a result: at most `max_bytes` of UTF-8, cut between characters, and fenced as data."""
     code = output.code and _harmless_code(output.code, max_bytes)
-    shown = _bounded(output.text, max_bytes)
-    text = fence.harmless(shown) if code is None else code.text
+    text, hits = output.text, output.hits
+    if len(text) > max_bytes or not text.isascii():
+        text = _cut(text, max_bytes)
+        hits = hits if len(text) == len(output.text) else tuple([_part_of(hit, text) for hit in hits])
+    text = fence.harmless(text) if code is None else code.text
     content = fence.fenced(tool, text, output.sources)
-    hits = output.hits if len(shown) == len(output.text) else tuple([_part_of(hit, shown) for hit in output.hits])
     return ToolResult(content, sources=output.sources, text=text, hits=hits, cost=output.cost, code=code)
-
-
-def _bounded(text: str, max_bytes: int) -> str:
-    return text if len(text) <= max_bytes and text.isascii() else _cut(text, max_bytes)
 
 
 def _part_of(hit: SearchHit, text: str) -> SearchHit:
@@ -224,7 +222,7 @@ def _part_of(hit: SearchHit, text: str) -> SearchHit:
 
 
 def _harmless(text: str, max_bytes: int) -> str:
-    return fence.harmless(_bounded(text, max_bytes))
+    return fence.harmless(text if len(text) <= max_bytes and text.isascii() else _cut(text, max_bytes))
 
 
 def _harmless_code(code: CodeResult, max_bytes: int) -> CodeResult:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.rests import KeyState
-from proxy.kit.timeouts import CALL_ENDS, elapsed, within
+from proxy.kit.timeouts import elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
 from proxy.loop.offer import SEARCH
@@ -246,8 +246,7 @@ class Registry:
             reading = entry.tool.reading if tried.tool.reading is None else tried.tool.reading
             if reading is not None and reading.pages:
                 attempt.filters = replace(filters, reading=self._permitted(reading, context))
-                ends = min(CALL_ENDS.get(), self._clock.monotonic() + seconds)
-                CONTEXT.set(replace(context, ends=ends))
+                CONTEXT.set(replace(context, ends=min(context.ends, self._clock.monotonic() + seconds)))
             try:
                 if tried.tool.needs:
                     attempt.scope += _by_user(tried.tool, context.credentials)

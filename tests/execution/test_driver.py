@@ -94,9 +94,11 @@ async def no_tools(query, among):
 async def drive(upstream, work, *, clock=None, heard=None, audience=None, **limits):
     toolset = Toolset(work)
     observe = heard if heard is not None else Heard()
-    driver = Driver(toolset.execute, no_tools, observe=observe, clock=clock or FakeClock())
+    clock = clock or FakeClock()
+    driver = Driver(toolset.execute, no_tools, observe=observe, clock=clock)
     run = run_of(tools=[TOOL], **limits)
-    answer = await driver.drive(run, upstream=upstream, context=CallContext(), audience=audience)
+    context = CallContext(ends=clock.monotonic() + run.limits.deadline)
+    answer = await driver.drive(run, upstream=upstream, context=context, audience=audience)
     return answer, toolset
 
 

@@ -54,7 +54,7 @@ def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = Non
     given = given.strip()
     score = first_of(row, fields.score)
     text = plain_text(first_of(row, page.text), keep_lines=True) if page else ""
-    return SearchHit(
+    hit = SearchHit(
         url=url,
         title=plain_text(first_of(row, fields.title))[:_LONGEST_TITLE] or host_of(url),
         text=text or plain_text(first_of(row, fields.text)),
@@ -62,10 +62,9 @@ def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = Non
         updated=day_of(first_of(row, fields.updated), today),
         site=plain_text(first_of(row, fields.site)) or None,
         score=float(score) if isinstance(score, (int, float)) and not isinstance(score, bool) else None,
-        is_page=bool(page and page.whole and text),
-        of_page=bool(text),
         address=given if given != url and is_address_of(given, url) else None,
     )
+    return replace(hit, is_page=page.whole, of_page=True) if page and text else hit
 
 
 def merged_by_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
@@ -100,7 +99,7 @@ def output_of(
         answer_url: the page that the direct answer comes from.
         provider: the name of the provider.
         most_characters: the limit for each hit's text; the rest is cut off.
-        passages: URL -> the passages of the page that stand in the place of the hit's text.
+        passages: URL -> the passages of the page that stand in the place of the hit's text; no text is empty.
     """
     if not hits and not answer:
         return ToolOutput(f'No results for "{query}".', provider=provider)
@@ -109,8 +108,10 @@ def output_of(
         blocks.append("\n".join(filter(None, ("Direct answer:", _cut(answer, most_characters), answer_url))))
     shown, sources = [], {}
     for found in hits:
-        text = passages.get(found.url) or _cut(found.text, most_characters)
-        hit = found if text == found.text else replace(found, text=text)
+        text = passages.get(found.url) if passages else None
+        if text is None and len(found.text) > most_characters:
+            text = _cut(found.text, most_characters)
+        hit = replace(found, text=text) if text else found
         # Without a number, which gpt-oss would take for a page of a browser that it may not have.
         blocks.append("\n".join(filter(None, (hit.title, hit.url, hit.where, hit.text))))
         shown.append(hit)

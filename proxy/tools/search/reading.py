@@ -107,7 +107,7 @@ class HitReader:
         async with asyncio.TaskGroup() as group:
             for number, (query, hit) in enumerate(chosen, 1):
                 group.create_task(read_one(number, query, hit))
-        return PagesRead(passages, outcomes)
+        return PagesRead({url: text for url, text in passages.items() if text}, outcomes)
 
     async def _visit(self, number: int, query: str, url: str, call: _Call) -> tuple[Outcome, str]:
         """What became of one page, and the passages that fit, with events for the observers."""

@@ -22,7 +22,7 @@ from proxy.tools.kind import Entry, Resources
 from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.provider import Found, Provider
 from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair, several_of
-from proxy.tools.search.reading import HitReader
+from proxy.tools.search.reading import NONE_READ, HitReader
 from proxy.tools.search.refusals import Refused
 from proxy.tools.search.several import output_of_found, search_all
 from proxy.tools.threads import DaemonThreads
@@ -96,7 +96,7 @@ def search_tool_of(
             return await search_all(queries, look_up, partial(reader.read, filters=filters), **written)
         query = query_of(arguments, filters)
         found = await look_up(query)
-        read = await reader.read([(query.text, found.hits)], filters)
+        read = await reader.read([(query.text, found.hits)], filters) if filters.reading else NONE_READ
         return output_of_found(query.text, found, read, **written)
 
     return Tool(
