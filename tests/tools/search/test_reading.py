@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import math
 import re
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -10,12 +11,19 @@ import httpx
 import pytest
 
 from proxy.config.model import ReadConfig
-from proxy.tools.search.reading import reading_of
-from proxy.wire.search import Reading
+from proxy.loop.call_context import CallContext
+from proxy.loop.results import ToolOutput
+from proxy.tools.kind import Resources
+from proxy.tools.registry import Registry
+from proxy.tools.search.reading import HitReader, reading_of
+from proxy.tools.tool import CONTEXT, Tool
+from proxy.tools.web.reader import PageRules
+from proxy.wire.chat import ToolCall
+from proxy.wire.search import Reading, SearchFilters, SearchHit
 from tests.api.messages.asking import ASK
 from tests.api.messages.asking import SEARCH as SEARCH_TOOL
 from tests.api.messages.asking import client as messages_client
-from tests.fakes import whole
+from tests.fakes import FakeClock, whole
 from tests.serving import proxy_of, serving
 from tests.tools.search.test_searched_answers import Service, results_seen
 from tests.tools.web.sites import Site, html, redirect, running, text
@@ -175,43 +183,59 @@ async def test_whatever_a_page_is_its_hit_keeps_at_least_its_snippet(upstream, l
 
 
 class Slow:
-    """A page whose end never comes."""
+    """A page that comes word by word and never ends; `left`: whoever read it has closed the connection."""
 
     def __init__(self):
-        self.asked = asyncio.Event()
+        self.asked, self.left = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>The tower")
-        await writer.drain()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n")
         self.asked.set()
-        await asyncio.Event().wait()
+        try:
+            while True:
+                writer.write(b"tower ")
+                await writer.drain()
+                await asyncio.sleep(0.005)
+        finally:
+            self.left.set()
+
+
+async def test_a_page_that_is_late_is_left_out_and_its_connection_ended(upstream):
+    slow = Slow()
+    async with searching(upstream, {"/slow": slow}, read="{pages: 2, seconds: 0.1}") as searched:
+        await searched.ask(upstream)
+        assert await searched.outcomes() == {"late": 1}
+        await asyncio.wait_for(slow.left.wait(), 5)
+    assert "Snippet of /slow." in results_seen(upstream)[0]
+
+
+async def test_pages_are_late_before_the_time_of_their_call_is_up():
+    clock = FakeClock()
+    async with running(Site({"/slow": Slow()})) as site:
+        resources = Resources(None, clock, page_rules=PageRules(allow_hosts=("127.0.0.1",), respect_robots=False))
+        hit = SearchHit(f"http://127.0.0.1:{site.port}/slow", "slow")
+        CONTEXT.set(CallContext(ends=clock.monotonic() + 0.05))
+        async with asyncio.timeout(5):
+            read = await HitReader("t", resources).read([("q", [hit])], SearchFilters(reading=Reading(1, seconds=60)))
+    assert read.outcomes == {"late": 1}
 
 
 @pytest.mark.parametrize(
-    ("seconds", "own"),
-    [
-        (0.2, ""),
-        (20, "timeout: 0.4"),
-        (20, "timeout: 0.4, cache_seconds: 60"),
-        (20, "timeout: 0.4, max_concurrent_calls: 1"),
-    ],
+    ("deadline", "own", "seconds"), [(math.inf, None, 30), (math.inf, 7, 7), (20, None, 20), (20, 7, 7)]
 )
-async def test_a_page_that_is_late_is_left_out_and_its_connection_ended(upstream, seconds, own):
-    read = f"{{pages: 2, seconds: {seconds}}}"
-    async with searching(upstream, {"/slow": Slow(), "/a": PAGE}, read=read, own=own) as searched:
-        await searched.ask(upstream)
-        assert await searched.outcomes() == {"late": 1, "read": 1}
-        await asyncio.wait_for(searched.site.left.wait(), 5)
-    [result] = results_seen(upstream)
-    assert "Snippet of /slow." in result
-    assert ANSWER in result
+async def test_a_tool_that_reads_knows_when_its_call_ends(deadline, own, seconds):
+    clock, seen = FakeClock(), []
 
+    async def run(arguments, filters):
+        seen.append((CONTEXT.get().ends - clock.monotonic(), filters.reading))
+        return ToolOutput("")
 
-async def test_at_the_deadline_of_the_request_the_model_has_the_snippets(upstream):
-    limits = "limits: {deadline: 0.4}"
-    async with searching(upstream, {"/slow": Slow()}, read="{seconds: 20}", more=limits) as searched:
-        await searched.ask(upstream)
-    assert "Snippet of /slow." in results_seen(upstream)[0]
+    fields = {"description": "", "parameters": {}, "run": run, "run_filtered": run, "timeout": own}
+    registry = Registry([Tool(name="t", reading=Reading(3), **fields), Tool(name="u", **fields)], clock=clock)
+    context = CallContext(default_timeout=30, tools=None, ends=clock.monotonic() + deadline)
+    for name in "tu":
+        await registry.execute(ToolCall("1", name, "{}"), context)
+    assert seen == [(seconds, Reading(3)), (deadline, None)]
 
 
 async def test_when_the_client_leaves_no_page_is_read_any_more(upstream, logged):
@@ -220,7 +244,7 @@ async def test_when_the_client_leaves_no_page_is_read_any_more(upstream, logged)
         asking = asyncio.create_task(searched.ask(upstream))
         await asyncio.wait_for(slow.asked.wait(), 5)
         asking.cancel()
-        await asyncio.wait_for(searched.site.left.wait(), 5)
+        await asyncio.wait_for(slow.left.wait(), 5)
         assert await searched.outcomes() == {}
     assert "tool.abandoned" in [line["event"] for line in logged()]
 
