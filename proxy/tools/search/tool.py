@@ -34,6 +34,9 @@ DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
     "Use it for current events and for facts that you are not sure of."
 )
+_READS = (
+    " The first pages are read for you: what fits the query stands under their URLs, with […] where text is left out."
+)
 MOST_CHARACTERS = 1500
 """The limit for the text of a hit; ten snippets are a few kilobytes."""
 # Bytes of an answer that take some ten milliseconds to read; ten snippets are 10 KB.
@@ -101,7 +104,7 @@ def search_tool_of(
 
     return Tool(
         name=name,
-        description=description,
+        description=description + _READS if reading is not None and reading.pages else description,
         parameters=PARAMETERS,
         block=block,
         reading=reading,

@@ -127,6 +127,7 @@ async def test_passages_stand_in_the_place_of_snippets_and_are_one_call(upstream
     async with searching(upstream, dict.fromkeys(("/a", "/b", "/c", "/d"), PAGE)) as searched:
         answer = await searched.ask(upstream)
         assert await searched.outcomes() == {"read": 3}
+    assert "pages are read for you" in upstream.requests[0]["tools"][0]["function"]["description"]
     [result] = results_seen(upstream)
     assert result.count(ANSWER) == 3
     assert re.findall("Snippet of (..)", result) == ["/d"]
@@ -141,6 +142,7 @@ async def test_without_read_no_page_is_fetched(upstream, read):
     async with searching(upstream, {"/a": PAGE}, read=read) as searched:
         await searched.ask(upstream)
         assert await searched.outcomes() == {}
+    assert "pages are read for you" not in upstream.requests[0]["tools"][0]["function"]["description"]
     assert "Snippet of /a" in results_seen(upstream)[0]
     assert searched.site.connections == 0
 
