@@ -7,8 +7,8 @@ name in its body, and otherwise by its beginning: the client, the model, the sys
 
 import re
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from typing import Any, Final
+from zlib import crc32
 
 import orjson
 from starlette.types import Scope
@@ -101,6 +101,8 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def _hashed(texts: Sequence[str]) -> bytes:
-    """The texts as 32 hexadecimal digits, which are the same in every process and may be stored."""
-    written = "\0".join(texts).encode("utf-8", "surrogatepass")
-    return blake2b(written, digest_size=16).hexdigest().encode()
+    """The texts as hexadecimal digits, which are the same in every process and may be stored.
+
+    A checksum is enough, and takes a tenth of the time of a digest: conversations that have the same one share a key.
+    """
+    return b"%08x" % crc32("\0".join(texts).encode("utf-8", "surrogatepass"))

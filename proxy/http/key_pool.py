@@ -1,8 +1,8 @@
 """The keys of one provider: which of them a call uses, while some rest and others are full.
 
-    KeyPool.turn(...) --take--> a key --refused--> take --> another key --answered-->
-                        |                            |
-                        +-- KeysBusy: all are full   +-- KeysSpent: each rests, or was tried in this turn
+    KeyTurn(pool, ...) --take--> a key --refused--> take --> another key --answered-->
+                         |                            |
+                         +-- KeysBusy: all are full   +-- KeysSpent: each rests, or was tried in this turn
 
 A conversation keeps its key without a table of conversations: each key has a score for it, by rendezvous hashing
 (Thaler and Ravishankar, 1998), and of the keys that can be used the one with the highest score wins. So every process
@@ -167,7 +167,16 @@ _EVENTS: Final = {
 
 
 class KeyPool:
-    """The keys of an upstream or of a tool. `KeyPools` makes it."""
+    """The keys of an upstream or of a tool. `KeyPools` makes it.
+
+    Attributes:
+        keys: the keys, in the order of the configuration.
+        line: the calls that wait for a place at one.
+        clock: times their rests.
+        leases: counts their calls.
+        state: what they have in common with those of the configuration before.
+        orders: see `order_for`.
+    """
 
     def __init__(
         self,
@@ -180,18 +189,8 @@ class KeyPool:
         self.line = state.line
         self.clock, self.leases, self._observe = process.clock, process.leases, process.observe
         self._events, self._owner = _EVENTS[owner[0]], dict([owner])
-        self._state = state  # lives as long as a pool that uses it
-        self._orders: dict[bytes, tuple[PoolKey, ...]] = {}
-
-    def turn(self, stay: Stay, *, model: str = "", seconds: float | None = None) -> "KeyTurn":
-        """The turn of one call.
-
-        Args:
-            stay: keeps its request at one key.
-            model: the model that it asks.
-            seconds: how long it may wait for a place at a key; None: without an end.
-        """
-        return KeyTurn(self, stay, model, seconds)
+        self.state = state  # lives as long as a pool that uses it
+        self.orders: dict[bytes, tuple[PoolKey, ...]] = {}
 
     def states(self) -> list[KeyState]:
         """The state of each key, in the order of the configuration."""
@@ -200,11 +199,11 @@ class KeyPool:
 
     def order_for(self, conversation: bytes) -> tuple[PoolKey, ...]:
         """The keys, the one of a conversation first. It is computed once for all turns of a conversation."""
-        if (order := self._orders.get(conversation)) is None:
-            if len(self._orders) >= _MOST_ORDERS:
-                self._orders.clear()
+        if (order := self.orders.get(conversation)) is None:
+            if len(self.orders) >= _MOST_ORDERS:
+                self.orders.clear()
             order = tuple(sorted(self.keys, key=lambda key: key.score(conversation), reverse=True))
-            self._orders[conversation] = order
+            self.orders[conversation] = order
         return order
 
     def take_turns(self, keys: Sequence[PoolKey]) -> Sequence[PoolKey]:
@@ -215,10 +214,6 @@ class KeyPool:
         for first in order[:1]:
             first.turns -= sum(key.weight for key in keys)
         return order
-
-    def are_usable(self, now: float) -> bool:
-        """Whether every key can be used for every model."""
-        return now >= self._state.rest_until
 
     def used(self, key: PoolKey) -> None:
         """Report that a call is made with a key."""
@@ -231,7 +226,7 @@ class KeyPool:
         if key.rests.refused(refusal, copy(error), began=began, now=now, model=model):
             rest = key.rests.at(now, model)
             until = now if rest is None else rest.until
-            self._state.rest_until = max(self._state.rest_until, until)
+            self.state.rest_until = max(self.state.rest_until, until)
             seconds = round(until - now, 3)
             fields = {"cause": refusal.cause, "seconds": seconds, "why": refusal.why}
             if refusal.cause == "model":
@@ -247,8 +242,15 @@ class KeyPool:
 class KeyTurn:
     """One call's turn at the keys: each is used at most once, but for a short rest that was waited for.
 
+    Args:
+        pool: the keys.
+        stay: keeps its request at one key.
+        model: the model that it asks; "": any.
+        seconds: how long it may wait for a place at a key; None: without an end.
+
     Attributes:
         key: the key that was taken last.
+        lease: of its place, if it has a limited number of them.
     """
 
     key: PoolKey
@@ -262,7 +264,7 @@ class KeyTurn:
         self._waited: set[str] = set()  # the keys whose rest was waited for
         self._rests_until: float | None = None  # the key that is to be asked again
         self._refusal: Exception | None = None
-        self._lease: str | None = None
+        self.lease: str | None = None
         self._began = 0.0
 
     def may_use(self, key: PoolKey) -> bool:
@@ -289,7 +291,7 @@ class KeyTurn:
         try:
             return await self.begin(work, refusal_of, may_go_on)
         finally:
-            if self._lease is not None:
+            if self.lease is not None:
                 await self.release()
 
     async def begin(
@@ -308,7 +310,8 @@ class KeyTurn:
                 if refusal is None or not self.refused(refusal, exc) or not may_go_on():
                     raise
             else:
-                self.answered()
+                if self._pool.state.rest_until:  # some key has rested
+                    self.answered()
                 return result
             await self.release()
 
@@ -326,7 +329,9 @@ class KeyTurn:
         if not keys and (rest := self._short_rest()) is not None:
             await self._sleep_until(rest.until)
             keys = self._usable()
-        key = await self._with_place(keys) or await self._stand_in_line()
+        key = keys[0] if keys else None
+        if key is None or key.max_concurrent is not None:
+            key = await self._with_place(keys) or await self._stand_in_line()
         self.key = self._stay.key = key
         self._began = self._pool.clock.monotonic()
         self._pool.used(key)
@@ -357,7 +362,7 @@ class KeyTurn:
 
     async def release(self) -> None:
         """Give back the place at the key, where it has a limited number of them."""
-        lease, self._lease = self._lease, None
+        lease, self.lease = self.lease, None
         if lease is not None:
             await self._pool.leases.release(self.key.slot, lease)
             self._pool.line.freed(self.key)
@@ -365,12 +370,15 @@ class KeyTurn:
     def _usable(self) -> Sequence[PoolKey]:
         """The keys that can be used now, in the order in which the call should use them."""
         pool, stay, now = self._pool, self._stay, self._pool.clock.monotonic()
-        keys: Sequence[PoolKey] = pool.keys if stay.conversation is None else pool.order_for(stay.conversation)
-        if self._tried or not pool.are_usable(now):
+        conversation = stay.conversation
+        keys: Sequence[PoolKey] = pool.keys
+        if conversation is not None:
+            keys = pool.orders.get(conversation) or pool.order_for(conversation)
+        if self._tried or now < pool.state.rest_until:
             keys = [key for key in keys if self.may_use(key) and key.rests.at(now, self._model) is None]
         if stay.key is not None and stay.key in keys:
             return [stay.key, *(key for key in keys if key is not stay.key)]
-        return keys if stay.conversation is not None else pool.take_turns(keys)
+        return keys if conversation is not None else pool.take_turns(keys)
 
     def _short_rest(self) -> Rest | None:
         """The rest that is over first, if it is worth waiting for; None: there is none."""
@@ -401,8 +409,8 @@ class KeyTurn:
             if key.max_concurrent is None:
                 return key
             if not pool.line.is_wanted(key, before=waiting):
-                self._lease = await pool.leases.acquire(key.slot, key.max_concurrent)
-                if self._lease is not None:
+                self.lease = await pool.leases.acquire(key.slot, key.max_concurrent)
+                if self.lease is not None:
                     return key
         return None
 

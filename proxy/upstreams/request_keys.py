@@ -34,8 +34,9 @@ class RequestKeys:
     def turn(self, candidate: OpenAICompatible) -> KeyTurn:
         """The turn of one upstream call, with its retries, at the keys of a model's upstream."""
         assert candidate.keys is not None  # noqa: S101 - callers have looked
-        stay = self._stays.setdefault(candidate.name, Stay(self._conversation))
-        return candidate.keys.turn(stay, model=candidate.model, seconds=candidate.endpoint.client.pool_seconds)
+        if (stay := self._stays.get(candidate.name)) is None:
+            stay = self._stays[candidate.name] = Stay(self._conversation)
+        return KeyTurn(candidate.keys, stay, candidate.model, candidate.endpoint.client.pool_seconds)
 
     async def call(
         self,

@@ -188,9 +188,10 @@ class Resilient:
         self, candidate: OpenAICompatible, work: Callable[[OpenAICompatible], Awaitable[T]], attempt: "Attempt"
     ) -> Awaitable[T]:
         """The result of `work` with the first key that the candidate's upstream does not refuse."""
+        keys = self._own_keys
         if attempt.turn is None or attempt.candidate is not candidate:
-            attempt.candidate, attempt.turn = candidate, self._own_keys.turn(candidate)
-        return self._own_keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
+            attempt.candidate, attempt.turn = candidate, keys.turn(candidate)
+        return keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
 
     async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""

@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from proxy.config.model import ApiKey
-from proxy.http.key_pool import KeyPools, KeysBusy, KeysSpent, Stay
+from proxy.http.key_pool import KeyPools, KeysBusy, KeysSpent, KeyTurn, Stay
 from proxy.kit.rests import Refusal
 from proxy.stores.memory import LocalLeases
 from tests.fakes import FakeClock
@@ -45,7 +45,7 @@ class Pool:
         return key.number
 
     async def ask(self, conversation=b"c", *, stay=None, model="", seconds=5.0, work=None, may_go_on=lambda: True):
-        turn = self.pool.turn(stay or Stay(conversation), model=model, seconds=seconds)
+        turn = KeyTurn(self.pool, stay or Stay(conversation), model, seconds)
         return await turn.run(work or self.provider, refusal_of, may_go_on)
 
 
