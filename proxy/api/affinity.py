@@ -78,20 +78,20 @@ def _named(scope: Scope, fields: Json, named: object) -> str | None:
     return texts[0] if texts else None
 
 
-def _beginning(messages: Sequence[Json]) -> Iterator[str]:
+def _beginning(messages: Sequence[Json]) -> list[str]:
     """The texts of the system message and of the first user message, as far as they are read."""
+    texts: list[str] = []
     for message in messages[:_MOST_PARTS]:
-        role = message.get("role")
-        if role in _FIRST_MESSAGES or role == "user":
-            yield from _texts(message.get("content"))
+        role, content = message.get("role"), message.get("content")
+        if role == "user" or role in _FIRST_MESSAGES:
+            texts += [content[:_MOST_CHARACTERS]] if isinstance(content, str) else _texts(content)
         if role == "user":
-            return
+            break
+    return texts
 
 
 def _texts(content: Any) -> Iterator[str]:
-    """A content, or the texts of its parts and the addresses of its pictures."""
-    if isinstance(content, str):
-        yield content[:_MOST_CHARACTERS]
+    """The texts of the parts of a content, and the addresses of its pictures."""
     for part in content[:_MOST_PARTS] if isinstance(content, list) else ():
         if isinstance(part, dict):
             picture = part.get("image_url")

@@ -206,6 +206,16 @@ class KeyPool:
             self.orders[conversation] = order
         return order
 
+    def at_once(self, conversation: bytes | None) -> PoolKey | None:
+        """The key of a conversation, if it has no limit and no key has rested of late; None: a `KeyTurn` decides.
+
+        Most calls are of this kind, and a turn would take 5 % of a request.
+        """
+        if self.state.rest_until or conversation is None:
+            return None
+        key = (self.orders.get(conversation) or self.order_for(conversation))[0]
+        return key if key.max_concurrent is None else None
+
     def take_turns(self, keys: Sequence[PoolKey]) -> Sequence[PoolKey]:
         """Some of the keys, the one whose turn it is first."""
         for key in keys:
@@ -237,6 +247,8 @@ class KeyPool:
         """Count an answer to a call that began at `began`."""
         if key.rests.answered(began=began, model=model):
             self._observe(self._events.works, **self._owner, key=key.number)
+            if all(one.rests.is_over for one in self.keys):
+                self.state.rest_until = 0.0
 
 
 class KeyTurn:
@@ -336,6 +348,11 @@ class KeyTurn:
         self._began = self._pool.clock.monotonic()
         self._pool.used(key)
         return key
+
+    def go_on_from(self, key: PoolKey, began: float) -> None:
+        """Take over from a call with a key that was had `at_once`, and began then."""
+        self.key = self._stay.key = key
+        self._began = began
 
     def refused(self, refusal: Refusal, error: Exception) -> bool:
         """Put the key to rest because the provider has refused it; whether the call may go on with `take`.

@@ -79,6 +79,11 @@ class KeyRests(Struct, weakref=True):
             return of_model if resting is None or of_model.until > resting.until else resting
         return resting
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is known of any rest, not even of one in the past."""
+        return self._latest is None and not self._of_models
+
     def state(self, now: float) -> KeyState:
         """Whether the key can be used now, or why not."""
         rest = self._latest

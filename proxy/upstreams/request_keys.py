@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from proxy.http.key_pool import KeysBusy, KeysSpent, KeyTurn, Stay
+from proxy.http.key_pool import KeysBusy, KeysSpent, KeyTurn, PoolKey, Stay
 from proxy.kit.rests import Refusal
 from proxy.ports import Clock
 from proxy.upstreams.failures import KeyRefused
@@ -64,6 +64,22 @@ class RequestKeys:
             )
         except (KeysBusy, KeysSpent) as exc:
             raise _error_for(exc, candidate.name) from None
+
+    async def call_again(
+        self,
+        turn: KeyTurn,
+        candidate: OpenAICompatible,
+        work: Callable[[OpenAICompatible], Awaitable[T]],
+        may_go_on: Callable[[], bool],
+        refused: tuple[PoolKey, float, KeyRefused],
+    ) -> T:
+        """As `call`, after a call with a key that was had `at_once`: the key, when it began, and the refusal."""
+        key, began, exc = refused
+        turn.go_on_from(key, began)
+        refusal = self._refusal_in(exc, candidate)
+        if refusal is None or not turn.refused(refusal, exc) or not may_go_on():
+            raise exc
+        return await self.call(turn, candidate, work, may_go_on)
 
     @asynccontextmanager
     async def open(self, candidate: OpenAICompatible, request: RawRequest) -> AsyncIterator[RawResponse]:
