@@ -14,7 +14,7 @@ import orjson
 from starlette.types import Scope
 
 from proxy.api.access import Caller
-from proxy.api.body import header
+from proxy.api.body import HEADERS, header
 from proxy.wire.chat import Json
 
 # Of apps in general, Claude Code, and Codex in its old and new forms.
@@ -71,11 +71,15 @@ def session_in(metadata: object) -> str | None:
 
 def _named(scope: Scope, fields: Json, named: object) -> str | None:
     """The name of a conversation in the headers or in the body."""
-    for name, value in scope["headers"]:
-        if name in _NAMES_OF_HEADERS and value:
-            return next(filter(None, (header(scope, each) for each in _HEADERS)))
-    texts = [text for text in (fields.get("prompt_cache_key"), named) if isinstance(text, str) and text]
-    return texts[0] if texts else None
+    known = scope.get(HEADERS)
+    if known is None or not _NAMES_OF_HEADERS.isdisjoint(known):
+        for name in _HEADERS:
+            if value := header(scope, name):
+                return value
+    for text in (fields.get("prompt_cache_key"), named):
+        if isinstance(text, str) and text:
+            return text
+    return None
 
 
 def _beginning(messages: Sequence[Json]) -> list[str]:
