@@ -150,6 +150,11 @@ class Transcript(Struct):
         """Replace the text of each result by a note; whether any could be replaced."""
         return self._replace({at: left_out(content) for at, content in self._results().items()})
 
+    @property
+    def has_results(self) -> bool:
+        """Whether the run has added results."""
+        return bool(self._results())
+
     def _results(self) -> dict[int, str]:
         """The results that the run has added: position -> content."""
         return {at: message["content"] for at, message in enumerate(self.added) if message["role"] == "tool"}

@@ -288,15 +288,14 @@ def halved(content: str) -> str:
 
 
 def left_out(content: str) -> str:
-    """A result whose text is left out, which a note says; a short one as it is."""
+    """A result whose text is left out, which a note says; one that is no longer than that as it is."""
     if content.startswith(_FAILURE):
         failed = orjson.loads(content)
         return orjson.dumps({**failed, "error": left_out(failed["error"])}).decode()
     text, rest = _text_and_rest(content)
-    if len(text) < _SHORTEST_HALVED:
-        return content
     head, mark, _ = text.partition(">\n")
-    return (head + mark if text.startswith(fence.OPENING) else "") + RESULT_LEFT_OUT + rest
+    without = (head + mark if text.startswith(fence.OPENING) else "") + RESULT_LEFT_OUT
+    return without + rest if len(without) < len(text) else content
 
 
 def _text_and_rest(content: str) -> tuple[str, str]:

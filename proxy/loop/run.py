@@ -204,7 +204,7 @@ class Run:
         """Take the upstream's refusal of the last `CallUpstream`: the conversation is longer than the model's context.
 
         Raises:
-            ContextFull: `full` itself, if there is nothing of the run's own that could be cut.
+            ContextFull: `full` itself, if the run has added no results, or was made to answer without them already.
         """
         again = self._make_room()
         if again is None:
@@ -212,13 +212,17 @@ class Run:
         return again
 
     def _make_room(self) -> CallUpstream | None:
-        """Ask for the turn again with results that are cut, and at last without them; None: there are none to cut."""
+        """Ask for the turn again with results that are cut, and at last for the answer without them.
+
+        Short results make no room, but an answer that is asked for without tools may fit. None: nothing is left to try.
+        """
         if self._cuts < _MOST_CUTS and self._transcript.halve_results():
             self._cuts += 1
             return self.start_turn()
-        if not self._transcript.leave_out_results():
-            return None
-        return self.start_turn() if self._forcing else self._force()
+        less = self._transcript.leave_out_results()
+        if self._forcing:
+            return self.start_turn() if less else None
+        return self._force() if self._transcript.has_results else None
 
     def _receive_broken_off(self, turn: Turn) -> CallUpstream | Respond:
         """End the run with a turn that was broken off, unless it is blank for want of room in the model's context."""

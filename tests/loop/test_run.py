@@ -851,6 +851,12 @@ def test_after_three_cuts_the_model_is_made_to_answer_without_the_results():
     play >> says("Done") << responds("Done")
 
 
+@pytest.mark.parametrize(("found", "read"), [("short " * 60, "[left out: "), ("none", "none")])
+def test_results_too_short_to_be_cut_leave_a_full_context_an_answer_without_them(found, read):
+    play = after_results(success("web_search", ToolOutput(found), max_bytes=65536)) << asks(number=2) >> FULL
+    play << asks(step=AnswerStep.NOTICE) << told(read) >> says("Done") << responds("Done")
+
+
 def test_a_context_that_is_full_without_any_result_of_the_runs_own_is_the_clients_error():
     play = Playbook(run_of({"messages": [{"role": "tool", "tool_call_id": "c", "content": "long " * 1000}]}))
     with pytest.raises(ContextFull):
