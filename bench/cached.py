@@ -14,8 +14,8 @@ from functools import partial
 
 from proxy.app import create_app
 from proxy.app.configuration import parse
-from proxy.demo.serving import serving
 from proxy.mock.running import RunningMock
+from proxy.server.serving import serving
 from proxy.telemetry import log
 from tests.agents import player, recording
 

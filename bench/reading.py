@@ -21,7 +21,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from proxy.app import configuration, create_app
-from proxy.demo.serving import serving
+from proxy.server.serving import serving
 from proxy.telemetry import log
 from tests.reading.pages import Page, corpus
 

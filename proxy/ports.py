@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
+from proxy.kit.recording import Recording
 from proxy.kit.rests import KeyState
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_context import CallContext
@@ -420,6 +421,22 @@ class RecentRequests(Protocol):
 
     def find(self, request_id: str) -> Json | None:
         """The newest request with that id, if there is still a record of it."""
+        ...
+
+
+class Cases(Protocol):
+    """The recordings of the last requests, each of which can be had as a case."""
+
+    def reserve(self, size: int) -> bool:
+        """Take so many bytes for a recording; False: there is no more memory for recordings."""
+        ...
+
+    def keep(self, recording: Recording) -> None:
+        """Keep a recording that is complete."""
+        ...
+
+    async def find(self, request_id: str) -> bytes | None:
+        """The case of the newest request with that id, as JSON; None: it is not kept."""
         ...
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.player.case import Play
-from tests.player.play import Player
+from proxy.cases.case_format import Play
+from tests.player.sdks import SdkPlayer
 
 # The strict server's answers, and the client's functions.
 FINAL = {"text": "FINAL answer."}
@@ -75,7 +75,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module")
 async def player():
-    async with Player() as one:
+    async with SdkPlayer() as one:
         yield one
 
 

@@ -7,6 +7,7 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.body import header
 from proxy.api.ports import Ports
 from proxy.api.sealed import SealingKeys
+from proxy.kit.recording import CURRENT
 from proxy.ports import Toolset
 from proxy.wire.chat import ToolSpec
 from proxy.wire.code import CODE_INTERPRETER
@@ -58,6 +59,9 @@ class CredentialReader:
         if not self._headers:
             return self._without
         credentials = self.credentials_of(scope)
-        if self._toolset_for is None or not credentials.names:
-            return RequestTools(self._toolset, credentials)
-        return RequestTools(await self._toolset_for(credentials), credentials)
+        toolset = self._toolset
+        if self._toolset_for is not None and credentials.names:
+            toolset = await self._toolset_for(credentials)
+        if (recording := CURRENT.get()) is not None:
+            recording.tools = toolset.specs
+        return RequestTools(toolset, credentials)

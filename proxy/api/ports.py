@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from proxy.config.model import Config
 from proxy.kit.readiness import Readiness
 from proxy.kit.secrets import Secrets
-from proxy.ports import Budgets, ClientStore, Clock, MakeDialect, Observer, RecentRequests, Router, Scrape, Toolset
+from proxy.ports import (
+    Budgets,
+    Cases,
+    ClientStore,
+    Clock,
+    MakeDialect,
+    Observer,
+    RecentRequests,
+    Router,
+    Scrape,
+    Toolset,
+)
 from proxy.wire.credentials import Credentials
 
 
@@ -33,3 +44,4 @@ class Ports:
     toolset_for: Callable[[Credentials], Awaitable[Toolset]] | None = None
     scrape: Scrape | None = None
     recent_requests: RecentRequests | None = None
+    cases: Cases | None = None

@@ -28,6 +28,7 @@ from proxy.api.ports import Ports
 from proxy.config.keys import FROM_CLIENT, is_guessable
 from proxy.config.model import UpstreamConfig, keys_of
 from proxy.kit.beside import MOST_AT_ONCE
+from proxy.kit.recording import CURRENT
 from proxy.kit.secrets import Secrets
 from proxy.wire.chat import Json
 from proxy.wire.credentials import BOUND, NO_CREDENTIALS, Credentials
@@ -174,7 +175,11 @@ class Sealer:
             held = orjson.loads(text)
         except orjson.JSONDecodeError:
             return None
-        return held if isinstance(held, dict) and self._credentials.opens(held.get(BOUND)) else None
+        if not isinstance(held, dict) or not self._credentials.opens(held.get(BOUND)):
+            return None
+        if (recording := CURRENT.get()) is not None:
+            recording.open(sealed, held, len(text))
+        return held
 
     def _decrypted(self, data: bytes) -> bytes:
         """What was encrypted with any of the keys. Raises `InvalidTag`, or `ValueError` for half a nonce."""

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.clients import Auth, Quota, is_limited
 from proxy.api.middleware.cors import Cors, PageGuard
+from proxy.api.middleware.recording import RecordRequests
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.middleware.use import UseMeter
 from proxy.api.ports import Ports
@@ -24,6 +25,7 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import Config, UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.readiness import Readiness
+from proxy.stores.recorded import RecordedStore
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
 from proxy.tools.registry import Registry
@@ -115,6 +117,7 @@ class Generation:
         layers: list[Callable[[ASGIApp], ASGIApp]] = [
             *([process.telemetry.incoming] if process.telemetry.incoming else []),
             *([functools.partial(Cors, cors=server.cors)] if server.cors else []),
+            *([functools.partial(RecordRequests, cases=ports.cases, clock=ports.clock)] if ports.cases else []),
             functools.partial(RequestId, error_shape=error_shape, observe=ports.observe, clock=ports.clock),
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
             *([] if needs_key else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
@@ -137,7 +140,7 @@ class Generation:
             router=ConfigRouter(config, endpoints, breakers=breakers, observe=observe, clock=clock),
             toolset=self.registry,
             dialect=Browser,
-            store=process.state.continuations,
+            store=RecordedStore(process.state.continuations),
             needs_key=loaded.needs_key,
             budgets=process.state.budgets,
             secrets=process.state.secrets,
@@ -151,6 +154,7 @@ class Generation:
             toolset_for=UserToolsets(self.registry, self.tool_servers.values()).toolset_for,
             scrape=telemetry.scrape,
             recent_requests=telemetry.recent_requests(config),
+            cases=telemetry.cases_under(self.loaded, lambda: self.registry.specs, process.state.secrets),
         )
 
 

@@ -17,7 +17,7 @@ from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
 from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.search import Search
 from proxy.pages.chat import ChatPage
-from proxy.pages.debug.endpoint import Debug
+from proxy.pages.debug.endpoint import CaseEndpoint, Debug
 from proxy.pages.debug.usage import UsageEndpoint
 from proxy.pages.front import FrontPage
 from proxy.paths import FRONT_PATHS
@@ -89,6 +89,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
     models = Models(ports)
     debug = Debug(ports, ports.recent_requests) if ports.recent_requests else None
     front = FrontPage(ports)
+    case = CaseEndpoint(ports, ports.recent_requests) if ports.recent_requests else None
     return [
         *(Route(path, WrongMethod("POST")) for path in hot),
         *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
@@ -106,6 +107,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *(_own("/metrics", MetricsEndpoint(ports.scrape, ports), "GET") if ports.scrape else ()),
         *(_own("/debug", debug, "GET") if debug else ()),
         *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
+        *(_own("/debug/requests/{id}/case", case, "GET") if case else ()),
         *(_own("/debug/usage", UsageEndpoint(ports), "GET") if debug else ()),
         Route("/v1/{path:path}", Passthrough(ports)),
     ]

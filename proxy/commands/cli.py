@@ -89,15 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--port", type=_port, default=8080, help="of the chat page; default: 8080; 0: any free one")
     demo.set_defaults(run=_demo)
 
-    mock = commands.add_parser("mock-upstream", help="the scripted upstream by itself, for tests and load runs")
-    mock.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
-    mock.add_argument("--port", type=_port, default=0, help="default: 0, any free one")
-    mock.add_argument("--workers", type=_count, default=1, help="processes; default: 1")
-    mock.add_argument(
-        "--script", type=Path, help="a YAML file with conversations of your own, a case or a folder of cases"
-    )
-    mock.set_defaults(run=_mock_upstream)
-
+    _add_test_commands(commands)
     run = commands.add_parser(
         "run",
         help="start a coding agent that uses this proxy",
@@ -126,6 +118,24 @@ def _parser() -> argparse.ArgumentParser:
     hash_key = commands.add_parser("hash-key", help="read a client key, print its key_sha256")
     hash_key.set_defaults(run=_hash_key)
     return parser
+
+
+def _add_test_commands(commands: Any) -> None:
+    mock = commands.add_parser("mock-upstream", help="the scripted upstream by itself, for tests and load runs")
+    mock.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
+    mock.add_argument("--port", type=_port, default=0, help="default: 0, any free one")
+    mock.add_argument("--workers", type=_count, default=1, help="processes; default: 1")
+    mock.add_argument("--script", type=Path, help="a YAML file with conversations of your own")
+    mock.set_defaults(run=_mock_upstream)
+
+    again = commands.add_parser("replay", help="play cases of /debug again, and say what differs from then")
+    again.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a case, or a folder of cases")
+    _add_config_path(again)
+    _add_no_env_file(again)
+    again.add_argument("--model", help="a model of the configuration that answers instead; only tools are played then")
+    again.add_argument("--pace", action="store_true", help="answers take the time that they took then")
+    again.add_argument("--json", action="store_true", help="print JSON for programs")
+    again.set_defaults(run=_replay)
 
 
 def _add_key_commands(commands: Any) -> None:
@@ -372,6 +382,19 @@ def _spend(arguments: argparse.Namespace) -> None:
     found = asyncio.run(spend.spend_of(config, app.SystemClock(), month=arguments.month, client=arguments.client))
     for line in [orjson.dumps(found).decode()] if arguments.json else spend.report(found):
         print(line)
+
+
+def _replay(arguments: argparse.Namespace) -> None:
+    from proxy.cases.replay import replay  # noqa: PLC0415 - as above
+
+    model = None
+    if arguments.model is not None:
+        from proxy.app import configuration  # noqa: PLC0415 - as above
+
+        loaded = configuration.load(arguments.config, os.environ, env_file=_env_file(arguments))
+        model = loaded, arguments.model
+    if not replay(arguments.paths, pace=arguments.pace, as_json=arguments.json, model=model):
+        sys.exit(_FAULT)
 
 
 def _hash_key(_: argparse.Namespace) -> None:

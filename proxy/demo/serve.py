@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from proxy.app import configuration, create_app
-from proxy.demo.serving import serving
 from proxy.mock.demo import DEMO, search_answer
 from proxy.mock.script import Script, ScriptedCall, ScriptedTurn
 from proxy.mock.server import MockUpstream
+from proxy.server.serving import serving
 from proxy.telemetry import log
 from proxy.wire.chat import Json
 

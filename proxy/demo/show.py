@@ -12,10 +12,10 @@ import msgspec
 from proxy.app import configuration, create_app
 from proxy.config.model import Config
 from proxy.demo.pages import WithPages, at
-from proxy.demo.serving import serving
 from proxy.kit.terminal import style_of
 from proxy.mock.demo import DEMO, search_answer
 from proxy.mock.server import MockUpstream
+from proxy.server.serving import serving
 from proxy.telemetry import log
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError

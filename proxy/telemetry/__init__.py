@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
+from proxy.config.loaded import Loaded
 from proxy.config.model import Config
 from proxy.config.redaction import Redactor
+from proxy.kit.secrets import Secrets
 from proxy.ports import Clock, ExtraHeaders, Observer, RecentRequests, Scrape
 from proxy.telemetry import log, workers
+from proxy.telemetry.cases import Cases, CasesUnder, Tools
 from proxy.telemetry.events import FanOut, Subscriber
 from proxy.telemetry.log import LogObserver
 from proxy.telemetry.recent import Recent
@@ -29,8 +32,10 @@ class Telemetry:
         redact: masks secrets in records and traces.
         sinks: take the records of requests.
         clock: times the records.
+        version: of the proxy.
         metrics: counts events; None: metrics are off.
         recent: has the records of the last requests; None: nobody may read them.
+        cases: has their cases; None: no configuration so far has had content recorded.
         extra_headers: trace headers for each request to an upstream or a tool; None: traces are off.
         incoming: middleware that reads the trace headers of a request; None: traces are off.
         close: sends the spans that are waiting; blocks for some seconds at most.
@@ -40,8 +45,10 @@ class Telemetry:
     redact: Redactor
     sinks: list[RecordSink]
     clock: Clock
+    version: str
     metrics: "Metrics | None" = None
     recent: Recent | None = None
+    cases: Cases | None = None
     extra_headers: ExtraHeaders | None = None
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = lambda: None
@@ -54,6 +61,17 @@ class Telemetry:
     def recent_requests(self, config: Config) -> RecentRequests | None:
         """The records of the last requests; None where nobody may read them."""
         return self.recent if _may_be_read(config) else None
+
+    def cases_under(
+        self, loaded: Loaded, tools: Callable[[], Tools], secrets: Callable[[], Secrets]
+    ) -> CasesUnder | None:
+        """The cases of requests under a configuration; None where it has no content recorded, or nobody may read it."""
+        config = loaded.config
+        if not (config.telemetry.log_content and _may_be_read(config)):
+            return None
+        if self.cases is None:
+            self.cases = Cases(workers.directory(), version=self.version)
+        return self.cases.under(loaded, tools, secrets)
 
     def change(self, config: Config) -> None:
         """Go on under another configuration. What was counted and recorded stays; metrics and traces stay on or off."""
@@ -89,7 +107,7 @@ def build_telemetry(config: Config, secrets: Iterable[str], clock: Clock, *, ver
     if metrics is not None:
         subscribers.append(metrics)
     observe = FanOut(subscribers, content=config.telemetry.log_content)
-    telemetry = Telemetry(observe, redact, [], clock, metrics)
+    telemetry = Telemetry(observe, redact, [], clock, version, metrics)
     telemetry.record(config)
     if config.telemetry.otlp_endpoint:
         from proxy.telemetry.traces import Exporter  # noqa: PLC0415 - OpenTelemetry is an extra

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
+from proxy.kit.recording import CURRENT
 from proxy.kit.rests import KeyState
 from proxy.kit.timeouts import elapsed, within
 from proxy.loop.call_context import CallContext
@@ -276,7 +277,8 @@ class Registry:
             attempt.entry.last_read = call.arguments, history
         if is_search:
             attempt.filters = filters_of_call(attempt.filters, arguments, tool.parameters)
-        output = await self._timed(attempt, arguments)
+        answer, recording = self._timed(attempt, arguments), CURRENT.get()
+        output = await (answer if recording is None else recording.run(tool.name, arguments, answer))
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
         if attempt.filters is not NO_FILTERS and attempt.filters.has_rules:

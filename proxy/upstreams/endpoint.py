@@ -1,5 +1,6 @@
 """The HTTP of one upstream: adds its headers to requests, and raises its error responses and failures as our errors."""
 
+from collections.abc import Awaitable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -13,7 +14,9 @@ from proxy.http.connect import reason
 from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
 from proxy.http.key_pool import KeyPool, PoolKey
+from proxy.http.recorded import recorded
 from proxy.http.response import Response
+from proxy.kit.recording import CURRENT
 from proxy.upstreams import failures
 from proxy.wire.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.wire.relayed import Headers
@@ -114,7 +117,7 @@ class Endpoint:
     async def complete(self, content: bytes, *, stream: bool) -> Response:
         """The response to a completion request, with its body decompressed. It has to be closed."""
         try:
-            response = await self.client.send(self.stream if stream else self.whole, content, self.credential)
+            response = await self._send(self.stream if stream else self.whole, content)
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
@@ -125,12 +128,22 @@ class Endpoint:
         """The response to any other request below the base URL, with its body as received. It has to be closed."""
         headers = overridden(overridden(headers, self.forwarded), self.headers)
         try:
-            response = await self.client.send(self.client.prepare(method, path, headers), content, self.credential)
+            response = await self._send(self.client.prepare(method, path, headers), content)
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
             await self._raise_failure(response)
         return response
+
+    def _send(self, request: PreparedRequest, content: bytes) -> Awaitable[Response]:
+        """The response to a request, which is recorded where the client's request is."""
+        sending = self.client.send(request, content, self.credential)
+        if (recording := CURRENT.get()) is None:
+            return sending
+        if self.keys is not None and not recording.knows(self.name):
+            recording.keys[self.name] = max(1, self.keys.states().count("usable"))
+        call = recording.call(self.name, request.method, request.target.decode("latin-1"), content)
+        return recorded(recording, call, sending)
 
     async def read(self, response: Response) -> bytes:
         """The next part of a body; empty at the end."""

@@ -15,6 +15,7 @@ from proxy.config.redaction import redactor, without_pieces
 from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import MOST_AT_ONCE, Response
 from proxy.kit.beside import beside
+from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
 from proxy.ports import EarlyCalls, Show
@@ -90,6 +91,7 @@ class OpenAICompatible:
         """
         call = call.for_upstream(self.profile.answer_steps)
         if self.placement.at_the_beginning:
+            note_system_first(self.name)
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
         content, names = serialize(call, self.profile, self.model, latest)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from proxy.http.key_pool import KeyTurn
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
+from proxy.kit.recording import CURRENT
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
 from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
@@ -250,7 +251,10 @@ class BreakerGuard:
 
     def refusal(self, now: float) -> UpstreamDown:
         """The error for a call that the breaker does not allow."""
-        return UpstreamDown(self.name, retry_after=math.ceil(self.breaker.wait(now)) or 1)
+        seconds = math.ceil(self.breaker.wait(now)) or 1
+        if (recording := CURRENT.get()) is not None:
+            recording.refused(self.name, seconds)
+        return UpstreamDown(self.name, retry_after=seconds)
 
     def succeeded(self) -> None:
         """Count a call that was answered."""

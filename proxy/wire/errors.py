@@ -176,6 +176,10 @@ class BudgetExceeded(RequestError, status=429, type="insufficient_quota", code="
     """The client has used up its budget until the next day or month."""
 
 
+class NotRecorded(RequestError, status=409, code="not_recorded"):
+    """Cases are not recorded, or the request is still open."""
+
+
 class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
     """The request has more header fields, or more bytes of them, than the server accepts."""
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import orjson
+from tests.player.answers import Answer, fold
 
 from proxy.mock.running import RunningMock
 from tests.agents import days, recording
-from tests.player.answers import Answer, fold
 
 CONFIG = """
 upstreams: {{up: {{base_url: "{mock}", api_key: k, profile: glm}}}}

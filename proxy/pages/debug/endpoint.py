@@ -4,6 +4,7 @@ If no clients are configured, the pages can be read from this machine (`api.loca
 read them.
 """
 
+import re
 from hashlib import sha256
 
 import msgspec
@@ -21,7 +22,9 @@ from proxy.pages.debug.requests import FILTERS, list_page, matches
 from proxy.pages.html import Html
 from proxy.ports import RecentRequests
 from proxy.wire.chat import Json
-from proxy.wire.errors import AdminOnly, NotFound
+from proxy.wire.errors import AdminOnly, NotFound, NotRecorded
+
+_SAFE = re.compile("[^A-Za-z0-9._-]")
 
 
 class Debug:
@@ -52,6 +55,38 @@ class Debug:
             await _send_json(send, record)
         else:
             await send_page(scope, send, request_page(record))
+
+
+class CaseEndpoint:
+    """`GET /debug/requests/{id}/case`: everything that a request met, as a file that `toolproxy replay` plays again."""
+
+    def __init__(self, ports: Ports, recent_requests: RecentRequests) -> None:
+        self._recent_requests = recent_requests
+        self._cases = ports.cases
+        self._allow_anonymous = ports.config.server.allow_anonymous
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if not may_read(scope, allow_anonymous=self._allow_anonymous):
+            raise AdminOnly
+        request_id: str = scope["path_params"]["id"]
+        record = self._recent_requests.find(request_id)
+        if self._cases is None:
+            raise NotRecorded("Cases are recorded while telemetry.log_content is true in the configuration.")
+        if record is not None and record.get("status") is None:
+            raise NotRecorded(f"The request {request_id!r} is still open; it can be had as a case when it has ended.")
+        case = await self._cases.find(request_id)
+        if case is None:
+            why = "nothing was recorded of it, because it was refused before it was read, or it is no longer kept"
+            raise NotFound(f"There is no case of request {request_id!r}: {why}.")
+        name = _SAFE.sub("-", request_id)[:100]
+        headers = (
+            (b"content-type", b"application/json"),
+            (b"content-disposition", f'attachment; filename="case-{name}.json"'.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+        )
+        await send_bytes(send, 200, headers, case)
 
 
 async def _send_json(send: Send, payload: Json) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import quote
 
 from proxy.pages.debug.frame import page
 from proxy.pages.debug.words import day_of, field, messages_of, name_of, note_words, outcome_of, seconds, tokens
@@ -26,11 +27,12 @@ def request_page(record: Json) -> Html:
     """The page of one request, which is kept up to date while the request is open."""
     request_id = record["request_id"]
     copy = tag("button", "copy", type="button", class_="copy", data_copy=request_id, title="copy the id")
+    case = _case_link(request_id) if _has_content(record) else None
     left_out = f"{record['left_out']} more steps are not shown." if record["left_out"] else None
     return page(
         f"Request {request_id}",
         tag("p", tag("a", "← all requests", href="/debug", id="back"), class_="back"),
-        tag("h1", "Request ", tag("code", request_id), " ", copy),
+        tag("h1", "Request ", tag("code", request_id), " ", copy, " ", case),
         tag(
             "div",
             _facts(record),
@@ -43,6 +45,12 @@ def request_page(record: Json) -> Html:
         current="/debug",
         is_live=outcome_of(record) == "open",
     )
+
+
+def _case_link(request_id: str) -> Html:
+    title = "everything that the request met, as a file that `toolproxy replay` plays again"
+    href = f"/debug/requests/{quote(request_id, safe='')}/case"
+    return tag("a", "case", href=href, class_="copy", download=True, title=title)
 
 
 def _facts(record: Json) -> Html:
@@ -141,11 +149,19 @@ def _more(record: Json) -> Html:
     return tag("section", tag("h2", "The request"), tag("dl", began, *fields), notes, raw)
 
 
+def _has_content(record: Json) -> bool:
+    """Whether messages, arguments and results are recorded."""
+    return any({"messages", "arguments", "question"} & step.keys() for step in record["steps"])
+
+
 def _content_note(record: Json) -> Html | None:
     """How to have messages and results recorded; None if they are."""
-    if any({"messages", "arguments", "question"} & step.keys() for step in record["steps"]):
+    if _has_content(record):
         return None
     option = tag("code", "telemetry: {log_content: true}")
     text = "Messages, arguments and results are not kept. With "
-    rest = " in config.yaml they stand here and in the log; configured keys are masked everywhere."
+    rest = (
+        " in config.yaml they stand here and in the log, and each request can be had as a case to play again; "
+        "configured keys are masked everywhere."
+    )
     return tag("p", text, option, rest, class_="quiet hint")

@@ -1,12 +1,12 @@
 """What a strict server refuses in a history, as some real ones do with 400."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
 
-def refusals(request: dict[str, Any], *, strict: list[str], given: list[dict[str, Any]]) -> Iterator[str]:
+def refusals(request: dict[str, Any], *, strict: Sequence[str], given: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The reasons for which a strict server would refuse a request.
 
     Calls without results, results without calls, ids that stand twice and an empty list of tools are always refused.
@@ -60,7 +60,7 @@ def _unpaired(messages: list[dict[str, Any]]) -> Iterator[str]:
         yield f"calls without their results: {open_calls}"
 
 
-def _lost(message: dict[str, Any], strict: list[str], given: list[dict[str, Any]]) -> Iterator[str]:
+def _lost(message: dict[str, Any], strict: Sequence[str], given: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What an assistant message has lost of the turn that it was: of one of them, where several have its calls."""
     calls = [(call["function"]["name"], call.get("extra_content")) for call in message["tool_calls"]]
     turns = [

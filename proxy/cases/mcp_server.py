@@ -1,15 +1,21 @@
-"""The player's MCP server: over HTTP with sessions that it can forget, or as a process over stdio that ends.
+"""The world's MCP server: over HTTP with sessions that it can forget, or as a process over stdio that ends.
 
-    python tests/player/mcp_server.py call     # ends after its first call; a number: after so many seconds
+    python proxy/cases/mcp_server.py call     # ends after its first call; a number: after so many seconds
 
-It knows nothing but tools, and the handshake of 2025: the proxy's client is what is tried, not this.
+It knows nothing but tools, and the handshake of 2025: the proxy's client is what is tried, not this. It imports nothing
+of the proxy, because its process has to start quickly.
 """
 
 import json
 import os
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from itertools import count
+from typing import Any
+
+Json = dict[str, Any]
+Call = Callable[[str, Any], Json]
 
 SEEK = {"name": "seek", "description": "Seeks.", "inputSchema": {"type": "object"}}
 UNKNOWN = {"code": -32601, "message": "Method not found"}
@@ -18,7 +24,7 @@ UNKNOWN = {"code": -32601, "message": "Method not found"}
 class McpPlayer:
     """One server: what it lists, and its sessions."""
 
-    def __init__(self, tools=None) -> None:
+    def __init__(self, tools: list[Json] | None = None) -> None:
         self.tools = tools or [SEEK]
         self.sessions_opened = 0
         self._sessions: set[str] = set()
@@ -28,7 +34,9 @@ class McpPlayer:
         """Lose all sessions, as a server does that is started again."""
         self._sessions.clear()
 
-    def over_http(self, scope, body, call):
+    def over_http(
+        self, scope: Mapping[str, Any], body: bytes, call: Call
+    ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         """Status, headers and body of the answer to a request of the streamable HTTP transport."""
         headers = dict(scope["headers"])
         session = headers.get(b"mcp-session-id", b"").decode()
@@ -47,13 +55,13 @@ class McpPlayer:
         kind = [(b"content-type", b"application/json"), (b"mcp-session-id", session.encode())]
         return 200, kind if session else kind[:1], json.dumps(answer).encode()
 
-    def answer(self, message, call):
+    def answer(self, message: Json, call: Call) -> Json | None:
         """The answer to a message; none to a notification."""
         if "id" not in message:
             return None
         match message["method"]:
             case "initialize":
-                result = {
+                result: Json = {
                     "protocolVersion": "2025-06-18",
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "player", "version": "1"},
@@ -79,7 +87,7 @@ def main(ends: str) -> None:
 
     numbers = count(1)
 
-    def call(name, arguments):
+    def call(name: str, arguments: Any) -> Json:
         return {"content": [{"type": "text", "text": f"{name} received {arguments} in call {next(numbers)}"}]}
 
     for line in sys.stdin:

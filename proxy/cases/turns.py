@@ -16,7 +16,7 @@ _CHARACTERS = 7  # of text in a piece, where the turn says nothing else
 
 def whole(turn: dict[str, Any], model: str) -> dict[str, Any]:
     """The turn as a whole answer."""
-    message = {"role": "assistant", "content": _joined(turn["text"]) if "text" in turn else None}
+    message: dict[str, Any] = {"role": "assistant", "content": _joined(turn["text"]) if "text" in turn else None}
     if "reasoning" in turn:
         message["reasoning_content"] = turn["reasoning"]
     if turn.get("calls"):
@@ -55,6 +55,7 @@ def written(piece: Any, model: str) -> bytes:
 
 
 def finish_reason(turn: dict[str, Any]) -> str:
+    """Why the turn ends."""
     return turn.get("finish_reason") or ("tool_calls" if turn.get("calls") else "stop")
 
 

@@ -1,4 +1,4 @@
-"""Servers of the demo, in one event loop."""
+"""Applications that are served on loopback, in the event loop of whoever wants one for a while."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,8 +1,9 @@
 """The client of a case: a request in words that no surface owns, written for each, and what comes after an answer."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
-from tests.player.answers import Answer
+from proxy.cases.answers import Answer
+from proxy.cases.unmet import expect
 
 PATHS = {"chat": "/v1/chat/completions", "relay": "/v1/chat/completions", "responses": "/v1/responses",
     "responses-id": "/v1/responses", "messages": "/v1/messages", "messages-thinking": "/v1/messages"}  # fmt: skip
@@ -10,7 +11,8 @@ PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADh
 PARAMETERS = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 QUESTION = "What is it?"
 
-Request = dict[str, Any]  # path, method, headers, body
+Request: TypeAlias = dict[str, Any]
+"""A request: `path`, `method`, `headers` and `body`, or `raw` or `base64` in the place of a body."""
 
 
 def first(ask: dict[str, Any], surface: str, *, stream: bool) -> Request:
@@ -48,15 +50,18 @@ def first(ask: dict[str, Any], surface: str, *, stream: bool) -> Request:
 
 
 def again(before: Request, *, stream: bool) -> Request:
+    """A request once more, as a stream or not."""
+    if "body" not in before:
+        return before
     body = {key: value for key, value in before["body"].items() if key != "stream"}
     return {**before, "body": body | ({"stream": True} if stream else {})}
 
 
 def later(before: Request, answer: Answer, ask: dict[str, Any], surface: str) -> Request:
-    """The request after an answer, which stands in the history as it came: with results for its calls, or a question."""
+    """The request after an answer, which stands in the history as it came: results for its calls, or a question."""
     results = ask.get("results", ())
     ids = [call["id"] for call in answer.calls]
-    assert len(results) == len(ids), f"the case has {len(results)} results for {len(ids)} calls: {answer.calls}"
+    expect(len(results) == len(ids), f"the case has {len(results)} results for {len(ids)} calls: {answer.calls}")
     body = {**before["body"]}
     if surface.startswith("responses"):
         new = [

@@ -1,0 +1,308 @@
+"""What the client got, folded from a whole answer or a stream into the same few words for every surface."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from proxy.cases.unmet import expect
+from proxy.wire.chat import Json
+
+# The words of the surfaces for the reasons of chat completions.
+_REASONS: Final = {
+    "responses": {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"},
+    "messages": {"end_turn": "stop", "max_tokens": "length", "refusal": "content_filter", "tool_use": "tool_calls"},
+}
+_DONE: Final = "[DONE]"
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "message_stop", "message_delta"})
+
+
+@dataclass(slots=True)
+class Answer:
+    """A finished answer.
+
+    Attributes:
+        text: its last text.
+        reasoning: its thoughts.
+        finish: why it ended, in the words of chat completions.
+        calls: the client's calls: `id`, `name`, and `arguments` as text.
+        history: what stands in the next request for it.
+        response_id: its id, on the Responses API.
+        error: the error that it is, if it is one.
+        whole: the answer as the surface gives it whole; of a stream what a client folds from its events.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    finish: str | None = None
+    calls: list[Json] = field(default_factory=list)
+    history: list[Json] = field(default_factory=list)
+    response_id: str | None = None
+    error: Json | None = None
+    whole: Any = None
+
+
+def events(raw: bytes) -> list[Any]:
+    """The data of a stream's events. Raises `Unmet` where a client would stumble.
+
+    A comment stands between events, never inside one. Once an event has had an id, openai-python takes every blank line
+    for the end of one.
+    """
+    found: list[Any] = []
+    data: list[str] = []
+    begun = named = False
+    for line in raw.decode().replace("\r\n", "\n").removesuffix("\n").split("\n"):
+        if line.startswith(":"):
+            expect(not begun, f"a comment between the lines of an event: {line!r}")
+        elif not line:
+            expect(data or not (begun or named), "a blank line that gives out an event without data")
+            if data:
+                found.append(_parsed("\n".join(data)))
+            data, begun = [], False
+        else:
+            begun = True
+            key, _, value = line.partition(":")
+            named |= key == "id"
+            if key == "data":
+                data.append(value.removeprefix(" "))
+    expect(not begun, "a stream that ends inside an event")
+    return found
+
+
+def _parsed(data: str) -> Any:
+    expect(data, "an event with empty data")
+    if data == _DONE:
+        return data
+    parsed = orjson.loads(data)
+    expect(isinstance(parsed, dict), f"an event that is no object: {data!r}")
+    return parsed
+
+
+def fold(raw: bytes, surface: str, *, streamed: bool) -> Answer:
+    """The answer in a response's body.
+
+    Args:
+        raw: the body.
+        surface: the surface of the format, or the beginning of its name; `other` for what is passed through.
+        streamed: whether the body is a stream of events.
+
+    Raises:
+        Unmet: it is not what a client of that surface can read.
+    """
+    if not streamed:
+        body = _json(raw)
+        if isinstance(body, dict) and body.get("error"):
+            return _failed(body, surface)
+        return _READERS.get(_kind(surface), _other)(body)
+    found = events(raw)
+    error = next((one for one in found if one != _DONE and (one.get("type") == "error" or one.get("error"))), None)
+    if error is not None:
+        _check_unsuccessful(found)
+        return _failed(error, surface)
+    if _kind(surface) == "other":
+        return _other(found)
+    expect(found, "a stream without events")
+    return _READERS[_kind(surface)](_FOLDS[_kind(surface)](found))
+
+
+def _kind(surface: str) -> str:
+    return "chat" if surface == "relay" else surface.partition("-")[0]
+
+
+def _json(raw: bytes) -> Any:
+    """A whole body: JSON, or as text if it is something else."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return raw.decode("utf-8", "backslashreplace")
+
+
+def _failed(error: Json, surface: str) -> Answer:
+    inner = error.get("error")
+    expect(isinstance(inner, dict), f"an error outside of its envelope: {error}")
+    if surface.startswith("messages"):
+        expect(error.get("type") == "error", f"not Anthropic's envelope: {error}")
+    return Answer(error=inner, whole=error)
+
+
+def _check_unsuccessful(found: Sequence[Any]) -> None:
+    """Expect that a stream with an error has no end that an SDK would take for success."""
+    for one in found:
+        if one == _DONE:
+            expect(found[-2].get("type") == "response.failed", "[DONE] after an error")
+            continue
+        expect(one.get("type") not in _ENDS, f"an error, and {one.get('type')}")
+        ends = [choice.get("finish_reason") for choice in one.get("choices") or ()]
+        expect(not any(ends), f"an error, and the finish_reason {ends}")
+
+
+def _other(body: Any) -> Answer:
+    return Answer(whole=body)
+
+
+# -- chat completions --
+
+
+def _chat(body: Any) -> Answer:
+    choice = body["choices"][0]
+    message = choice["message"]
+    calls = []
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        expect(call.pop("index", index) == index, f"indices with gaps: {message['tool_calls']}")
+        function = call["function"]
+        calls.append({"id": call.get("id"), "name": function["name"], "arguments": function["arguments"]})
+    reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+    text = message.get("content")
+    return Answer(
+        text if isinstance(text, str) else "", reasoning, choice["finish_reason"], calls, [message], whole=body
+    )
+
+
+def _completion(found: Sequence[Any]) -> Json:
+    """The completion that a client folds from the chunks; fields that it does not know are kept as they come."""
+    expect(found[-1] == _DONE, "a stream without its end")
+    whole: Json = {}
+    choices: dict[int, Json] = {}
+    for chunk in found[:-1]:
+        whole |= {key: value for key, value in chunk.items() if key not in ("choices", "tool_event")}
+        if "tool_event" in chunk:
+            whole.setdefault("tool_events", []).append(chunk["tool_event"])
+        for choice in chunk.get("choices") or ():
+            _add_choice(choices.setdefault(choice.get("index", 0), {"message": {}}), choice)
+    expect(choices, "a stream without a choice")
+    expect(all(choice.get("finish_reason") for choice in choices.values()), "a stream without a finish_reason")
+    return {**whole, "object": "chat.completion", "choices": [_finished(choices[index]) for index in sorted(choices)]}
+
+
+def _add_choice(known: Json, choice: Json) -> None:
+    for key, value in choice.items():
+        if key != "delta" and value is not None:
+            known[key] = value
+    message = known["message"]
+    for key, value in (choice.get("delta") or {}).items():
+        if key == "tool_calls":
+            for part in value:
+                _add_call(message.setdefault("tool_calls", {}).setdefault(part["index"], {}), part)
+        elif isinstance(value, str) and key != "role":
+            message[key] = (message.get(key) or "") + value
+        elif value is not None or key not in message:
+            message[key] = value
+
+
+def _add_call(call: Json, part: Json) -> None:
+    for key, value in part.items():
+        if key == "function":
+            function = call.setdefault("function", {"name": "", "arguments": ""})
+            function["name"] += value.get("name") or ""
+            function["arguments"] += value.get("arguments") or ""
+        else:
+            call[key] = value
+
+
+def _finished(choice: Json) -> Json:
+    message = choice["message"]
+    if calls := message.get("tool_calls"):
+        expect(sorted(calls) == list(range(len(calls))), f"indices with gaps: {sorted(calls)}")
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return choice
+
+
+# -- Responses --
+
+
+def _responses(body: Any) -> Answer:
+    output = body.get("output") or ()
+    texts = ["".join(part.get("text", "") for part in one["content"]) for one in _of_type(output, "message")]
+    thoughts = [part["text"] for one in _of_type(output, "reasoning") for part in one.get("content") or ()]
+    calls = [
+        {"id": one["call_id"], "name": one["name"], "arguments": one["arguments"]}
+        for one in _of_type(output, "function_call")
+    ]
+    status = body.get("status")
+    reason = body["incomplete_details"]["reason"] if status == "incomplete" else status
+    finish = "tool_calls" if calls and reason == "completed" else _REASONS["responses"].get(reason, reason)
+    text = texts[-1] if texts else ""
+    return Answer(text, "".join(thoughts), finish, calls, [*output], body.get("id"), whole=body)
+
+
+def _response(found: Sequence[Any]) -> Json:
+    """The response in a stream's last event."""
+    ends = [one for one in found if one != _DONE and one["type"] in {"response.completed", "response.incomplete"}]
+    expect(len(ends) == 1, "a stream without its end")
+    response: Json = ends[0]["response"]
+    return response
+
+
+# -- Messages --
+
+
+def _messages(body: Any) -> Answer:
+    blocks = body.get("content") or ()
+    texts = [block["text"] for block in _of_type(blocks, "text")]
+    thoughts = [block["thinking"] for block in _of_type(blocks, "thinking")]
+    calls = [
+        {"id": block["id"], "name": block["name"], "arguments": orjson.dumps(block["input"]).decode()}
+        for block in _of_type(blocks, "tool_use")
+    ]
+    finish = _REASONS["messages"].get(body.get("stop_reason"), body.get("stop_reason"))
+    history = [{"role": "assistant", "content": blocks}]
+    return Answer(texts[-1] if texts else "", "".join(thoughts), finish, calls, history, whole=body)
+
+
+def _message(found: Sequence[Any]) -> Json:
+    """The message that a client folds from the events."""
+    expect(found[-1]["type"] == "message_stop", "a stream without its end")
+    message: Json = {}
+    blocks: list[Json] = []
+    for one in found:
+        match one["type"]:
+            case "message_start":
+                message = {**one["message"]}
+            case "content_block_start":
+                expect(one["index"] == len(blocks), "blocks with gaps")
+                blocks.append({**one["content_block"]})
+            case "content_block_delta":
+                _add_delta(blocks[one["index"]], one["delta"])
+            case "content_block_stop":
+                if "json" in blocks[one["index"]]:
+                    text = blocks[one["index"]].pop("json")
+                    blocks[one["index"]]["input"] = _input(text)
+            case "message_delta":
+                message |= one["delta"]
+                message["usage"] = {**message["usage"], **one["usage"]}
+    return {**message, "content": blocks}
+
+
+def _input(text: str) -> Any:
+    """The arguments of a call; what cannot be parsed stands as it does in a whole answer."""
+    try:
+        return orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return {"INVALID_JSON": text}
+
+
+def _add_delta(block: Json, delta: Json) -> None:
+    match delta["type"]:
+        case "text_delta":
+            block["text"] += delta["text"]
+        case "thinking_delta":
+            block["thinking"] += delta["thinking"]
+        case "signature_delta":
+            block["signature"] = delta["signature"]
+        case "input_json_delta":
+            block["json"] = block.get("json", "") + delta["partial_json"]
+        case "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+
+
+def _of_type(items: Iterable[Any], kind: str) -> list[Json]:
+    return [one for one in items if one.get("type") == kind]
+
+
+_READERS: Final[dict[str, Callable[[Any], Answer]]] = {
+    "chat": _chat, "responses": _responses, "messages": _messages, "other": _other,
+}  # fmt: skip
+_FOLDS: Final[dict[str, Callable[[Sequence[Any]], Json]]] = {
+    "chat": _completion, "responses": _response, "messages": _message,
+}  # fmt: skip

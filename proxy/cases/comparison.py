@@ -1,0 +1,115 @@
+"""What was then, and what is now: every place in which two JSON values differ, ids and times apart.
+
+An id may be another one, if it is the same wherever the old one was. Of opaque texts only the presence is compared.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+from msgspec import Struct
+
+MISSING: Final = "(nothing)"
+"""In the place of a value that one of the two does not have."""
+
+_IDS: Final = frozenset({
+    "id", "call_id", "item_id", "previous_response_id", "request_id", "response_id", "tool_call_id", "tool_use_id",
+})  # fmt: skip
+_TIMES: Final = frozenset({"created", "created_at", "completed_at", "retrieved_at", "seconds"})
+_OPAQUE: Final = frozenset({"encrypted_content", "encrypted_index", "signature"})
+_LONGEST: Final = 200  # characters of a value that is shown
+
+
+class Difference(Struct, frozen=True):
+    """A place in which something is no longer what it was.
+
+    Attributes:
+        exchange: the number of the exchange, from 1.
+        where: the call of an upstream, the tool or the answer.
+        field: the path of the field within it.
+        then: what it was, or what the case expects.
+        now: what it is.
+    """
+
+    exchange: int
+    where: str
+    field: str
+    then: Any
+    now: Any
+
+    def __str__(self) -> str:
+        what = f"{self.where}, {self.field}" if self.field else self.where
+        return f"exchange {self.exchange}, {what}: {_short(self.then)} then, {_short(self.now)} now"
+
+
+class Comparison:
+    """Compares the parts of one exchange, in which equal ids stay equal."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, str] = {}
+        self._then: dict[str, str] = {}
+
+    def differences(self, then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+        """The places in which two values differ: path, then, now."""
+        match then, now:
+            case dict(), dict():
+                for key in (*then, *(key for key in now if key not in then)):
+                    yield from self._field(
+                        then.get(key, MISSING), now.get(key, MISSING), key, f"{path}.{key}".lstrip(".")
+                    )
+            case list(), list():
+                for at, (one, other) in enumerate(zip(then, now, strict=False)):
+                    yield from self.differences(one, other, f"{path}[{at}]")
+                longer = then if len(then) > len(now) else now
+                for at in range(min(len(then), len(now)), len(longer)):
+                    yield f"{path}[{at}]", *((longer[at], MISSING) if longer is then else (MISSING, longer[at]))
+            case str(), str():
+                yield from self._texts(then, now, path)
+            case _:
+                if not _equal(then, now):
+                    yield path, then, now
+
+    def _field(self, then: Any, now: Any, key: str, path: str) -> Iterator[tuple[str, Any, Any]]:
+        if key in _TIMES and then is not MISSING and now is not MISSING:
+            return
+        if key in _OPAQUE and isinstance(then, str) and isinstance(now, str):
+            if bool(then) != bool(now):
+                yield path, then, now
+            return
+        if key in _IDS and isinstance(then, str) and isinstance(now, str):
+            if self._now.setdefault(then, now) != now or self._then.setdefault(now, then) != then:
+                yield path, then, now
+            return
+        yield from self.differences(then, now, path)
+
+    def _texts(self, then: str, now: str, path: str) -> Iterator[tuple[str, Any, Any]]:
+        """Texts; JSON in texts is compared field by field, so that the field is named."""
+        if then == now:
+            return
+        if then[:1] in ("{", "[") and now[:1] in ("{", "["):
+            try:
+                found = [*self.differences(orjson.loads(then), orjson.loads(now), f"{path} as JSON")]
+            except orjson.JSONDecodeError:
+                found = []
+            if found:
+                yield from found
+                return
+        yield path, then, now
+
+
+def is_same(then: Any, now: Any) -> bool:
+    """Whether two values are the same, ids and times apart."""
+    return next(Comparison().differences(then, now), None) is None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal; `1` and `true` are not, `1` and `1.0` are."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _short(value: Any) -> str:
+    if value is MISSING:
+        return MISSING
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    text = orjson.dumps(text).decode() if isinstance(value, str) else text
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

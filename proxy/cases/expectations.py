@@ -1,0 +1,280 @@
+"""What must hold of an exchange, word by word: each word of `expect` is a function of its name here.
+
+docs/case.schema.json describes the words. Besides them it always holds that the upstream refuses nothing by its
+strictness, that a client reads the answer to its end, and that the client's calls have ids of their own.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from proxy.cases.answers import Answer
+from proxy.cases.requests import Request
+from proxy.cases.strict import pictures
+from proxy.cases.unmet import Unmet, expect
+from proxy.cases.world import World
+from proxy.wire.chat import Json
+
+_ERROR: Final = "error"
+_FIRST_FAILURE: Final = 300
+_ALWAYS: Final = "expect"  # in the place of a word, for what always has to hold
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that can be seen of an exchange from outside.
+
+    Attributes:
+        surface: of the format.
+        streamed: whether a stream was asked for.
+        request: what the client has sent.
+        status: the HTTP status of the answer.
+        headers: of the answer, with names in lower case.
+        raw: its body.
+        answer: its body, folded.
+        world: what has been asked of the servers behind the proxy.
+        seconds: how long it took.
+        sdk_failure: what the vendor's SDK has raised; None: nothing. Without an SDK, it is the error of the answer.
+    """
+
+    surface: str
+    streamed: bool
+    request: Request
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+    answer: Answer
+    world: World
+    seconds: float
+    sdk_failure: str | None
+
+    @property
+    def history(self) -> list[Json]:
+        """The messages of the last request to an upstream."""
+        messages: list[Json] = self.world.asked[-1].request["messages"]
+        return messages
+
+
+def check(words: Json, outcome: Outcome) -> None:
+    """Check what must hold of an exchange. Raises `Unmet` with the word and what did not hold."""
+    for word, value in ((_ALWAYS, words), *words.items()):
+        try:
+            _WORDS[word](outcome, value)
+        except Unmet as exc:
+            exc.add_note(word)
+            raise
+
+
+def always(outcome: Outcome, words: Json) -> None:
+    """Expect what has to hold of every exchange."""
+    expect(not outcome.world.refused, f"the upstream refused: {outcome.world.refused}")
+    kind = outcome.headers.get("content-type", "")
+    is_stream = kind.startswith("text/event-stream")
+    expect(is_stream or not outcome.streamed or outcome.status >= _FIRST_FAILURE, f"no stream: {kind}")
+    failed = outcome.answer.error is not None
+    expect(failed == (_ERROR in words), f"the answer: {outcome.status} {outcome.raw[-2000:]!r}")
+    expect(bool(outcome.sdk_failure) == failed, outcome.sdk_failure or "the SDK takes the answer for a success")
+    ids = [call["id"] for call in outcome.answer.calls]
+    expect(all(ids), "a call without an id")
+    expect(len({*ids}) == len(ids), f"calls with one id: {ids}")
+
+
+def expected(case: Json, exchange: Json, surface: str) -> Json:
+    """What must hold of an exchange on a surface: of the case, of the exchange, and of either on that surface."""
+    words: Json = {}
+    for said in (case.get("expect", {}), exchange.get("expect", {})):
+        for word, value in (said | said.get("on", {}).get(surface, {})).items():
+            own = said.get(word)
+            words[word] = own | value if word == _ERROR and own else value
+    words.pop("on", None)
+    return words
+
+
+def error(outcome: Outcome, expected: Json) -> None:
+    """A fault: as the status of the answer, or as an event of a stream that has begun."""
+    found = outcome.answer.error or {}
+    if not (outcome.streamed and outcome.status < _FIRST_FAILURE):
+        expect(outcome.status == expected["status"], f"status {outcome.status}: {found}")
+    for key in ("code", "type"):
+        if key in expected:
+            expect(found[key] == expected[key], f"{key}: {found}")
+    if "not_code" in expected:
+        expect(found.get("code") != expected["not_code"], found)
+    expect(found["message"].startswith(expected.get("message_starts", "")), found["message"])
+    numbers = [int(number) for number in re.findall(r"\d+", found["message"])]
+    expect({*expected.get("numbers", ())} <= {*numbers}, found["message"])
+
+
+def text(outcome: Outcome, expected: str) -> None:
+    """The last turn's text. A stream of chat completions has earlier ones before it, set apart by a blank line."""
+    found = outcome.answer.text.rstrip()
+    if outcome.surface in {"chat", "relay"} and outcome.streamed and "\n\n" in found:
+        found = found.rpartition("\n\n")[2]
+    expect(found == expected.rstrip(), f"text: {outcome.answer.text!r}")
+
+
+def not_shown(outcome: Outcome, expected: list[str]) -> None:
+    """Texts that stand nowhere in the answer."""
+    shown = outcome.answer.text + outcome.answer.reasoning + orjson.dumps(outcome.answer.calls).decode()
+    for part in expected:
+        expect(part not in shown, f"{part!r} is shown: {shown!r}")
+
+
+def finish(outcome: Outcome, expected: str) -> None:
+    """Why the answer ends."""
+    expect(outcome.answer.finish == expected, f"it ends as {outcome.answer.finish}")
+
+
+def calls(outcome: Outcome, expected: list[Json]) -> None:
+    """The client's calls, in order."""
+    found = outcome.answer.calls
+    expect([call["name"] for call in found] == [call["name"] for call in expected], f"calls: {found}")
+    for got, wanted in zip(found, expected, strict=True):
+        expect(_arguments(got["arguments"], wanted), f"arguments: {got}, not {wanted}")
+
+
+def content_type(outcome: Outcome, expected: str) -> None:
+    """The type of the answer, without parameters."""
+    expect(outcome.headers["content-type"].split(";")[0] == expected, outcome.headers["content-type"])
+
+
+def keepalives(outcome: Outcome, expected: int) -> None:
+    """Comments, or pings on the Messages API, while the upstream is silent."""
+    found = outcome.raw.count(
+        b"event: ping" if outcome.surface.startswith("messages") else b"\n:"
+    ) + outcome.raw.startswith(b":")
+    expect(found >= expected, f"{found} comments")
+
+
+def upstream_calls(outcome: Outcome, expected: int | dict[str, int]) -> None:
+    """The number of requests to upstreams."""
+    found = len(outcome.world.asked)
+    if isinstance(expected, int):
+        expect(found == expected, f"{found} calls of the upstream")
+    else:
+        expect(expected.get("least", 0) <= found <= expected["most"], f"{found} calls of the upstream")
+
+
+def asked(outcome: Outcome, expected: Json) -> None:
+    """Which upstream and model was asked, in every call; an upstream that failed before its fallback apart."""
+    last = outcome.world.asked[-1]
+    for one in outcome.world.asked if "model" in expected else ():
+        expect(one.request["model"] == expected["model"], f"asked {one.request['model']}")
+    expect(last.upstream == expected.get("upstream", last.upstream), f"asked {last.upstream}")
+
+
+def pictures_asked(outcome: Outcome, expected: int) -> None:
+    """The number of pictures in every request; where one was taken out, its message says so."""
+    said = outcome.request["body"].get("messages") or outcome.request["body"]["input"]
+    for one in outcome.world.asked:
+        contents = [message.get("content") for message in one.request["messages"]]
+        expect(sum(map(pictures, contents)) == expected, f"{sum(map(pictures, contents))} pictures")
+        if not expected and any(map(pictures, (message["content"] for message in said))):
+            expect(re.search(r"\b(image|picture)\b", orjson.dumps(contents).decode(), re.IGNORECASE), "no note")
+
+
+def bytes_asked(outcome: Outcome, expected: int) -> None:
+    """The largest size of the last request to an upstream."""
+    expect(len(outcome.world.asked[-1].body) <= expected, f"{len(outcome.world.asked[-1].body)} bytes")
+
+
+def other_tools(outcome: Outcome, expected: list[Any]) -> None:
+    """The tools of the last request that are no functions."""
+    tools = outcome.world.asked[-1].request.get("tools") or []
+    expect([tool for tool in tools if tool.get("type") != "function"] == expected, tools)
+
+
+def history(outcome: Outcome, expected: list[Json]) -> None:
+    """The calls of all turns in the last request to the upstream, in order, each with its result."""
+    messages = outcome.history
+    results = {message["tool_call_id"]: str(message["content"]) for message in messages if message["role"] == "tool"}
+    found = [(message, call) for message in messages for call in message.get("tool_calls") or ()]
+    names = [call["function"]["name"] for _, call in found]
+    expect(names == [call["name"] for call in expected], f"calls in the history: {names}")
+    for (message, call), wanted in zip(found, expected, strict=True):
+        _check_call(message, call, results[call["id"]], wanted, outcome.world)
+
+
+def searches(outcome: Outcome, expected: list[str]) -> None:
+    """The queries of all searches, in any order."""
+    expect(sorted(outcome.world.searches) == sorted(expected), f"searches: {outcome.world.searches}")
+
+
+def received(outcome: Outcome, expected: list[Any]) -> None:
+    """What the HTTP and MCP tools were called with."""
+    expect(same(outcome.world.received, expected), outcome.world.received)
+
+
+def within_seconds(outcome: Outcome, expected: float) -> None:
+    """How long the exchange may take."""
+    expect(outcome.seconds <= expected, f"{outcome.seconds} s")
+
+
+def new_sessions(outcome: Outcome, expected: int) -> None:
+    """How many sessions MCP servers have opened."""
+    found = sum(player.sessions_opened for player in outcome.world.mcp.values())
+    expect(found == expected, f"{found} sessions")
+
+
+def _check_call(message: Any, call: Any, result: str, wanted: Json, world: World) -> None:
+    if "id" in wanted:
+        expect(call["id"] == wanted["id"], call)
+    if "arguments" in wanted:
+        expect(_arguments(call["function"]["arguments"], wanted), f"{call}, not {wanted}")
+    if "run_or_quoted" in wanted:
+        _check_run_or_quoted(call, result, wanted["run_or_quoted"], world)
+    for key in ("extra_content",):
+        if key in wanted:
+            expect(call.get(key) == wanted[key], call)
+    for key, value in wanted.get("message", {}).items():
+        expect(message.get(key) == value, f"{key} of the message: {message}")
+    expect(wanted.get("result_has", "") in result, f"result: {result!r}")
+    if "failed" in wanted:
+        expect(('"error"' in result) == wanted["failed"], f"result: {result!r}")
+
+
+def _check_run_or_quoted(call: Any, result: str, written: str, world: World) -> None:
+    """A call that was not run has empty arguments, and its result says what the model wrote."""
+    arguments = orjson.loads(call["function"]["arguments"])
+    if '"error"' not in result:
+        # A call of an exchange before is known by its result: a search finds pages that quote it.
+        ran, query = world.searches + world.received, arguments.get("query", arguments)
+        is_known = query in ran or (isinstance(query, str) and query in result)
+        expect(is_known, f"run with {ran}, and the history holds {arguments}")
+        return
+    expect(arguments == {}, f"arguments that were not run: {arguments}")
+    quoted = result + result.replace('\\"', '"').replace("\\\\", "\\").replace("\\n", "\n")
+    expect(written in quoted, f"the result does not quote {written!r}: {result!r}")
+
+
+def _arguments(found: str, wanted: Json) -> bool:
+    """Arguments given as text are compared byte for byte, others as JSON."""
+    arguments = wanted.get("arguments")
+    if arguments is None:
+        return True
+    if isinstance(arguments, str):
+        return found == arguments
+    try:
+        return same(orjson.loads(found), arguments)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON; `1` and `true` are not."""
+    return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
+
+
+_WORDS: Final[Mapping[str, Callable[[Outcome, Any], None]]] = {
+    word.__name__: word
+    for word in (
+        error, text, not_shown, finish, calls, content_type, keepalives, upstream_calls, asked, pictures_asked,
+        bytes_asked, other_tools, history, searches, received, within_seconds, new_sessions,
+    )
+} | {_ALWAYS: always}  # fmt: skip
+
+WORDS: Final = _WORDS.keys() - {_ALWAYS}
+"""The words of `expect`."""

@@ -1,0 +1,280 @@
+"""A proxy without sockets: requests are passed from one ASGI application to the other, in one event loop.
+
+Its time is not the machine's. While anything can be done, no time passes; when everything waits, the time jumps to the
+next moment for which somebody waits. So a conversation of minutes plays in milliseconds, in the order in which it
+happened, and every timeout, deadline and heartbeat comes when it came then.
+"""
+
+import asyncio
+import selectors
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+from starlette.types import ASGIApp, Message, Scope
+
+from proxy.wire.relayed import Headers
+
+_ENDED: Final = None
+_TOGETHER: Final = 1e-6  # seconds: a recording tells apart in nanoseconds what happened in one iteration
+_INSTANT: Final = 1e-9  # seconds; it takes a million of them until a millisecond has passed
+_THREAD_SECONDS: Final = 0.01  # how long a thread is waited for before it is looked at again
+_SERVER: Final = ("127.0.0.1", 80)
+_PEER: Final = ("127.0.0.1", 1)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while it waits, and then at once."""
+
+    def __init__(self) -> None:
+        self._passed = 0.0
+        self._in_threads = 0
+        super().__init__(_JumpingSelector(self))
+        self._clock_resolution = _TOGETHER  # timers that are no further apart run in one iteration, in their order
+
+    def time(self) -> float:
+        """The seconds that have passed."""
+        return self._passed
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass."""
+        self._passed += seconds
+
+    @property
+    def is_in_threads(self) -> bool:
+        """Whether work is being done in a thread, for which no time may pass."""
+        return self._in_threads > 0
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override] # as asyncio types it
+        """Do work in a thread; the time stands still until it is done."""
+        work = super().run_in_executor(executor, func, *args)
+        self._in_threads += 1
+        work.add_done_callback(self._left_thread)
+        return work
+
+    def _left_thread(self, _: object) -> None:
+        self._in_threads -= 1
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Waits for nothing but threads."""
+
+    def __init__(self, loop: JumpingLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready; if nothing is, the time jumps to the end of the timeout."""
+        self._loop.jump(_INSTANT)  # or what waits for less than can be added would wait for ever
+        if timeout is None or timeout <= 0:
+            return super().select(timeout)
+        if self._loop.is_in_threads:
+            return super().select(_THREAD_SECONDS)
+        found: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if not found:
+            self._loop.jump(timeout)
+        return found
+
+
+class PlayedClock:
+    """The time of a replay: that of its event loop, from the time of the recording on. Implements `ports.Clock`.
+
+    Attributes:
+        began_at: the time of the recording, in seconds since 1970.
+    """
+
+    def __init__(self, began_at: float) -> None:
+        self.began_at = began_at
+        self._began = asyncio.get_running_loop().time()
+
+    @staticmethod
+    def monotonic() -> float:
+        """Seconds that never go back."""
+        return asyncio.get_running_loop().time()
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return self.began_at + self.monotonic() - self._began
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+@dataclass(slots=True, eq=False)
+class Response:
+    """A response of an application, while it is being made.
+
+    Attributes:
+        status: the HTTP status.
+        headers: the headers.
+    """
+
+    status: int
+    headers: Headers
+    _messages: "asyncio.Queue[Message | BaseException | None]"
+    _task: "asyncio.Task[None]"
+    _left: asyncio.Event
+    _is_whole: bool = field(default=False, init=False)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The pieces of the body.
+
+        Raises:
+            httpx.RemoteProtocolError: the body has no end.
+            Exception: whatever the application raises.
+        """
+        while not self._is_whole:
+            message = await self._messages.get()
+            if isinstance(message, BaseException):
+                raise message
+            if message is _ENDED:
+                raise httpx.RemoteProtocolError("The body has no end.")
+            self._is_whole = not message.get("more_body", False)
+            if message.get("body"):
+                yield message["body"]
+
+    async def aclose(self, *, patience: float) -> None:
+        """Leave, and wait until the application has ended; it is cancelled where it takes longer than `patience`."""
+        self._left.set()
+        done, _ = await asyncio.wait([self._task], timeout=patience)
+        if not done:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+async def send(app: ASGIApp, scope: Mapping[str, Any], body: bytes, left: asyncio.Event | None = None) -> Response:
+    """The response of an application to a request.
+
+    Args:
+        app: the application.
+        scope: `method`, `path`, `query_string` and `headers` of the request.
+        body: its body.
+        left: is set when the client leaves.
+
+    Raises:
+        httpx.RemoteProtocolError: the application has not answered.
+        Exception: whatever the application raises.
+    """
+    messages: asyncio.Queue[Message | BaseException | None] = asyncio.Queue()
+    leaving, sent = left or asyncio.Event(), False
+
+    async def receive() -> Message:
+        nonlocal sent
+        if not sent:
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        await leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def run() -> None:
+        try:
+            await app(_scope(scope), receive, messages.put)
+        except Exception as exc:  # noqa: BLE001 - raised again for whoever reads the response
+            messages.put_nowait(exc)
+        messages.put_nowait(_ENDED)
+
+    task = asyncio.create_task(run())  # noqa: TID251 - `Response.aclose` ends it
+    try:
+        first = await messages.get()
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    if isinstance(first, BaseException):
+        raise first
+    if first is _ENDED:
+        raise httpx.RemoteProtocolError("The application has not answered.")
+    return Response(first["status"], first.get("headers", ()), messages, task, leaving)
+
+
+def _scope(told: Mapping[str, Any]) -> Scope:
+    path = str(told["path"])
+    scope: MutableMapping[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "root_path": "",
+        "server": _SERVER,
+        "client": _PEER,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "extensions": {},
+        **told,
+    }
+    return scope
+
+
+class WorldTransport(httpx.AsyncBaseTransport):
+    """Carries every request of the proxy to the world, whatever its address: there is no other place.
+
+    Args:
+        world: the application behind the proxy.
+        addresses: base URL of an upstream -> its path in the world, for upstreams that keep an address of their own.
+        failure_at_once: the failure of a call that has no other answer, by its path and its body.
+    """
+
+    def __init__(
+        self, world: ASGIApp, addresses: Mapping[str, str], failure_at_once: Callable[[str, bytes], Exception | None]
+    ) -> None:
+        self._world = world
+        self._failure_at_once = failure_at_once
+        self._addresses = addresses
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The response of the world. Raises what the world raises."""
+        body = await request.aread()
+        url = str(request.url)
+        path = request.url.path
+        for address, own in self._addresses.items():
+            if url.startswith(address):
+                path = own + url.removeprefix(address).partition("?")[0]
+        if (failure := self._failure_at_once(path, body)) is not None:
+            raise failure
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        scope = {"method": request.method, "path": path, "headers": headers, "query_string": request.url.query}
+        response = await send(self._world, scope, body)
+        return httpx.Response(response.status, headers=[*response.headers], stream=_Stream(response))
+
+
+class _Stream(httpx.AsyncByteStream):
+    """The body of a response of the world."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._response.pieces():
+            yield piece
+
+    async def aclose(self) -> None:
+        """Leave: what the world still has to say is lost."""
+        await self._response.aclose(patience=0)
+
+
+@asynccontextmanager
+async def lifespan_of(app: ASGIApp) -> AsyncIterator[None]:
+    """Run an application's background tasks."""
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+    outgoing: asyncio.Queue[Message] = asyncio.Queue()
+    incoming.put_nowait({"type": "lifespan.startup"})
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    running: Awaitable[None] = app(scope, incoming.get, outgoing.put)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(_awaited(running))
+        await outgoing.get()
+        try:
+            yield
+        finally:
+            incoming.put_nowait({"type": "lifespan.shutdown"})
+            with suppress(asyncio.CancelledError):
+                await outgoing.get()
+            await task
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

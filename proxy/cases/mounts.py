@@ -1,0 +1,211 @@
+"""Proxies in front of a world: in this process, or with the world on a socket of loopback."""
+
+import asyncio
+import io
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Any, Final, Self
+
+import httpx
+import orjson
+from msgspec.structs import replace
+
+from proxy.api.access import Caller
+from proxy.api.sealed import Sealer, SealingKeys
+from proxy.app.application import Application
+from proxy.app.generation import Generation
+from proxy.app.process import Process, start_process
+from proxy.cases import in_process
+from proxy.cases.played_tools import Results, played_tools
+from proxy.cases.player import Proxy, Received
+from proxy.cases.requests import Request
+from proxy.cases.settings import CLIENT_KEY, settings_of
+from proxy.cases.world import World, content_of
+from proxy.config.keys import FROM_CLIENT
+from proxy.config.loaded import Loaded
+from proxy.config.model import ModelConfig, TelemetryConfig
+from proxy.server.serving import serving
+from proxy.telemetry import log
+from proxy.tools.tool import Tool
+from proxy.upstreams.router import ModelTable
+from proxy.wire.chat import Json
+from proxy.wire.credentials import BOUND
+from proxy.wire.errors import ConfigurationError
+
+WORLD: Final = "http://world.invalid"
+"""The address of the world where every request ends in it; no name is looked up."""
+
+_PATIENCE: Final = 30.0  # seconds for which an application may take to end after its client has left
+
+
+class InProcess:
+    """Mounts proxies without sockets. Implements `player.Mount`; a context manager."""
+
+    def __init__(self, world: World, results: Results) -> None:
+        self._world = world
+        self._results = results
+        self._stack = AsyncExitStack()
+        self._proxies: dict[str, _ProxyInProcess] = {}
+
+    async def __aenter__(self) -> Self:
+        silence()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:
+        """The proxy of that name. Raises `ConfigurationError`."""
+        if name not in self._proxies:
+            loaded = settings_of(config, WORLD, name, is_closed=True)
+            tools = [*played_tools(config.get("tools", {}), self._results)]
+            addresses = {one.base_url: f"/{key}/v1" for key, one in loaded.config.upstreams.items()}
+            transport = in_process.WorldTransport(self._world, addresses, self._world.failure_at_once)
+            self._proxies[name] = await self.mounted(loaded, tools, transport, began_at)
+        return self._proxies[name]
+
+    async def mounted(
+        self, loaded: Loaded, tools: Iterable[Tool], transport: httpx.AsyncBaseTransport | None, began_at: float
+    ) -> "_ProxyInProcess":
+        """A running proxy with that configuration."""
+        clock = in_process.PlayedClock(began_at)
+        process = start_process(loaded, tools=tools, transport=transport, clock=clock, lifecycle=None)
+        app = Application(process, Generation(process, loaded))
+        await self._stack.enter_async_context(in_process.lifespan_of(app))
+        return _ProxyInProcess(app, process, loaded)
+
+
+class OverSockets(InProcess):
+    """Mounts proxies whose world is served on loopback, for cases with servers that only sockets reach."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._url = await self._stack.enter_async_context(serving(self._world, lifespan="off"))
+        return self
+
+    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:
+        """The proxy of that name. Raises `ConfigurationError`."""
+        if name not in self._proxies:
+            loaded = settings_of(config, self._url, name, is_closed=False)
+            tools = [*played_tools(config.get("tools", {}), self._results)]
+            self._proxies[name] = await self.mounted(self._changed(loaded), tools, None, began_at)
+        return self._proxies[name]
+
+    def _changed(self, loaded: Loaded) -> Loaded:
+        """The configuration with which a case is played."""
+        return loaded
+
+
+class WithModel(OverSockets):
+    """Mounts proxies in front of a real model; all else is the world's.
+
+    Args:
+        world: the world.
+        results: the results of tools.
+        local: the configuration that has the model.
+        model: its name there.
+
+    Raises:
+        ConfigurationError: the configuration has no such model, or its upstream has no key of its own.
+    """
+
+    def __init__(self, world: World, results: Results, local: Loaded, model: str) -> None:
+        super().__init__(world, results)
+        entry = ModelTable(local.config.models).get(model)
+        if entry is None:
+            known = ", ".join(local.config.models)
+            raise ConfigurationError([f"there is no model {model!r} in the configuration; it has {known}"])
+        upstream = local.config.upstreams.get(entry.upstream)
+        if upstream is None:
+            raise ConfigurationError([f"the upstream {entry.upstream!r} of the model {model!r} cannot be used"])
+        if upstream.api_key == FROM_CLIENT:
+            raise ConfigurationError([f"the upstream {entry.upstream!r} has no key of its own (from_client)"])
+        self._upstream = {entry.upstream: upstream}
+        self._entry = ModelConfig(upstream=entry.upstream, model=entry.model or model)
+
+    def _changed(self, loaded: Loaded) -> Loaded:
+        models = {
+            name: replace(self._entry, tools=model.tools, limits=model.limits)
+            for name, model in loaded.config.models.items()
+        }
+        return replace(loaded, config=replace(loaded.config, upstreams=self._upstream, models=models))
+
+
+class _ProxyInProcess:
+    """A proxy that is called directly. Implements `player.Proxy`."""
+
+    def __init__(self, app: Application, process: Process, loaded: Loaded) -> None:
+        self._app = app
+        self._process = process
+        self._config = loaded.config
+        clients = loaded.config.clients
+        self._caller = Caller(clients[0].name) if clients else Caller(upstream_key=CLIENT_KEY)
+
+    async def seed(self, state: list[Json], request: Request) -> Request:
+        """Put what was read from the state store where it will be read; the request with texts that open here."""
+        store, now = self._process.state.continuations, self._process.clock.time
+        keys = SealingKeys(
+            self._process.state.secrets, self._config.upstreams.values(), ttl=self._config.state.ttl, now=now
+        ).for_caller(self._caller)
+        sealer = Sealer(keys, self._caller.scope)
+        resealed: dict[str, str] = {}
+        for entry in state:
+            value = entry.get("value")
+            if isinstance(value, dict):  # the credential that it was kept for is not in the case
+                value = {key: held for key, held in value.items() if key != BOUND}
+            if "sealed" in entry:
+                resealed[entry["sealed"]] = sealer.seal(value or {})
+            elif value is not None or "raw" in entry or "base64" in entry:
+                content = orjson.dumps(value) if "value" in entry else content_of(entry)
+                await store.put(self._caller.scope, entry["key"], content)
+        return {**request, "body": _replaced(request["body"], resealed)} if resealed and "body" in request else request
+
+    async def send(self, request: Request, *, leave_at: float | None) -> Received:
+        """Send a request, and read the answer to its end, or for so many seconds."""
+        path, _, query = request["path"].partition("?")
+        body = content_of({key: request[key] for key in ("body", "raw", "base64") if request.get(key) is not None})
+        given = {name.lower(): value for name, value in request["headers"].items()}
+        headers = {
+            "content-type": "application/json",
+            "host": "127.0.0.1",
+            **given,
+            "authorization": f"Bearer {CLIENT_KEY}",
+        }
+        lines = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        scope = {"method": request["method"], "path": path, "query_string": query.encode(), "headers": lines}
+        left = asyncio.Event()
+        if leave_at is not None:
+            asyncio.get_running_loop().call_later(leave_at, left.set)
+        pieces: list[bytes] = []
+        try:
+            response = await in_process.send(self._app, scope, body, left)
+        except httpx.RemoteProtocolError:
+            return Received(None, {}, b"")
+        try:
+            async for piece in response.pieces():
+                pieces.append(piece)  # noqa: PERF401 - those before a failure are kept
+        except httpx.RemoteProtocolError as exc:
+            failure = None if left.is_set() else str(exc)
+        else:
+            failure = None
+        finally:
+            await response.aclose(patience=_PATIENCE)
+        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+        return Received(response.status, named, b"".join(pieces), failure)
+
+
+def silence() -> None:
+    """Keep the log of played proxies to itself."""
+    log.configure(TelemetryConfig(log_level="error"), stream=io.StringIO())
+
+
+def _replaced(value: Any, texts: dict[str, str]) -> Any:
+    """A JSON value with other texts in the place of some."""
+    match value:
+        case str():
+            return texts.get(value, value)
+        case dict():
+            return {key: _replaced(held, texts) for key, held in value.items()}
+        case list():
+            return [_replaced(held, texts) for held in value]
+    return value

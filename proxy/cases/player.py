@@ -1,0 +1,333 @@
+"""Plays a case: sends its requests to the proxy of today, between the world of the case and its expectations.
+
+What stands between is a `Mount`: in this process and without sockets, as `toolproxy replay` plays, or with the vendors'
+SDKs over real sockets, as the project's tests do.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Protocol
+
+import orjson
+
+from proxy.cases import requests
+from proxy.cases.answers import Answer, fold
+from proxy.cases.case_format import Play, surface_of
+from proxy.cases.comparison import MISSING, Comparison, Difference
+from proxy.cases.expectations import Outcome, check, expected
+from proxy.cases.played_tools import Results
+from proxy.cases.requests import Request
+from proxy.cases.turns import written
+from proxy.cases.unmet import Unmet
+from proxy.cases.world import World, content_of
+from proxy.wire.chat import Json
+
+_STREAM: Final = "text/event-stream"
+_OK: Final = 200
+# The headers of an answer that are the proxy's own.
+_COMPARED_HEADERS: Final = ("content-type", "x-tool-turns", "x-tool-calls", "x-tool-stop", "x-tools-ignored")
+# What has to be the same in a whole answer and in its stream.
+_FOLDED: Final = {
+    "responses": ("output", "usage", "status", "model", "incomplete_details"),
+    "messages": ("content", "usage", "stop_reason", "stop_sequence", "model"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A response as it came.
+
+    Attributes:
+        status: the HTTP status; None: the client had left before there was one.
+        headers: the headers, with names in lower case.
+        body: the body.
+        failure: what the client's library has raised; None: nothing.
+    """
+
+    status: int | None
+    headers: Mapping[str, str]
+    body: bytes
+    failure: str | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is a stream of events."""
+        return self.headers.get("content-type", "").startswith(_STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """An exchange that was played."""
+
+    number: int
+    play: Play
+    exchange: Json
+    request: Request
+    received: Received
+    seconds: float
+
+    @property
+    def answer(self) -> Answer:
+        """What the client got, folded. Raises `Unmet` if no client can read it."""
+        if _leaving(self.exchange) is not None or self.received.status is None:
+            return Answer()
+        surface = self.play.surface if "got" not in self.exchange else surface_of(self.request["path"])
+        try:
+            return fold(self.received.body, surface, streamed=self.received.is_stream)
+        except (KeyError, TypeError, IndexError) as exc:
+            raise Unmet(f"{exc!r} in {self.received.body[:500]!r}") from exc
+
+    @property
+    def expected(self) -> Json:
+        """What the case expects."""
+        return expected(self.play.case, self.exchange, self.play.surface)
+
+    def outcome(self, world: World) -> Outcome:
+        """All that can be seen of it, for the words of the case."""
+        answer, received = self.answer, self.received
+        failure = received.failure or (None if answer.error is None else str(answer.error))
+        streamed = bool((self.request.get("body") or {}).get("stream"))
+        return Outcome(
+            self.play.surface, streamed, self.request, received.status or 0, received.headers, received.body, answer,
+            world, self.seconds, failure,
+        )  # fmt: skip
+
+
+class Proxy(Protocol):
+    """A running proxy with the configuration of a case."""
+
+    async def seed(self, state: list[Json], request: Request) -> Request:
+        """Put what was read from the state store where it will be read; the request with texts that open here."""
+        ...
+
+    async def send(self, request: Request, *, leave_at: float | None) -> Received:
+        """Send a request, and read the answer to its end, or for so many seconds."""
+        ...
+
+
+class Mount(Protocol):
+    """Runs proxies in front of the world of a case."""
+
+    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:
+        """The proxy of that name, which is started where it is not running yet.
+
+        Raises:
+            ConfigurationError: the configuration of the case is not valid.
+        """
+        ...
+
+
+class Player:
+    """Plays cases. Cases of one configuration share a proxy, but for recorded ones.
+
+    Args:
+        mount: runs the proxies.
+        world: what stands behind them.
+        results: the results of tools that are not the proxy's own.
+        only_shape: whether only the status, the shape of the answer and the tools called are compared, because another
+            model answers.
+    """
+
+    def __init__(self, mount: Mount, world: World, results: Results, *, only_shape: bool = False) -> None:
+        self._only_shape = only_shape
+        self.world = world
+        self.results = results
+        self._mount = mount
+        self._names: dict[str, str] = {}
+
+    async def play(self, play: Play) -> list[Difference]:
+        """The places in which something is not what it was, or not what the case expects.
+
+        Raises:
+            ConfigurationError: the configuration of the case is not valid.
+        """
+        case = play.case
+        config = case.get("config", {})
+        key = orjson.dumps(config, option=orjson.OPT_SORT_KEYS).decode()
+        if '"mcp"' in key:  # its sessions and its failures are the proxy's state
+            key += play.name
+        if "recorded" in case:
+            key = f"recorded {len(self._names)}"
+        name = self._names.setdefault(key, f"proxy-{len(self._names)}")
+        self.world.start(case, name)
+        proxy = await self._mount.proxy(name, config, case.get("recorded", {}).get("at", time.time()))
+        if play.mode != "fold":
+            return [one async for one, _ in _all(self._conversation(play, proxy, stream=play.mode == "stream"))]
+        whole = [pair async for pair in self._conversation(play, proxy, stream=False)]
+        streamed = [pair async for pair in self._conversation(play, proxy, stream=True)]
+        found = [one for differences, _ in (*whole, *streamed) for one in differences]
+        return found or [*_unlike(play.surface, [answer for _, answer in whole], [answer for _, answer in streamed])]
+
+    async def _conversation(self, play: Play, proxy: Proxy, *, stream: bool) -> Any:
+        """The differences in each exchange, with its answer; the first exchange that differs is the last one."""
+        before: Request | None = None
+        answer = Answer()
+        for number, exchange in enumerate(play.case["exchanges"], 1):
+            await self._between(exchange)
+            request = _request(play, exchange, before, answer, stream=stream)
+            self.world.begin(exchange)
+            self.results.begin(exchange)
+            began = asyncio.get_running_loop().time()
+            received = await proxy.send(
+                await proxy.seed(exchange.get("state", []), request), leave_at=_leaving(exchange)
+            )
+            played = _Played(number, play, exchange, request, received, asyncio.get_running_loop().time() - began)
+            try:
+                answer = played.answer
+                differences = [*self._differences(played)]
+            except Unmet as exc:
+                differences = [Difference(number, "the answer", "", "what a client can read", str(exc))]
+            yield differences, answer
+            if differences:
+                return
+            before = request
+
+    async def _between(self, exchange: Json) -> None:
+        """Let happen what happens before an exchange: a while passes, an MCP server loses its sessions."""
+        if "forget" in exchange:
+            self.world.mcp[exchange["forget"]].forget()
+        if "wait" in exchange:
+            await asyncio.sleep(exchange["wait"])
+
+    def _differences(self, played: "_Played") -> Iterator[Difference]:
+        if "got" in played.exchange:
+            yield from self._since_then(played)
+            return
+        number, words, answer = played.number, played.expected, played.answer
+        if self._only_shape:
+            if (answer.error is not None) != ("error" in words):
+                yield Difference(number, "the answer", "error", words.get("error", MISSING), answer.error or MISSING)
+            return
+        try:
+            check(words, played.outcome(self.world))
+        except Unmet as exc:
+            (word, *_) = getattr(exc, "__notes__", ["the answer"])
+            title = f" ({played.exchange['title']})" if "title" in played.exchange else ""
+            yield Difference(number, f"expect{title}", word, words.get(word, MISSING), str(exc))
+
+    def _since_then(self, played: "_Played") -> Iterator[Difference]:
+        """What has changed since an exchange was recorded: calls of upstreams, and the answer.
+
+        Calls of tools whose results nobody sees, because their turn failed, are not compared: whether they had begun
+        already is chance.
+        """
+        number, exchange, received = played.number, played.exchange, played.received
+        got, left = exchange["got"], _leaving(exchange) is not None
+        if got.get("status", _OK) != received.status:
+            yield Difference(number, "the answer", "status", got.get("status", _OK), received.status)
+        before = Answer() if left else _recorded_answer(got, surface_of(played.request["path"]))
+        if self._only_shape:
+            tools_then, tools_now = (
+                sorted(one["name"] for one in exchange.get("tools", ())),
+                sorted(self.results.called),
+            )
+            if tools_then != tools_now:
+                yield Difference(number, "the calls of tools", "", tools_then, tools_now)
+            for field, then, now in Comparison().differences(_shape_of(before), _shape_of(played.answer)):
+                yield Difference(number, "the answer", field, then, now)
+            return
+        yield from self._calls_since_then(number, comparison := Comparison())
+        if not left:
+            for name in _COMPARED_HEADERS if "headers" in got else ():
+                then, now = got["headers"].get(name, MISSING), received.headers.get(name, MISSING)
+                if then != now:
+                    yield Difference(number, "the answer", name, then, now)
+            whole = _words_of if _is_in_short(got) else _whole_of
+            for field, then, now in comparison.differences(whole(before), whole(played.answer)):
+                yield Difference(number, "the answer", field, then, now)
+
+    def _calls_since_then(self, number: int, comparison: Comparison) -> Iterator[Difference]:
+        for at, asked in enumerate(self.world.asked, 1):
+            where = f"call {at} upstream ({asked.upstream})"
+            if asked.then is None and self.world.is_recorded:
+                yield Difference(number, where, "", MISSING, asked.request)
+            elif asked.then and asked.then.get("asked") is not None and asked.request is not None:
+                for field, then, now in comparison.differences(asked.then["asked"], asked.request):
+                    yield Difference(number, where, field, then, now)
+        for upstream, call in self.world.unused:
+            yield Difference(number, f"a call upstream ({upstream})", "", call.get("asked"), MISSING)
+
+
+async def _all(pairs: Any) -> Any:
+    async for differences, answer in pairs:
+        for one in differences:
+            yield one, answer
+
+
+def _request(play: Play, exchange: Json, before: Request | None, answer: Answer, *, stream: bool) -> Request:
+    """The request of an exchange: as it is written out, or in words, or the last one again."""
+    ask = {**exchange.get("ask", {})}
+    ask |= ask.get("on", {}).get(play.surface, {})
+    if "request" in exchange:
+        request = {"method": "POST", "headers": {}, **exchange["request"]}
+        return request if play.mode == "as_asked" else requests.again(request, stream=stream)
+    if before is None:
+        return requests.first(ask, play.surface, stream=stream)
+    if {"results", "text"} & ask.keys():
+        return requests.later(before, answer, ask, play.surface)
+    return requests.again(before, stream=stream)
+
+
+def _leaving(exchange: Json) -> float | None:
+    """When the client has left, in seconds after its request; None: it has not."""
+    found = [event["at"] for event in exchange.get("events", ()) if event["event"] == "left"]
+    return found[0] if found else None
+
+
+def _is_in_short(got: Json) -> bool:
+    """Whether an answer was written by hand, in chunks that say no more than their deltas."""
+    pieces = [part for piece in got.get("pieces", ()) for part in (piece if isinstance(piece, list) else [piece])]
+    return any(isinstance(part, dict) and "delta" in part for part in pieces)
+
+
+def _whole_of(answer: Answer) -> Any:
+    """The whole answer; the events of several runs at the same time in an order that chance has no part in."""
+    whole = answer.whole
+    if not isinstance(whole, dict) or len(whole.get("choices") or ()) < 2 or "tool_events" not in whole:  # noqa: PLR2004
+        return whole
+    told = [{key: event[key] for key in event.keys() - {"call_id", "seconds"}} for event in whole["tool_events"]]
+    return {**whole, "tool_events": sorted(told, key=lambda event: orjson.dumps(event, option=orjson.OPT_SORT_KEYS))}
+
+
+def _words_of(answer: Answer) -> Json:
+    """What an answer says, without what a chunk in short does not have."""
+    calls = [{"name": call["name"], "arguments": call["arguments"]} for call in answer.calls]
+    code = (answer.error or {}).get("code")
+    return {"text": answer.text, "reasoning": answer.reasoning, "finish": answer.finish, "calls": calls, "error": code}
+
+
+def _shape_of(answer: Answer) -> Json:
+    """The shape of an answer: what any model's answer to the request would have in common with it."""
+    whole = answer.whole if isinstance(answer.whole, dict) else {}
+    parts = whole.get("output") or whole.get("content") or ()
+    kinds = [part.get("type") for part in parts if isinstance(part, dict)]
+    return {
+        "error": (answer.error or {}).get("code"),
+        "finish": answer.finish,
+        "has_text": bool(answer.text),
+        "calls": sorted(call["name"] for call in answer.calls),
+        "parts": [kind for kind, _ in groupby(kind for kind in kinds if kind not in ("reasoning", "thinking"))],
+    }
+
+
+def _recorded_answer(got: Json, surface: str) -> Answer:
+    """The answer that was recorded, folded; as it is where no client could have read it."""
+    streamed = "pieces" in got
+    pieces = [piece for piece in got.get("pieces", ()) if not isinstance(piece, int | float)]
+    raw = b"".join(written(piece, "") for piece in pieces) if streamed else content_of(got)
+    try:
+        return fold(raw, surface, streamed=streamed)
+    except (Unmet, KeyError, TypeError, IndexError):
+        return Answer(whole=raw.decode("utf-8", "backslashreplace"))
+
+
+def _unlike(surface: str, whole: list[Answer], streamed: list[Answer]) -> Iterator[Difference]:
+    """Where a stream, folded, is not the whole answer."""
+    kind = surface.partition("-")[0]
+    for number, (one, other) in enumerate(zip(whole, streamed, strict=True), 1):
+        for field in _FOLDED.get(kind, ()):
+            for path, then, now in Comparison().differences(one.whole.get(field), other.whole.get(field), field):
+                yield Difference(number, "the stream, beside the whole answer", path, then, now)

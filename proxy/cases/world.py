@@ -1,0 +1,313 @@
+"""What stands around the proxy while a case is played: its upstreams, its search, its HTTP and MCP tools.
+
+All are one ASGI application, which the case's exchange tells what to answer, and which remembers what it was asked.
+What was recorded is given at the time at which it came then, counted from the client's request.
+"""
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
+from typing import Any, Final
+
+import httpx
+import orjson
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+
+from proxy.cases import turns
+from proxy.cases.comparison import is_same
+from proxy.cases.mcp_server import McpPlayer
+from proxy.cases.strict import refusals
+from proxy.wire.chat import Json
+from proxy.wire.errors import UpstreamDown
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_JSON: Final[Headers] = ((b"content-type", b"application/json"),)
+_SYSTEM: Final = ("system", "developer")
+_ONLY_FIRST: Final = b'{"error": {"message": "System message must be at the beginning.", "type": "BadRequestError"}}'
+_DEFAULT: Final = ({"text": "FINAL answer."},)
+_DOWN: Final = "UpstreamDown"
+_FAILURES: Final[Mapping[str, type[httpx.HTTPError]]] = {
+    kind.__name__: kind
+    for kind in (
+        httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadError, httpx.ReadTimeout, httpx.WriteError,
+        httpx.WriteTimeout, httpx.PoolTimeout, httpx.RemoteProtocolError, httpx.LocalProtocolError,
+    )
+}  # fmt: skip
+"""The failures of a call, by the names that cases have for them."""
+
+
+class Asked(Struct):
+    """A request to an upstream, and the answer of the case that it got, if that was recorded for it."""
+
+    upstream: str
+    path: str
+    body: bytes
+    request: Any
+    then: Json | None = None
+
+
+class World:
+    """The servers of a case.
+
+    Args:
+        at_once: whether what was recorded comes at once, whatever its time was.
+
+    Attributes:
+        asked: the requests to upstreams, in order.
+        unused: the recorded answers that nobody has asked for.
+        refused: why strict upstreams refused requests.
+        searches: the queries of searches.
+        received: what HTTP and MCP tools were called with.
+        mcp: the MCP servers, by the names of their tools in the configuration.
+        is_recorded: whether all answers of the exchange were recorded, so that every call has to have one.
+    """
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
+        self.asked: list[Asked] = []
+        self.refused: list[str] = []
+        self.searches: list[str] = []
+        self.received: list[Any] = []
+        self.mcp: dict[str, McpPlayer] = {}
+        self.is_recorded = False
+        self._servers: dict[str, dict[str, McpPlayer]] = {}
+        self._strict: Sequence[str] = ()
+        self._system_first: set[str] = set()
+        self._given: list[Json] = []
+        self._answers: dict[str, list[Json]] = {}
+        self._results: list[Json] = []
+        self._began = 0.0
+
+    def start(self, case: Json, proxy: str) -> None:
+        """Begin a case, played by the proxy of that name: nothing has been given yet that would have to come back."""
+        self._strict, self._given = case.get("strict", ()), []
+        servers = {
+            name: McpPlayer(tool.get("lists"))
+            for name, tool in case.get("config", {}).get("tools", {}).items()
+            if tool["type"] == "mcp" and not tool.get("recorded")
+        }
+        self.mcp = self._servers.setdefault(proxy, servers)
+        upstreams = case.get("config", {}).get("upstreams", {})
+        self._system_first = {name for name, told in upstreams.items() if told.get("system_first")}
+
+    def begin(self, exchange: Json) -> None:
+        """Begin an exchange: give the servers their next answers, and empty their journals."""
+        answers = exchange.get("upstream", _DEFAULT)
+        named = answers if isinstance(answers, dict) else {"up": answers}
+        self._answers = {name: [*given] for name, given in named.items()}
+        self._results = [*exchange.get("tools", ())]
+        self._given += [turn for given in self._answers.values() for turn in _turns(given) if turn.get("calls")]
+        for journal in (self.asked, self.refused, self.searches, self.received):
+            journal.clear()
+        for player in self.mcp.values():
+            player.sessions_opened = 0
+        given = [answer for one in self._answers.values() for answer in one]
+        self.is_recorded = "got" in exchange and all("at" in answer for answer in given)
+        self._began = asyncio.get_running_loop().time()
+
+    @property
+    def unused(self) -> list[tuple[str, Json]]:
+        """The recorded answers that nobody has asked for, each with the name of its upstream."""
+        return [(name, one) for name, given in self._answers.items() for one in given if "at" in one]
+
+    async def until(self, seconds: float) -> None:
+        """Wait until so many seconds have passed since the client's request."""
+        left = self._began + seconds - asyncio.get_running_loop().time()
+        if left > 0 and not self._at_once:
+            await asyncio.sleep(left)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        kind, _, rest = scope["path"].strip("/").partition("/")
+        if kind == "search":
+            await _reply(send, 200, orjson.dumps(self._search(orjson.loads(body)["q"])))
+        elif kind == "tool":
+            self.received.append(orjson.loads(body) if body else {})
+            await self._result(send, rest.split("/")[0], {"received": self.received[-1]})
+        elif kind == "mcp":
+            proxy, name = rest.split("/")
+            status, headers, answer = self._servers[proxy][name].over_http(scope, body, self._mcp_result)
+            await _reply(send, status, answer, headers)
+        else:
+            await self._upstream(send, kind, rest.removeprefix("v1"), body)
+
+    def _search(self, query: str) -> Json:
+        self.searches.append(query)
+        found = next((result for result in self._results if result["name"] == "web_search"), None)
+        if found is not None:
+            self._results.remove(found)
+            body: Json = found["body"]
+            return body
+        pages = [
+            {"title": f"Page {n}", "link": f"https://p.example/{n}", "snippet": f"FACT-{n}: {query}"} for n in (1, 2)
+        ]
+        return {"organic": pages}
+
+    async def _result(self, send: Send, name: str, otherwise: Any) -> None:
+        found = next((result for result in self._results if result["name"] == name), {"body": otherwise})
+        if "text" in found:
+            text = found["text"] * found.get("times", 1)
+            await _reply(send, found.get("status", 200), text.encode(), [(b"content-type", b"text/plain")])
+        else:
+            await _reply(send, found.get("status", 200), orjson.dumps(found.get("body")))
+
+    def _mcp_result(self, name: str, arguments: Any) -> Json:
+        self.received.append(arguments)
+        return {"content": [{"type": "text", "text": f"{name} received {orjson.dumps(arguments).decode()}"}]}
+
+    async def _upstream(self, send: Send, name: str, path: str, body: bytes) -> None:
+        request = parsed(body)
+        if name in self._system_first and isinstance(request, dict) and _has_late_system(request):
+            await _reply(send, 400, _ONLY_FIRST)  # which the proxy knew already when the case was recorded
+            return
+        asked = Asked(name, path, body, request)
+        self.asked.append(asked)
+        is_strict = isinstance(request, dict) and not self.is_recorded
+        strict = [*refusals(request, strict=self._strict, given=self._given)] if is_strict else []
+        self.refused += strict
+        if strict:
+            refusal = {"error": {"message": strict[0], "type": "invalid_request_error", "param": None, "code": None}}
+            await _reply(send, 400, orjson.dumps(refusal))
+            return
+        answer = self._next(name, request, len(body))
+        asked.then = answer if "at" in answer else None
+        await self._give(send, name, answer, request if isinstance(request, dict) else {})
+
+    def _next(self, name: str, request: Any, size: int) -> Json:
+        """The answer to a request: the one that was recorded for it, or the next of the script."""
+        answers = self._answers.get(name, [])
+        recorded = [answer for answer in answers if "at" in answer]
+        if recorded:
+            recorded = [answer for answer in recorded if answer.get("fails") != _DOWN] or recorded
+            found = next((answer for answer in recorded if is_same(answer.get("asked"), request)), recorded[0])
+            answers.remove(found)
+            return found
+        for answer in answers:
+            if size > answer.get("refuse_over", size):
+                return answer
+        scripted = [answer for answer in answers if "refuse_over" not in answer]
+        if not scripted:
+            return {"status": 500, "body": {"error": {"message": f"The case has no further answer of {name}."}}}
+        if len(scripted) > 1:
+            answers.remove(scripted[0])
+        return scripted[0]
+
+    async def _give(self, send: Send, name: str, answer: Json, request: Json) -> None:
+        """Send an upstream's answer: a turn in short, or status, headers and pieces as they were recorded.
+
+        Raises:
+            httpx.HTTPError, UpstreamDown: the call failed when it was recorded.
+        """
+        streamed = request.get("stream") is True
+        if "by_stream" in answer:
+            answer = answer["by_stream"]["stream" if streamed else "whole"]
+        model = str(request.get("model"))
+        parts, kind = _parts(answer, model, streamed=streamed)
+        headers = {"content-type": kind, **answer.get("headers", {})}
+        lines = [(key.encode(), value.encode()) for key, value in headers.items() if value is not None]
+        passed = answer.get("at", 0.0)
+        if "at" not in answer:
+            await asyncio.sleep(answer.get("delay", 0))
+        is_begun = False
+        for part in parts:
+            if isinstance(part, int | float):
+                passed += part
+                await (self.until(passed) if "at" in answer else asyncio.sleep(part))
+                continue
+            if not is_begun:
+                await send({"type": "http.response.start", "status": answer.get("status", 200), "headers": lines})
+                is_begun = True
+            await send({"type": "http.response.body", "body": turns.written(part, model), "more_body": True})
+            if "at" not in answer:
+                await asyncio.sleep(answer.get("pace", 0))
+        if "at" in answer:
+            await self._end_as_then(name, answer)
+        if not is_begun:
+            await send({"type": "http.response.start", "status": answer.get("status", 200), "headers": lines})
+        if not answer.get("cut"):
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _end_as_then(self, name: str, answer: Json) -> None:
+        """Wait for the end of a recorded answer, or for ever if nobody has seen it; raise its failure."""
+        if answer.get("left"):
+            await asyncio.Event().wait()
+        await self.until(answer["at"] + answer.get("seconds", 0))
+        if (failure := _failure_in(name, answer)) is not None:
+            raise failure
+
+    def failure_at_once(self, path: str, body: bytes) -> Exception | None:
+        """The failure of a call that failed before anything else could happen; None: it has another answer.
+
+        A call whose connection is refused, or that is not even made, does not give way to anybody else. With two runs
+        of one request it matters which of them goes on first.
+        """
+        name, _, rest = path.strip("/").partition("/")
+        request = parsed(body)
+        answers = [one for one in self._answers.get(name, ()) if "at" in one]
+        answer = next((one for one in answers if is_same(one.get("asked"), request)), answers[0] if answers else {})
+        if "status" in answer or answer.get("pieces") or answer.get("seconds") != 0:
+            return None
+        failure = _failure_in(name, answer)
+        if failure is not None:
+            self._answers[name].remove(answer)
+            if answer.get("fails") != _DOWN:
+                self.asked.append(Asked(name, rest.removeprefix("v1"), body, request, answer))
+        return failure
+
+
+def _has_late_system(request: Json) -> bool:
+    """Whether a system message stands behind others."""
+    roles = [message.get("role") for message in request.get("messages") or () if isinstance(message, dict)]
+    return any(role in _SYSTEM for role in [*dropwhile(lambda role: role in _SYSTEM, roles)])
+
+
+def _failure_in(name: str, answer: Json) -> Exception | None:
+    """The failure with which a recorded answer ends."""
+    failure = answer.get("fails")
+    if failure == _DOWN:
+        return UpstreamDown(name, retry_after=answer.get("wait", 1))
+    return None if failure is None else _FAILURES.get(failure, httpx.ReadError)(f"The case says {failure}.")
+
+
+def parsed(body: bytes) -> Any:
+    """A body as JSON; None if it is something else."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def content_of(holder: Json) -> bytes:
+    """The bytes of a body: `body` as JSON, `raw` as text, `base64`."""
+    if "body" in holder:
+        return orjson.dumps(holder["body"])
+    return b64decode(holder["base64"]) if "base64" in holder else holder.get("raw", "").encode()
+
+
+def _parts(answer: Json, model: str, *, streamed: bool) -> tuple[Sequence[Any], str]:
+    """The pieces of an answer, and its content type."""
+    if "pieces" in answer:
+        return answer["pieces"], "text/event-stream"
+    if {"body", "raw"} & answer.keys():
+        return [content_of(answer).decode()], "application/json"
+    if answer.get("form", "stream" if streamed else "whole") == "stream":
+        return [*turns.pieces(answer)], "text/event-stream"
+    return [orjson.dumps(turns.whole(answer, model)).decode()], "application/json"
+
+
+def _turns(answers: Sequence[Json]) -> Iterator[Json]:
+    for answer in answers:
+        yield from (answer["by_stream"]["whole"],) if "by_stream" in answer else (answer,)
+
+
+async def _reply(send: Send, status: int, body: bytes, headers: Headers = _JSON) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [*headers]})
+    await send({"type": "http.response.body", "body": body})

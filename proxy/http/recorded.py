@@ -1,0 +1,86 @@
+"""The calls of upstreams that belong to a recording: what was sent, and what came back piece by piece."""
+
+from collections.abc import Awaitable, Coroutine
+
+import httpx
+
+from proxy.http.response import Handle, Response
+from proxy.kit.recording import Recording, UpstreamCall, Waited, watched
+
+
+class RecordedResponse(Response):
+    """A response whose body is recorded as it is read."""
+
+    __slots__ = ("_call", "_recording", "_response")
+
+    def __init__(self, response: Response, recording: Recording, call: UpstreamCall) -> None:
+        self.status, self.headers = response.status, response.headers
+        self._response = response
+        self._recording = recording
+        self._call = call
+
+    def take_whole(self) -> bytes | None:
+        """The rest of the body, if all of it has arrived."""
+        data = self._response.take_whole()
+        if data is not None:
+            self._take(data)
+            self._end()
+        return data
+
+    async def read(self) -> bytes:
+        """The next part of the body; empty at its end."""
+        try:
+            data = await self._response.read()
+        except httpx.HTTPError as exc:
+            _fail(self._recording, self._call, exc)
+            raise
+        if data:
+            self._take(data)
+        else:
+            self._end()
+        return data
+
+    async def pump(self, handle: Handle) -> None:
+        """Give the body to `handle` as it comes."""
+        enough = False
+
+        async def take(data: bytes) -> bool:
+            nonlocal enough
+            self._take(data)
+            return (enough := await handle(data))
+
+        try:
+            await self._response.pump(take)
+        except httpx.HTTPError as exc:
+            _fail(self._recording, self._call, exc)
+            raise
+        if not enough:
+            self._end()
+
+    async def aclose(self) -> None:
+        """Discard the rest of the body."""
+        await self._response.aclose()
+
+    def _take(self, data: bytes) -> None:
+        self._recording.add(self._call.body, data)
+
+    def _end(self) -> None:
+        self._call.ended_at = self._recording.at
+
+
+async def recorded(recording: Recording, call: UpstreamCall, sending: Awaitable[Response]) -> Response:
+    """The response to a call that is being sent; it is recorded from now on."""
+    waited = Waited()
+    try:
+        response = await (watched(sending, waited) if isinstance(sending, Coroutine) else sending)
+    except httpx.HTTPError as exc:
+        _fail(recording, call, exc)
+        if isinstance(sending, Coroutine) and not waited:
+            call.ended_at = call.at
+        raise
+    call.status, call.headers = response.status, response.headers
+    return RecordedResponse(response, recording, call)
+
+
+def _fail(recording: Recording, call: UpstreamCall, failure: httpx.HTTPError) -> None:
+    call.failure, call.ended_at = type(failure).__name__, recording.at

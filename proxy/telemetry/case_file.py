@@ -1,0 +1,397 @@
+"""A recording as a case: the JSON file that plays it again anywhere, without keys (docs/case.schema.json).
+
+Every secret is masked in it: those of the configuration, and what the client and the upstreams have sent as keys and
+cookies. It holds no address, no command and no header that is not needed.
+"""
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+import orjson
+
+from proxy.config.keys import FROM_CLIENT
+from proxy.config.loaded import Loaded
+from proxy.config.model import Config, ModelConfig, UpstreamConfig
+from proxy.config.redaction import secrets_of
+from proxy.kit.header_names import SECRET_NAME
+from proxy.kit.masking import Masker
+from proxy.kit.recording import CUT, MOST_BYTES, Body, Headers, Recording, ToolRun, UpstreamCall
+from proxy.wire.chat import Json, ToolSpec
+from proxy.wire.credentials import forms_of
+
+NOTICE: Final = (
+    "This file holds a conversation: the request, what the model and the tools answered, and what the app got. Keys, "
+    "cookies and configured secrets are masked; nothing else is. `toolproxy replay FILE` plays it again."
+)
+_BIG_NUMBER: Final = re.compile(rb"[:\[,]\s*-?\d{19}")  # which might not come back as it was
+# The headers of a request by which an answer may differ.
+_ASKED_HEADERS: Final = frozenset({
+    b"accept", b"anthropic-beta", b"anthropic-version", b"content-encoding", b"content-type", b"openai-beta",
+    b"upgrade", b"x-server-tools", b"x-tool-events",
+})  # fmt: skip
+_ANSWER_HEADERS: Final = re.compile(
+    rb"content-(?:type|encoding|disposition)|retry-after(?:-ms)?|x-should-retry|(?:x-|anthropic-)?ratelimit-.*"
+    rb"|x-tool-.*|x-tools-ignored|allow|location"
+)
+# Fields of a request's body in which apps send keys of tools and servers.
+_KEY_FIELDS: Final = re.compile(
+    r"api[-_]?key|authorization(?:_token)?|password|access_token|client_secret", re.IGNORECASE
+)
+# The value of a header such as `Authorization` is a secret without it.
+_SCHEME: Final = re.compile(r"^(?:bearer|basic|token|apikey|digest)\s+", re.IGNORECASE)
+_OF_USER: Final = "masked"  # in the place of a credential, so that the tools that need it are there
+_PUBLIC_HOST: Final = "api.z.ai"  # with two endpoints, on which the advice about a key depends
+_UPSTREAM_FIELDS: Final = ("profile", "retries", "timeouts", "breaker", "cache_marks")
+# What a tool is besides its description: no function, no key and no address.
+_TOOL_FIELDS: Final = (*ToolSpec.__struct_fields__[1:], "timeout", "fallback", "block", "price")
+_SERVER_FIELDS: Final = ("keepalive_seconds", "max_body_bytes")
+_CLIENT_FIELDS: Final = ("name", "models", "tools", "limits", "tool_events")
+_DIGITS: Final = 9  # of times in seconds; see `Recording.at`
+
+
+class CaseContext(msgspec.Struct, frozen=True):
+    """What was in force when a request was recorded.
+
+    Attributes:
+        loaded: the configuration.
+        tools: the tools by their names.
+        secrets: further secrets to mask, such as those that the state store keeps.
+        version: of the proxy.
+    """
+
+    loaded: Loaded
+    tools: Mapping[str, ToolSpec]
+    secrets: tuple[str, ...] = ()
+    version: str = ""
+
+
+def encode(recording: Recording, context: CaseContext, *, most: int = MOST_BYTES) -> bytes:
+    """The case as JSON, of at most `most` bytes. What had to be cut is named in its `cut`."""
+    case = _Writer(recording, context).case()
+    while len(text := orjson.dumps(case, option=orjson.OPT_INDENT_2)) > most:
+        _cut_largest(case)
+    return text
+
+
+class _Writer:
+    """Writes one case."""
+
+    def __init__(self, recording: Recording, context: CaseContext) -> None:
+        self._recording = recording
+        self._config, self._disabled = context.loaded.config, context.loaded.disabled
+        self._tools = recording.tools or context.tools
+        self._version = context.version
+        self._user_headers = frozenset(name.encode() for name in context.loaded.user_headers)
+        of_user = (value.decode("latin-1") for name, value in recording.headers if name in self._user_headers)
+        found = {
+            *secrets_of(context.loaded),
+            *context.secrets,
+            *_secrets_of_request(recording),
+            *chain(*map(forms_of, of_user)),
+        }
+        self._masker = Masker(_SCHEME.sub("", secret) for secret in found)
+        self._cut: list[str] = []  # the parts that are missing, as JSON pointers
+
+    def case(self) -> Json:
+        """The case as JSON values."""
+        recording = self._recording
+        asked, status = _json(recording.body.whole), recording.status
+        model = asked.get("model") if isinstance(asked, dict) else None
+        path = recording.target.partition("?")[0]
+        began = datetime.fromtimestamp(recording.began_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        title = f"{recording.method} {path}{f', {model}' if isinstance(model, str) else ''}: {status or 'no answer'}"
+        request_id = self._masker.text(recording.request_id)
+        exchange = self._exchange()
+        return {
+            "notice": NOTICE,
+            "title": self._masker.text(title),
+            "why": f"Recorded by toolproxy {self._version} on {began}, as request {request_id}.",
+            "cut": self._cut,
+            "recorded": {"version": self._version, "at": round(recording.began_at, 3)},
+            "config": self._configuration(model),
+            "exchanges": [exchange],
+        }
+
+    def _exchange(self) -> Json:
+        recording = self._recording
+        upstream: dict[str, list[Json]] = {}
+        for call in recording.calls:
+            answers = upstream.setdefault(self._masker.text(call.upstream), [])
+            answers.append(self._call(call, f"upstream/{call.upstream}/{len(answers)}"))
+        answer: Json = {
+            "status": recording.status,
+            "headers": self._headers(recording.answer_headers, lambda name: bool(_ANSWER_HEADERS.fullmatch(name))),
+            **self._received(recording.answer, recording.answer_headers),
+        }
+        return {
+            "request": {
+                "path": self._masker.text(recording.target),
+                "method": recording.method,
+                "headers": {
+                    **self._headers(recording.headers, lambda name: name in _ASKED_HEADERS),
+                    **{name.decode(): _OF_USER for name, _ in recording.headers if name in self._user_headers},
+                },
+                **self._content(recording.body.whole, "request", is_cut=recording.body.is_cut),
+            },
+            "upstream": upstream,
+            "tools": [self._run(run, f"tools/{at}") for at, run in enumerate(recording.runs)],
+            "state": [*self._state()],
+            "events": [{**event, "at": round(event["at"], _DIGITS)} for event in recording.events],
+            "got": answer,
+        }
+
+    def _call(self, call: UpstreamCall, where: str) -> Json:
+        asked = self._content(call.asked, where, name="asked")
+        told: Json = {"at": round(call.at, _DIGITS), "asked": asked.get("asked", asked.get("raw"))}
+        if call.target and not call.target.endswith("/chat/completions"):
+            told["path"] = self._masker.text(call.target)
+        if call.status is not None:
+            told |= {
+                "status": call.status,
+                "headers": self._headers(call.headers, lambda name: bool(_ANSWER_HEADERS.fullmatch(name))),
+            }
+        told["pieces"] = self._pieces(call.body, where, since=call.at)
+        if call.failure is not None:
+            told["fails"] = call.failure
+        elif call.ended_at is None:
+            told["left"] = True
+        if call.wait is not None:
+            told["wait"] = call.wait
+        if call.ended_at is not None:
+            told["seconds"] = round(call.ended_at - call.at, _DIGITS)
+        return told
+
+    def _run(self, run: ToolRun, where: str) -> Json:
+        told: Json = {"name": run.name, "arguments": self._masker.value(run.arguments), "at": round(run.at, _DIGITS)}
+        if run.ended_at is None:
+            return {**told, "left": True}
+        told["seconds"] = round(run.ended_at - run.at, _DIGITS)
+        if run.failure is not None:
+            return {**told, **self._masker.value(run.failure)}
+        if run.output is CUT:
+            self._missing(f"{where}/text")
+        output = {} if run.output is CUT else msgspec.to_builtins(run.output, enc_hook=dict)
+        kept = {name: value for name, value in output.items() if name != "text" and value not in (None, {}, [], ())}
+        return {
+            **told,
+            "text": self._masker.text(output.get("text", "")),
+            **({"output": self._masker.value(kept)} if kept else {}),
+        }
+
+    def _state(self) -> Iterator[Json]:
+        for at, (key, value) in enumerate(self._recording.state.items()):
+            found = {"value": None} if value is None else self._content(value, f"state/{at}", name="value")
+            yield {"key": self._masker.text(key), **found}
+        for at, (sealed, held) in enumerate(self._recording.opened.items(), len(self._recording.state)):
+            if held is CUT:
+                self._missing(f"state/{at}/value")
+            yield {"sealed": sealed, "value": None if held is CUT else self._masker.value(held)}
+
+    def _content(self, content: bytes, where: str, *, name: str = "body", is_cut: bool = False) -> Json:
+        """A body: JSON as it is, anything else as text, or in base64 if it is no text."""
+        if is_cut or content is CUT:
+            self._missing(f"{where}/{name}")
+        if not content or content is CUT:
+            return {}
+        found = _json(content)
+        if found is not None:
+            return {name: self._masker.value(found)}
+        (masked,) = self._masker.pieces([content])
+        text = _text(masked)
+        return {"raw": text} if text is not None else {"base64": b64encode(masked).decode()}
+
+    def _received(self, body: Body, headers: Headers) -> Json:
+        """The body of the answer: as pieces if it is a stream, otherwise as it is."""
+        if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
+            return {"pieces": self._pieces(body, "got", since=0)}
+        return self._content(body.whole, "got", is_cut=body.is_cut)
+
+    def _pieces(self, body: Body, where: str, *, since: float) -> list[Any]:
+        """The pieces of a body as they came, and the seconds between them."""
+        if body.is_cut:
+            self._missing(f"{where}/pieces")
+        masked = self._masker.pieces([piece for _, piece in body.pieces])
+        pieces: list[Any] = []
+        for (at, _), piece in zip(body.pieces, masked, strict=True):
+            text = _text(piece)
+            pieces += [round(at - since, _DIGITS), text if text is not None else {"base64": b64encode(piece).decode()}]
+            since = at
+        return pieces
+
+    def _missing(self, where: str) -> None:
+        self._cut.append(f"/exchanges/0/{where}")
+
+    def _headers(self, headers: Headers, is_needed: Callable[[bytes], bool]) -> dict[str, str]:
+        kept = {name.lower(): value for name, value in reversed(headers) if is_needed(name.lower())}
+        return {
+            self._masker.text(name.decode("latin-1")): self._masker.text(value.decode("latin-1"))
+            for name, value in sorted(kept.items())
+        }
+
+    # -- the configuration --
+
+    def _configuration(self, model: Any) -> Json:
+        config, scope = self._config, self._recording.scope
+        models = dict(_models_of(config, model)) if isinstance(model, str) else {}
+        names = {entry.upstream for entry in models.values()} | {call.upstream for call in self._recording.calls}
+        used = {name: config.upstreams[name] for name in sorted(names) if name in config.upstreams}
+        caller = scope.get("caller")
+        client = {name: getattr(caller, name, None) for name in _CLIENT_FIELDS}
+        if (left := scope.get("tool_calls_left")) is not None:
+            client["tool_calls_left"] = left
+        return {
+            "server": {name: getattr(config.server, name) for name in _SERVER_FIELDS},
+            "client": self._fields(client),
+            "counts_use": config.needs_use,
+            "upstreams": {self._masker.text(name): self._upstream(name, entry) for name, entry in used.items()},
+            "models": {
+                self._masker.text(name): self._fields(msgspec.structs.asdict(entry)) for name, entry in models.items()
+            },
+            "tools": {self._masker.text(name): self._tool(tool) for name, tool in self._tools.items()},
+            "offer": self._masker.value(msgspec.structs.asdict(config.offer), keys=False),
+            "limits": self._fields(msgspec.structs.asdict(config.limits)),
+        }
+
+    def _fields(self, fields: Mapping[str, Any]) -> Json:
+        """Fields as JSON values, with masked secrets; those without a value are left out."""
+        kept = {name: value for name, value in fields.items() if value is not None and value not in ((), {}, [])}
+        plain: Json = self._masker.value(msgspec.to_builtins(kept, enc_hook=list), keys=False)
+        return plain
+
+    def _upstream(self, name: str, entry: UpstreamConfig) -> Json:
+        told = {name: getattr(entry, name) for name in _UPSTREAM_FIELDS if hasattr(entry, name)}
+        if entry.api_key == FROM_CLIENT:
+            told["from_client"] = True
+        if (keys := self._recording.keys.get(name)) is not None:
+            told["keys"] = keys
+        if name in self._recording.system_first:
+            told["system_first"] = True
+        if urlsplit(entry.base_url).hostname == _PUBLIC_HOST:
+            told["base_url"] = entry.base_url
+        return self._fields(told)
+
+    def _tool(self, tool: ToolSpec) -> Json:
+        """A tool as data: whoever plays the case gives its results."""
+        entry = self._config.tools.get(tool.group or tool.name)
+        disabled = self._disabled.get(f"tools.{tool.name}")
+        entry = entry or (disabled.entry if disabled else None)
+        told = {name: getattr(tool, name, None) for name in _TOOL_FIELDS}
+        told["applies_filters"] = getattr(tool, "run_filtered", None) is not None
+        parameters = self._masker.value(told.pop("parameters"))
+        return {
+            "type": entry.type if entry is not None else "python",
+            "recorded": {**self._fields(told), "parameters": parameters},
+        }
+
+
+def _models_of(config: Config, name: str) -> Iterator[tuple[str, ModelConfig]]:
+    """The entry of a model, whether it is named or matched by a pattern, and those that it refers to."""
+    wanted, seen = [name], set()
+    if (suffix := config.offer.model_suffix) and name.endswith(suffix):
+        wanted.append(name.removesuffix(suffix))
+    while wanted:
+        one = wanted.pop()
+        found = (
+            [one] if one in config.models else [key for key in config.models if "*" in key and fnmatchcase(one, key)]
+        )
+        for key in found:
+            if key not in seen:
+                seen.add(key)
+                entry = config.models[key]
+                wanted += [*entry.fallbacks, *([entry.vision_model] if entry.vision_model else [])]
+                yield key, entry
+
+
+def _secrets_of_request(recording: Recording) -> Iterator[str]:
+    """What the client, and the upstreams in their answers, have sent as keys and cookies."""
+    for headers in (recording.headers, *(call.headers for call in recording.calls)):
+        for name, content in headers:
+            if SECRET_NAME.search(name.decode("latin-1")):
+                yield from _secrets_in_header(name.lower(), content.decode("latin-1"))
+    for parameter, value in parse_qsl(urlsplit(recording.target).query, keep_blank_values=True):
+        if SECRET_NAME.search(parameter):
+            yield value
+    asked = _json(recording.body.whole)
+    if isinstance(asked, dict):
+        yield from _secrets_in_body(asked)
+
+
+def _secrets_in_header(name: bytes, value: str) -> Iterator[str]:
+    if name in (b"cookie", b"set-cookie"):
+        parts = value.split(";") if name == b"cookie" else value.split(";", 1)[:1]
+        yield from (part.partition("=")[2].strip() for part in parts)
+        return
+    yield value
+    scheme, _, rest = value.partition(" ")
+    yield rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            yield from b64decode(rest.strip()).decode("utf-8", "replace").partition(":")[::2]
+        except ValueError:
+            return
+
+
+def _secrets_in_body(body: Json) -> Iterator[str]:
+    """The keys that an app sends along with its tools, its servers and in fields of the request itself."""
+    pending: list[Any] = [body, *(body.get("tools") or ()), *(body.get("mcp_servers") or ())]
+    for one in pending:
+        if not isinstance(one, dict):
+            continue
+        for name, value in one.items():
+            if isinstance(value, str) and _KEY_FIELDS.fullmatch(name):
+                yield from (value, value.partition(" ")[2])
+            elif name in ("headers", "extra_headers") and isinstance(value, dict):
+                for header, held in value.items():
+                    if isinstance(held, str) and SECRET_NAME.search(str(header)):
+                        yield from (held, held.partition(" ")[2])
+
+
+def _json(content: bytes) -> Any:
+    """A body as JSON; None if it is something else, or would not come back as it was."""
+    if not content or _BIG_NUMBER.search(content):
+        return None
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _text(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _cut_largest(case: Json) -> None:
+    """Cut the largest part that can be spared, and name it."""
+    exchange = case["exchanges"][0]
+    parts = [
+        *_sizes("/exchanges/0/request", exchange["request"], ("body", "raw", "base64")),
+        *_sizes("/exchanges/0/got", exchange["got"], ("body", "raw", "base64", "pieces")),
+    ]
+    for name, answers in exchange["upstream"].items():
+        for at, call in enumerate(answers):
+            parts += _sizes(f"/exchanges/0/upstream/{name}/{at}", call, ("asked", "pieces"))
+    for at, run in enumerate(exchange["tools"]):
+        parts += _sizes(f"/exchanges/0/tools/{at}", run, ("text", "output", "error"))
+    for at, entry in enumerate(exchange["state"]):
+        parts += _sizes(f"/exchanges/0/state/{at}", entry, ("value", "raw", "base64"))
+    for name, tool in case["config"]["tools"].items():
+        parts += _sizes(f"/config/tools/{name}/recorded", tool["recorded"], ("parameters", "description"))
+    _, where, holder, name = max(parts, key=lambda part: part[0])
+    holder[name] = type(holder[name])()
+    case["cut"].append(f"{where}/{name}")
+
+
+def _sizes(where: str, holder: Json, names: Iterable[str]) -> Iterator[tuple[int, str, Json, str]]:
+    for name in names:
+        if holder.get(name):
+            yield len(orjson.dumps(holder[name])), where, holder, name

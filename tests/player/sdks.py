@@ -1,0 +1,153 @@
+"""Proxies over real sockets, and the vendors' SDKs in front of them, for `proxy.cases.player`."""
+
+from contextlib import AsyncExitStack
+from typing import Any, Self
+
+import anthropic
+import httpx
+import httpx2
+import openai
+from anthropic.types import Message, RawMessageStreamEvent
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+
+from proxy.cases.case_format import surface_of
+from proxy.cases.mounts import silence
+from proxy.cases.played_tools import Results, played_tools
+from proxy.cases.player import Player, Received
+from proxy.cases.settings import CLIENT_KEY, settings_of
+from proxy.cases.world import World
+from tests.serving import serving, serving_as_shipped
+
+TYPES = {
+    "chat": (ChatCompletion, openai.AsyncStream[ChatCompletionChunk]),
+    "responses": (Response, openai.AsyncStream[ResponseStreamEvent]),
+    "messages": (Message, anthropic.AsyncStream[RawMessageStreamEvent]),
+}
+
+
+class OverSdks:
+    """The world on loopback, and a proxy on a socket for each configuration. Implements `player.Mount`."""
+
+    def __init__(self, world: World, results: Results) -> None:
+        self._world = world
+        self._results = results
+        self._stack = AsyncExitStack()
+        self._proxies: dict[str, _ProxyOverSdks] = {}
+
+    async def __aenter__(self) -> Self:
+        silence()
+        self._url = await self._stack.enter_async_context(serving(self._world, lifespan="off"))
+        self._client = Sdks()
+        await self._stack.enter_async_context(self._client)
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    async def proxy(self, name: str, config: dict[str, Any], began_at: float) -> "_ProxyOverSdks":
+        if name not in self._proxies:
+            loaded = settings_of(config, self._url, name, is_closed=False)
+            tools = [*played_tools(config.get("tools", {}), self._results)]
+            address = await self._stack.enter_async_context(serving_as_shipped(loaded, tools=tools))
+            self._proxies[name] = _ProxyOverSdks(address, self._client)
+        return self._proxies[name]
+
+
+class _ProxyOverSdks:
+    def __init__(self, address: str, client: "Sdks") -> None:
+        self._address = address
+        self._client = client
+
+    async def seed(self, state, request):
+        assert not state, "recorded cases are played without sockets"
+        return request
+
+    async def send(self, request, *, leave_at) -> Received:
+        assert leave_at is None, "recorded cases are played without sockets"
+        return await self._client.send(self._address, request)
+
+
+class Sdks:
+    """The vendors' SDKs, and the latest response as it came over the socket, whatever they make of it."""
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        self._http = await self._stack.enter_async_context(self._library(httpx))
+        second = await self._stack.enter_async_context(self._library(httpx2))  # the anthropic SDK wants this one
+        self._sdks: dict[str, Any] = {
+            "messages": anthropic.AsyncAnthropic(api_key=CLIENT_KEY, max_retries=0, http_client=second),
+            "chat": openai.AsyncOpenAI(api_key=CLIENT_KEY, max_retries=0, http_client=self._http),
+        }
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    def _library(self, library: Any) -> Any:
+        return library.AsyncClient(event_hooks={"response": [self._keep]}, timeout=30)
+
+    async def send(self, address: str, request: dict[str, Any]) -> Received:
+        """Send a request, and read the answer to its end, with the vendor's SDK where it has one for the path."""
+        failure = None
+        try:
+            await self._send(address + request["path"], request)
+        except (openai.APIError, anthropic.APIError, ValueError) as exc:
+            failure = repr(exc)
+        return Received(self._response.status_code, self._response.headers, bytes(self._body), failure)
+
+    async def _send(self, url: str, request: dict[str, Any]) -> None:
+        surface = surface_of(request["path"])
+        if request["method"] != "POST" or surface == "other":
+            headers = {**request["headers"], "authorization": f"Bearer {CLIENT_KEY}"}
+            response = await self._http.request(request["method"], url, headers=headers, json=request.get("body"))
+            if response.status_code >= 400:
+                raise openai.APIError("refused", response.request, body=None)
+            return
+        sdk = self._sdks.get(surface, self._sdks["chat"])
+        whole, stream = TYPES[surface]
+        options = {"headers": {"authorization": f"Bearer {CLIENT_KEY}", **request["headers"]}}
+        if not request["body"].get("stream"):
+            await sdk.post(url, body=request["body"], cast_to=whole, options=options)
+            return
+        events = await sdk.post(
+            url, body=request["body"], cast_to=whole, options=options, stream=True, stream_cls=stream
+        )
+        async for _ in events:
+            pass
+
+    async def _keep(self, response: Any) -> None:
+        self._response, self._body = response, bytearray()
+        stream, kept = response.stream, self._body
+
+        class Kept(type(stream)):
+            def __init__(self) -> None: ...
+
+            async def __aiter__(self):
+                async for part in stream:
+                    kept.extend(part)
+                    yield part
+
+            async def aclose(self) -> None:
+                await stream.aclose()
+
+        response.stream = Kept()
+
+
+class SdkPlayer:
+    """A player with SDKs; what differs is an `AssertionError`."""
+
+    async def __aenter__(self) -> Self:
+        self.world = World()
+        results = Results(self.world)
+        self._mount = OverSdks(self.world, results)
+        await self._mount.__aenter__()
+        self._player = Player(self._mount, self.world, results)
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._mount.__aexit__(*failure)
+
+    async def play(self, play) -> None:
+        if differences := await self._player.play(play):
+            raise AssertionError("\n".join(map(str, differences)))

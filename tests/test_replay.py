@@ -1,0 +1,33 @@
+"""`toolproxy replay`: cases recorded in this process, played in another one."""
+
+import subprocess
+import sys
+
+import orjson
+import pytest
+
+from tests.player.conversations import record
+
+
+def replayed(*arguments):
+    command = [sys.executable, "-m", "proxy", "replay", "--json", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("surface", ["chat", "responses", "messages"])
+async def test_recorded_conversations_are_replayed_in_another_process_without_a_difference(tmp_path, surface):
+    assert await record(tmp_path, surface, 5, seed=1)
+    done = replayed(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_replay_names_the_field_that_differs_from_then(tmp_path):
+    (name, *_) = await record(tmp_path, "chat", 1, seed=1)
+    path = next(tmp_path.glob(f"{name}*"))
+    case = orjson.loads(path.read_bytes())
+    case["exchanges"][0]["got"]["status"] = 418
+    path.write_bytes(orjson.dumps(case))
+    done = replayed(path)
+    assert done.returncode == 1
+    assert b"status" in done.stdout
+    assert b"418" in done.stdout
