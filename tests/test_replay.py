@@ -31,3 +31,21 @@ async def test_replay_names_the_field_that_differs_from_then(tmp_path):
     assert done.returncode == 1
     assert b"status" in done.stdout
     assert b"418" in done.stdout
+
+
+async def test_a_hostile_case_starts_opens_and_reads_nothing(tmp_path, monkeypatch):
+    (name, *_) = await record(tmp_path, "chat", 1, seed=1)
+    path = next(tmp_path.glob(f"{name}*"))
+    case = orjson.loads(path.read_bytes())
+    mark = tmp_path / "started"
+    monkeypatch.setenv("SECRET_OF_MINE", "do-not-read-0123456789")
+    hostile = {"command": ["touch", str(mark)], "module": "antigravity", "url": "http://127.0.0.1:1/${SECRET_OF_MINE}"}
+    for tool in case["config"]["tools"].values():
+        tool.update(hostile)
+    for upstream in case["config"]["upstreams"].values():
+        upstream.update(base_url="http://127.0.0.1:1/${SECRET_OF_MINE}", api_key="${SECRET_OF_MINE}")
+    case["config"]["state"] = {"backend": "sqlite", "path": str(mark)}
+    path.write_bytes(orjson.dumps(case))
+    done = replayed(path)
+    assert not mark.exists()
+    assert b"do-not-read" not in done.stdout + done.stderr
