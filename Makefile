@@ -9,7 +9,7 @@ ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v 
 IMAGE ?= toolproxy
 BASE ?= python:3.11-slim
 
-.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
+.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site upgrade-check image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -75,6 +75,13 @@ dist: .venv-tools/.done  ## the wheel and the source archive in dist/, the same 
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) .venv-tools/bin/python -m build --no-isolation --outdir dist .
 
+upgrade-check: .venv/.demo  ## CASES=folder: this version and NEW (a version on the index, or a wheel) play the same cases
+	@test -n "$(CASES)" || { echo "name a folder of cases: make upgrade-check CASES=cases NEW=toolproxy-server==0.3.0" >&2; exit 2; }
+	$(PYTHON) -m venv .venv-upgrade
+	.venv-upgrade/bin/python -m pip install --quiet --disable-pip-version-check "$(or $(NEW),toolproxy-server)"
+	@echo "--- $$($(BIN)/toolproxy --version)"; $(BIN)/toolproxy replay $(CASES) || true
+	@echo "--- $$(.venv-upgrade/bin/toolproxy --version)"; .venv-upgrade/bin/toolproxy replay $(CASES)
+
 audit: .venv-tools/.done  ## known vulnerabilities of the locked dependencies; asks an advisory database
 	.venv-tools/bin/pip-audit --disable-pip --require-hashes --requirement requirements.lock
 
@@ -124,7 +131,7 @@ bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an envir
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-model .venv-peers .venv-tools build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-model .venv-peers .venv-tools .venv-upgrade build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
 
 .venv/.demo: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo]'
