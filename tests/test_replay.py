@@ -1,5 +1,6 @@
 """`toolproxy replay`: cases recorded in this process, played in another one."""
 
+import socket
 import subprocess
 import sys
 
@@ -33,19 +34,32 @@ async def test_replay_names_the_field_that_differs_from_then(tmp_path):
     assert b"418" in done.stdout
 
 
-async def test_a_hostile_case_starts_opens_and_reads_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("of_tool", "of_upstream", "outcome"),
+    [
+        ({"command": ["touch", "MARK"], "module": "antigravity"}, {"api_key": "${SECRET_OF_MINE}"}, "faulty"),
+        ({"url": "ADDRESS"}, {"base_url": "ADDRESS"}, "same"),
+    ],
+    ids=["with keys that no case has", "with addresses"],
+)
+async def test_a_hostile_case_starts_opens_and_reads_nothing(tmp_path, monkeypatch, of_tool, of_upstream, outcome):
     (name, *_) = await record(tmp_path, "chat", 1, seed=1)
     path = next(tmp_path.glob(f"{name}*"))
-    case = orjson.loads(path.read_bytes())
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}/${{SECRET_OF_MINE}}"
     mark = tmp_path / "started"
     monkeypatch.setenv("SECRET_OF_MINE", "do-not-read-0123456789")
-    hostile = {"command": ["touch", str(mark)], "module": "antigravity", "url": "http://127.0.0.1:1/${SECRET_OF_MINE}"}
+    case = orjson.loads(path.read_bytes())
     for tool in case["config"]["tools"].values():
-        tool.update(hostile)
+        tool.update(of_tool)
     for upstream in case["config"]["upstreams"].values():
-        upstream.update(base_url="http://127.0.0.1:1/${SECRET_OF_MINE}", api_key="${SECRET_OF_MINE}")
-    case["config"]["state"] = {"backend": "sqlite", "path": str(mark)}
-    path.write_bytes(orjson.dumps(case))
+        upstream.update(of_upstream)
+    text = orjson.dumps(case).decode().replace("ADDRESS", address).replace("MARK", str(mark))
+    path.write_text(text)
     done = replayed(path)
+    assert [one["outcome"] for one in orjson.loads(done.stdout)["cases"]] == [outcome]
+    listener.settimeout(0)
+    with listener, pytest.raises(BlockingIOError):
+        listener.accept()  # nobody has connected
     assert not mark.exists()
     assert b"do-not-read" not in done.stdout + done.stderr
