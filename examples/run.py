@@ -8,6 +8,7 @@ model, start `toolproxy serve --config examples/NAME/config.yaml` with your keys
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] not in names:
         sys.exit(f"usage: python examples/run.py {'|'.join(names)}")
     folder = HERE / sys.argv[1]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started here is ended too
     with ExitStack() as stack:
         model = stack.enter_context(toolproxy("mock-upstream", "--script", str(folder / "conversations.yaml")))
         environ = {**os.environ, "MODEL_URL": f"{model}/v1", "SEARCH_URL": model}

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -138,6 +137,6 @@ async def test_a_page_of_another_origin_streams_an_answer():
             await page.until("document.title == 'answered'")
             answer = await page.evaluate("document.getElementById('answer').textContent")
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         await process.wait()
     assert answer == "Let me look that up.\n\nKarl von Drais built the first one in 1817."
