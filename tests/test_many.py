@@ -22,7 +22,7 @@ upstreams: {{up: {{base_url: "{upstream}/v1", api_key: upstream-secret, retries:
 models: {{m: {{upstream: up}}}}
 tools: {{web_search: {{type: serper, api_key: serper-secret, base_url: "{upstream}", cache_seconds: 60}}}}
 state: {{url: "${{STATE}}"}}
-telemetry: {{log_level: debug}}
+telemetry: {{log_level: info}}    # at debug, the lines about /readyz would fill the pipe, which is read at the end
 """
 PASSWORD = "redis-canary"
 OPEN_DOOR = {"type": "function", "function": {"name": "open_door", "parameters": {"type": "object", "properties": {}}}}

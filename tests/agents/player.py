@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import orjson
-from tests.player.answers import Answer, fold
 
+from proxy.cases.answers import Answer, fold
 from proxy.mock.running import RunningMock
 from tests.agents import days, recording
 
