@@ -19,7 +19,7 @@ import orjson
 from msgspec import UNSET
 
 from proxy.mock import pieces
-from proxy.mock.script import ScriptedCall, ScriptedTurn, permitted_calls
+from proxy.mock.script import ScriptedCall, ScriptedTurn, permitted_functions
 from proxy.wire.chat import Json
 from proxy.wire.tokens import count_tokens
 
@@ -94,11 +94,11 @@ def _stopped(text: list[str], stop: Any) -> tuple[list[str], bool]:
 
 def _calls(turn: ScriptedTurn, request: Json) -> Sequence[ScriptedCall]:
     """The calls of a turn that the request permits; the one that it demands, if the turn has none."""
-    permitted, choice = permitted_calls(request), request.get("tool_choice")
+    permitted, choice = permitted_functions(request), request.get("tool_choice")
     calls = [call for call in turn.calls if call.name in permitted]
     if not calls and permitted and choice not in (None, "auto", "none"):
-        schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in request["tools"]}
-        calls = [ScriptedCall(name=permitted[0], arguments=orjson.dumps(example(schemas[permitted[0]])).decode())]
+        name, schema = next(iter(permitted.items()))
+        calls = [ScriptedCall(name=name, arguments=orjson.dumps(example(schema)).decode())]
     return calls[:1] if request.get("parallel_tool_calls") is False else calls
 
 

@@ -110,10 +110,9 @@ def _prompts(request: Json) -> list[str]:
     prompt = request.get("prompt", "")
     if isinstance(prompt, str):
         return [prompt]
-    if isinstance(prompt, list) and prompt and all(isinstance(one, int) for one in prompt):
-        return [" ".join("token" for _ in prompt)]
-    if isinstance(prompt, list) and prompt and all(isinstance(one, str | list) for one in prompt):
-        return [text for one in prompt for text in _prompts({"prompt": one})]
+    listed = [prompt] if _is_tokens(prompt) else prompt
+    if isinstance(listed, list) and listed and all(isinstance(one, str) or _is_tokens(one) for one in listed):
+        return [one if isinstance(one, str) else " ".join("token" for _ in one) for one in listed]
     raise RequestError("'prompt' must be a text, or a list of texts or tokens.", param="prompt")
 
 

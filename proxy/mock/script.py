@@ -19,7 +19,7 @@ number of conversations can run at the same time.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path as File
 from typing import Annotated, Any, Final, TypeAlias
@@ -38,6 +38,7 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Status: TypeAlias = Annotated[int, Meta(ge=100, le=599)]
 FailureStatus: TypeAlias = Annotated[int, Meta(ge=400, le=599)]
 Length: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
+Pattern: TypeAlias = Annotated[str, Meta(description="a regular expression")]
 
 FIRST_FAILURE: Final = 300
 """The lowest HTTP status that no answer of a model has."""
@@ -103,7 +104,7 @@ class ScriptedTurn(Value, frozen=True, kw_only=True):
 class Conversation(Value, frozen=True, kw_only=True, dict=True):  # `dict` for the cached property
     """The model's turns for a user's question that matches `when`."""
 
-    when: str = ""
+    when: Pattern = ""
     turns: Annotated[tuple[ScriptedTurn, ...], Meta(min_length=1)]
 
     @cached_property
@@ -141,7 +142,7 @@ class Script(Value, frozen=True, kw_only=True):
                 steps, said = found.steps, sum(later.get("role") == "assistant" for later in messages[at:])
                 break
         last = len(steps) - 1
-        first, permitted = last if said is None else min(said, last), permitted_calls(request)
+        first, permitted = last if said is None else min(said, last), permitted_functions(request)
         for number in range(first, last):
             turn = steps[number][-1]
             if not turn.calls or any(call.name in permitted for call in turn.calls):
@@ -156,15 +157,15 @@ class Script(Value, frozen=True, kw_only=True):
         return next((one for one in self.conversations if re.search(one.when, said, re.IGNORECASE)), None)
 
 
-def permitted_calls(request: Json) -> Sequence[str]:
-    """The functions that a chat request offers and permits to call, in their order."""
-    tools = request.get("tools") or ()
-    offered = [tool["function"]["name"] for tool in tools if isinstance(tool.get("function"), dict)]
+def permitted_functions(request: Json) -> Mapping[str, Any]:
+    """The functions that a chat request offers and permits to call: name -> JSON Schema of the arguments, if given."""
+    functions = [tool.get("function") for tool in request.get("tools") or ()]
+    offered = {one["name"]: one.get("parameters") for one in functions if isinstance(one, dict) and "name" in one}
     match request.get("tool_choice"):
         case "none":
-            return ()
+            return {}
         case {"function": {"name": str(name)}}:
-            return [one for one in offered if one == name]
+            return {name: offered[name]} if name in offered else {}
         case _:
             return offered
 
@@ -197,7 +198,9 @@ def parse(text: str, *, name: str = "script") -> Script:
 class _Reader(Converter):
     def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
         value = super().leaf(node, kind, path, nullable=nullable)
-        try:
-            return re.compile(value) and value if path.name.endswith(".when") and isinstance(value, str) else value
-        except re.error as exc:
-            return self.fault(path, f"is no regular expression: {exc}")
+        if kind == Pattern and isinstance(value, str):
+            try:
+                re.compile(value)
+            except re.error as exc:
+                return self.fault(path, f"is no regular expression: {exc}")
+        return value

@@ -32,6 +32,7 @@ from proxy.wire.errors import MethodNotAllowed, NotFound, ProxyError
 _BOUNDS: Final = ServerConfig()
 _CLOCK: Final = SystemClock()
 _MOST_TOKENS: Final = 1_000_000
+_LENGTHS: Final = f"must be an integer from 0 to {_MOST_TOKENS}"
 _FIRST_SERVER_ERROR: Final = 500
 _LONGEST_SECONDS: Final = 86_400.0
 _TYPES: Final = {
@@ -230,8 +231,10 @@ class MockUpstream:
         self.searches = [*self.searches[1 - MOST_REQUESTS :], asked]
         self._open_searches += 1
         self.most_searches_at_once = max(self.most_searches_at_once, self._open_searches)
-        await asyncio.sleep(self._search_seconds)
-        self._open_searches -= 1
+        try:
+            await asyncio.sleep(self._search_seconds)
+        finally:
+            self._open_searches -= 1
         await send_json(request.send, self._answer_search(asked))
 
     async def _show_journal(self, request: _Request) -> None:
@@ -323,7 +326,7 @@ def _checked(request: Json) -> Json:
     expect(isinstance(request.get("model", ""), str), "model", "must be the name of a model")
     for name in ("max_tokens", "max_completion_tokens", "min_tokens"):
         value = request.get(name)
-        expect(value is None or (isinstance(value, int) and 0 <= value <= _MOST_TOKENS), name, "must be a whole number")
+        expect(value is None or (isinstance(value, int) and 0 <= value <= _MOST_TOKENS), name, _LENGTHS)
     stop = request.get("stop")
     texts = [stop] if isinstance(stop, str) else stop
     expect(
@@ -331,8 +334,12 @@ def _checked(request: Json) -> Json:
         "stop",
         "must be a text or a list of texts",
     )
-    count_of = request.get("n")
+    choices = request.get("n")
     expect(
-        count_of is None or (isinstance(count_of, int) and 1 <= count_of <= MOST_CHOICES), "n", "must be from 1 to 128"
+        choices is None or (isinstance(choices, int) and 1 <= choices <= MOST_CHOICES),
+        "n",
+        f"must be an integer from 1 to {MOST_CHOICES}",
     )
+    options = request.get("stream_options")
+    expect(options is None or isinstance(options, dict), "stream_options", "must be an object")
     return request

@@ -161,6 +161,8 @@ def test_completions_embeddings_models_and_health(toolproxy_mock):
         ("POST", "/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "x"}], "stop": [5]}, 400),
         ("POST", "/v1/completions", {"model": "m", "prompt": {}}, 400),
         ("POST", "/v1/completions", {"model": "m", "prompt": [[]]}, 400),
+        ("POST", "/v1/completions", {"model": "m", "prompt": [[["x"]]]}, 400),
+        ("POST", "/v1/completions", {"model": "m", "prompt": "x", "stream_options": [1]}, 400),
         ("POST", "/v1/embeddings", {"model": "m", "input": []}, 400),
         ("POST", "/v1/embeddings", {"model": "m", "input": "x", "dimensions": 0}, 400),
         ("POST", "/v1/nothing", {}, 404),
@@ -171,6 +173,12 @@ def test_what_no_upstream_would_take_is_refused_in_openais_envelope(toolproxy_mo
     response = httpx.request(method, toolproxy_mock.url.removesuffix("/v1") + path, json=body)
     assert response.status_code == status
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_function_without_a_name_is_not_called():
+    tools = [{"type": "function", "function": {}}, {"type": "function", "function": {"name": "f"}}]
+    message = answer({"text": "x"}, tools=tools, tool_choice="required").whole()["choices"][0]["message"]
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["f"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -43,6 +43,11 @@ def test_the_turn_follows_from_the_answers_since_the_question_and_failures_are_a
     assert (found, len(steps)) == (number, attempts)
 
 
+def test_only_the_when_of_a_conversation_is_a_regular_expression():
+    (conversation,) = parse("conversations: [{turns: [{calls: [{name: a, arguments: {when: '('}}]}]}]").conversations
+    assert conversation.turns[0].calls[0].arguments == {"when": "("}
+
+
 def test_every_fault_of_a_script_is_named_with_its_line():
     with pytest.raises(ConfigurationError) as raised:
         parse(
