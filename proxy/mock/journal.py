@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,6 +18,7 @@ from proxy.wire.chat import Json
 
 MOST_REQUESTS: Final = 1000
 _MOST_BYTES: Final = 64 * 1024 * 1024
+_LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")  # stand only between the values of JSON
 _SLOTS: Final = 65_536  # of counters; two conversations share one once in so many pairs
 
 
@@ -89,21 +91,18 @@ class Folder:
         for path in self._directory.glob("journal-*"):
             with suppress(FileNotFoundError):  # it is just becoming the older one
                 lines += path.read_bytes().splitlines()
-        return sorted(lines, key=_came_at)[-MOST_REQUESTS:]
-
-
-def _came_at(line: bytes) -> float:
-    try:
-        return float(orjson.loads(line)["at"])
-    except orjson.JSONDecodeError:  # a line that is just being written
-        return 0
+        timed: list[tuple[float, bytes]] = []
+        for line in lines:
+            with suppress(orjson.JSONDecodeError):  # a line that is just being written
+                timed.append((orjson.loads(line)["at"], line))
+        return [line for _, line in sorted(timed, key=itemgetter(0))][-MOST_REQUESTS:]
 
 
 def entry_of(method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes, status: int) -> bytes:
-    """A request as JSON: when it came, what it was, and the status of its answer."""
+    """A request as JSON on one line: when it came, what it was, and the status of its answer."""
     try:
         orjson.loads(body)
-        sent: Any = orjson.Fragment(body)
+        sent: Any = orjson.Fragment(body.translate(_LINE_BREAKS))
     except orjson.JSONDecodeError:
         sent = body.decode("utf-8", "replace") or None
     named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}

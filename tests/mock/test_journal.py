@@ -37,6 +37,12 @@ def test_a_journal_has_a_bound_in_bytes(either, monkeypatch):
     assert orjson.loads(either.entries()[-1])["path"] == "/99"
 
 
+def test_a_body_with_line_breaks_is_one_line_of_a_journal_and_half_a_line_is_none(either, tmp_path):
+    either.add(entry(1, b'{\r\n "a": "b\\n"\n}'))
+    (tmp_path / "journal-1.jsonl").write_bytes(entry(2)[:20])
+    assert [orjson.loads(one)["body"] for one in either.entries()] == [{"a": "b\n"}]
+
+
 def test_the_requests_of_all_workers_are_one_list(tmp_path, monkeypatch):
     journals = []
     for process in (11, 12):
