@@ -60,14 +60,14 @@ def _launch(setting: Setting) -> Launch:
     }
     environ = {name: value for name, value in setting.environ.items() if name not in _ELSEWHERE}
     environ |= {**{name: value for name, value in variables.items() if value}, _TOKEN: setting.key}
-    # The process's own variable has the key, since everybody on this machine may read a command line; only where a
-    # settings file would beat that variable, a file of ours says it once more.
+    # Everybody on this machine may read a command line. So the process's own variable has the key; where a settings
+    # file would beat that variable, or the user's own `--settings` may hold secrets, a private file has it all.
     is_beaten = _TOKEN in files
     said = {**given, "env": {**object_in(given, "env"), **variables, **({_TOKEN: setting.key} if is_beaten else {})}}
     if any(text_in(layer, _HELPER) for layer in layers):
         said[_HELPER] = ""  # a command whose output Claude Code would send as a key beside ours
     text = orjson.dumps(said)
-    settings = str(setting.keep_private("claude", text)) if is_beaten else text.decode()
+    settings = str(setting.keep_private("claude", text)) if is_beaten or given else text.decode()
     return Launch(["--settings", settings, *arguments], environ)
 
 

@@ -93,6 +93,13 @@ def test_claude_gets_the_key_by_a_file_of_its_own_where_a_settings_file_would_be
     assert KEY not in str(arguments)
 
 
+def test_secrets_of_a_settings_file_that_the_user_names_do_not_get_into_the_command_line(launch):
+    files = {"project/mine.json": {"env": {"DATABASE_PASSWORD": "hunter22"}}}
+    arguments, _, _ = launch(CLAUDE, "--settings", "mine.json", files=files)
+    assert "hunter22" not in str(arguments)
+    assert claude_settings(arguments)[0]["env"]["DATABASE_PASSWORD"] == "hunter22"
+
+
 @pytest.mark.parametrize(
     ("words", "environ", "settings", "main", "replaced"),
     [
