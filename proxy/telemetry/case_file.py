@@ -340,8 +340,8 @@ def _secrets_in_header(name: bytes, value: str) -> Iterator[str]:
 
 def _secrets_in_body(body: Json) -> Iterator[str]:
     """The keys that an app sends along with its tools, its servers and in fields of the request itself."""
-    pending: list[Any] = [body, *(body.get("tools") or ()), *(body.get("mcp_servers") or ())]
-    for one in pending:
+    lists = [held for name in ("tools", "mcp_servers") if isinstance(held := body.get(name), list)]
+    for one in (body, *chain(*lists)):
         if not isinstance(one, dict):
             continue
         for name, value in one.items():

@@ -163,6 +163,13 @@ PLAIN = CaseContext(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("tools", [5, {"a": 1}, [5], None])
+def test_a_request_with_malformed_tools_becomes_a_case(tools):
+    asked = {"model": "m", "messages": [], "tools": tools}
+    case = orjson.loads(encode(plain(body=body(orjson.dumps(asked))), PLAIN))
+    assert case["exchanges"][0]["request"]["body"] == asked
+
+
 def test_only_what_was_used_of_the_configuration_is_in_it_and_no_address():
     case = orjson.loads(encode(plain(), PLAIN))
     assert case["config"]["models"] == {"m": {"upstream": "up", "vision": "last_message"}}
