@@ -101,7 +101,8 @@ async def _searched(calls: DirectCalls, tool: ToolSpec, queries: Sequence[str], 
     properties = tool.parameters.get("properties") or {}
     # Searches of other types than ours take one query, which an operator may have called `q`.
     name = "q" if "q" in properties and "query" not in properties else "query"
-    asked = [with_queries({}, queries)] if "queries" in properties else [{name: query} for query in queries]
+    takes_several = name == "query" and "queries" in properties
+    asked = [with_queries({}, queries)] if takes_several else [{name: query} for query in queries]
     rows, failed, left_out = list[Json](), list[str](), list[str]()
     provider = tool.name
     for arguments in asked:

@@ -230,8 +230,8 @@ async def test_a_fallback_answers_and_is_named(upstream):
     assert [one["url"] for one in answer["results"]] == ["https://z.example/"]
 
 
-@pytest.mark.parametrize("name", ["q", "query"])
-async def test_a_search_of_the_operators_own_is_asked_query_by_query(upstream, name):
+@pytest.mark.parametrize(("name", "more"), [("q", {}), ("query", {}), ("q", {"queries": {"type": "array"}})])
+async def test_a_search_of_the_operators_own_is_asked_query_by_query(upstream, name, more):
     asked = []
 
     async def run(arguments):
@@ -241,7 +241,7 @@ async def test_a_search_of_the_operators_own_is_asked_query_by_query(upstream, n
     tool = Tool(
         name="web_search",
         description="",
-        parameters={"type": "object", "properties": {name: {"type": "string"}}, "additionalProperties": False},
+        parameters={"type": "object", "properties": {name: {"type": "string"}, **more}, "additionalProperties": False},
         run=run,
     )
     async with searching(upstream, config=f"{UP}{{more}}", tools=[tool]) as search:
