@@ -230,10 +230,9 @@ class KeyPool:
         self._observe(self._events.used, **self._owner, key=key.number)
 
     def refused(self, key: PoolKey, refusal: Refusal, error: Exception, *, began: float, model: str) -> None:
-        """Put a key to rest, on account of a call that began at `began`."""
+        """Put a key to rest, on account of a call that began at `began`; `error`, without a traceback, is kept."""
         now = self.clock.monotonic()
-        # The error that is raised has a traceback, whose frames hold the conversation.
-        if key.rests.refused(refusal, copy(error), began=began, now=now, model=model):
+        if key.rests.refused(refusal, error, began=began, now=now, model=model):
             rest = key.rests.at(now, model)
             until = now if rest is None else rest.until
             self.state.rest_until = max(self.state.rest_until, until)
