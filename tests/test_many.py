@@ -198,6 +198,6 @@ async def test_when_redis_is_killed_requests_go_on_and_when_it_is_back_all_is_sh
 
     assert PASSWORD not in str(log)
     told = [line for line in log if line["event"].startswith("state.")]
-    assert [line["event"] for line in told].count("state.unavailable") == 4  # once by each worker
-    assert [line["event"] for line in told].count("state.recovered") == 4
+    lost, found = ([line["event"] for line in told].count(f"state.{event}") for event in ("unavailable", "recovered"))
+    assert 2 <= lost == found <= 4  # once by each worker that has looked while it was away
     assert {line["level"] for line in told} == {"warning"}
