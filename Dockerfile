@@ -1,6 +1,6 @@
 # The proxy in three steps: its dependencies, its package, and an image that has both on a plain Python, without pip.
-# `make image` builds it with podman, docker or buildah; BASE is any image that has Python 3.11 with its venv, and Debian's apt.
-ARG BASE=python:3.11-slim
+# `make image` builds it with podman, docker or buildah; BASE is any image that has Python 3.11 or later with its venv, and Debian's apt.
+ARG BASE=python:3.13-slim
 
 # --- The dependencies: exactly those of requirements.lock, in a layer that changes only with that file.
 FROM ${BASE} AS dependencies

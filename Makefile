@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v buildah))
 IMAGE ?= toolproxy
-BASE ?= python:3.11-slim
+BASE ?= python:3.13-slim
 
 .PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site upgrade-check image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
 
