@@ -23,7 +23,7 @@ upstreams:
   oss: {{base_url: {upstream}/v1, api_key: upstream-secret, profile: gpt_oss, retries: 0, breaker: {{failures: 1000000}}}}
 models: {{m: {{upstream: up, fallbacks: [glm]}}, glm: {{upstream: glm}}, oss: {{upstream: oss}}}}
 tools:
-  web_search: {{type: serper, api_key: serper-secret, base_url: {upstream}, cache_seconds: 0}}
+  web_search: {{type: serper, api_key: serper-secret, base_url: {upstream}, cache_seconds: 0, retries: 0}}
   current_time: {{type: clock}}
   ring: {{type: http, description: Rings., method: POST, url: "{upstream}/search",
           parameters: {{type: object, properties: {{times: {{type: integer}}}}}}}}
