@@ -41,6 +41,7 @@ from proxy.wire.errors import RequestError, RequestTooLarge
 from proxy.wire.relayed import Headers
 
 # The arguments of a call have at most 1 MiB; what is larger takes the SDK too long to read.
+_LONGEST_ID = 64  # characters; a client chooses the id of its call, which is logged
 _MOST_BYTES = 2 * 1024 * 1024
 
 
@@ -123,7 +124,7 @@ def _server_of(calls: DirectCalls) -> Server[Any]:
         except orjson.JSONEncodeError as exc:
             told = "The arguments are nested too deep, or hold a number or half a character that JSON cannot have."
             raise MCPError(INVALID_PARAMS, told) from exc
-        return await _called(calls, ToolCall(f"mcp_{context.request_id}", params.name, arguments))
+        return await _called(calls, ToolCall(f"mcp_{context.request_id}"[:_LONGEST_ID], params.name, arguments))
 
     server: Server[Any] = Server(
         "toolproxy",

@@ -22,7 +22,7 @@ UNKNOWN = {"code": -32601, "message": "Method not found"}
 
 
 class McpPlayer:
-    """One server: what it lists, and its sessions."""
+    """An MCP server over HTTP as a case scripts it: `tools` are those that it lists."""
 
     def __init__(self, tools: list[Json] | None = None) -> None:
         self.tools = tools or [SEEK]

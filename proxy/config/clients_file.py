@@ -93,7 +93,7 @@ def _checked(edited: str, entries: list[Any]) -> str:
 
 
 def _around(text: str, empty: yaml.SequenceNode | None) -> tuple[str, str]:
-    """What stands before and after an empty list; a text without any list stands before it."""
+    """The texts before and after the place where entries go: that of an empty list, otherwise the end of the file."""
     return (text, "") if empty is None else (text[: empty.start_mark.index], text[empty.end_mark.index :])
 
 

@@ -457,7 +457,7 @@ class KeyTurn:
 
 
 class PoolState:
-    """What a pool's keys have in common with those of the configuration before: their rests, and who waits."""
+    """The part of a pool that outlives a reload: the rests of its keys, by the digest of each, and its wait queue."""
 
     def __init__(self) -> None:
         self.line = Line()

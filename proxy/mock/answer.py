@@ -224,7 +224,7 @@ class ChatAnswer:
         return [*last, {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage}]
 
     def _deltas(self, written: Written) -> Iterator[Json]:
-        """One delta for each piece; it is empty where nothing is sent yet."""
+        """The deltas of a stream, one for each piece of the answer in the order in which pieces are sent."""
         yield from ({self._reasoning_field: piece} for piece in written.reasoning)
         yield from ({"content": piece} for piece in written.text)
         yield from ({"refusal": piece} for piece in written.refusal)

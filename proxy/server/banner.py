@@ -47,7 +47,7 @@ def _rows(url: str, loaded: Loaded) -> Iterator[tuple[str, str]]:
 
 
 def _without_key(loaded: Loaded) -> list[str]:
-    """What is not configured, as nobody has set its key: no fault, so that it is said here and not in a warning."""
+    """The entries that are disabled because their variables are not set, as `name (VARIABLE)`; that is no fault."""
     unset = {path: entry.variables for path, entry in loaded.disabled.items() if entry.variables}
     return [f"{path.partition('.')[2] or path} ({', '.join(variables)})" for path, variables in unset.items()]
 

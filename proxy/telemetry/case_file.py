@@ -73,10 +73,10 @@ class CaseContext(msgspec.Struct, frozen=True):
 
 
 def encode(recording: Recording, context: CaseContext, *, most: int = MOST_BYTES) -> bytes:
-    """The case as JSON, of at most `most` bytes. What had to be cut is named in its `cut`."""
+    """The case as JSON, of at most `most` bytes as far as parts can be spared. What was cut is named in its `cut`."""
     case = _Writer(recording, context).case()
-    while len(text := orjson.dumps(case, option=orjson.OPT_INDENT_2)) > most:
-        _cut_largest(case)
+    while len(text := orjson.dumps(case, option=orjson.OPT_INDENT_2)) > most and _cut_largest(case):
+        pass
     return text
 
 
@@ -370,8 +370,8 @@ def _text(content: bytes) -> str | None:
         return None
 
 
-def _cut_largest(case: Json) -> None:
-    """Cut the largest part that can be spared, and name it."""
+def _cut_largest(case: Json) -> bool:
+    """Cut the largest part that can be spared, and name it; whether there was one."""
     exchange = case["exchanges"][0]
     parts = [
         *_sizes("/exchanges/0/request", exchange["request"], ("body", "raw", "base64")),
@@ -386,9 +386,12 @@ def _cut_largest(case: Json) -> None:
         parts += _sizes(f"/exchanges/0/state/{at}", entry, ("value", "raw", "base64"))
     for name, tool in case["config"]["tools"].items():
         parts += _sizes(f"/config/tools/{name}/recorded", tool["recorded"], ("parameters", "description"))
+    if not parts:
+        return False
     _, where, holder, name = max(parts, key=lambda part: part[0])
     holder[name] = type(holder[name])()
     case["cut"].append(f"{where}/{name}")
+    return True
 
 
 def _sizes(where: str, holder: Json, names: Iterable[str]) -> Iterator[tuple[int, str, Json, str]]:

@@ -80,7 +80,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a probe has found, in words, and whether it is a fault."""
+    """The result of a probe: a message for people, and whether it reports a fault."""
 
     message: str
     is_fault: bool = False

@@ -50,9 +50,9 @@ class ToolServer(Protocol):
 
     @property
     def unlisted(self) -> ToolSpec | None:
-        """What stands for tools that are listed by headers of a request, which it `needs`, and are never published.
+        """The placeholder of tools that differ by user: they are listed only for requests with the headers it `needs`.
 
-        Its name is what theirs begin with. None: the tools are the same for everybody.
+        Its name is the prefix of theirs, and it is never shown. None: the tools are the same for everybody.
         """
         ...
 

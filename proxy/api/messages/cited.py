@@ -33,7 +33,7 @@ class CitedPages:
         self._marks.clear()
 
     def citations(self, text: str) -> list[Json]:
-        """One citation for each page that a complete text names; forgets the marks of the text."""
+        """The citations of a complete text, one for each page that it names. The next text begins without marks."""
         marks, self._marks = self._marks, []
         if not self._pages:
             return []

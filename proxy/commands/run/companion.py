@@ -98,7 +98,10 @@ def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
     with open(said, "rb") as pipe:  # noqa: PTH123 - a descriptor
         line = pipe.readline()
     if not line.startswith(_SAID):
-        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        try:
+            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        except OSError as exc:  # it has ended before it had a log
+            last = [f"{log} cannot be read: {exc.strerror}"]
         raise ConfigurationError(["the proxy did not start:", *last])
     return line.removeprefix(_SAID).decode().strip().removesuffix("/v1")
 

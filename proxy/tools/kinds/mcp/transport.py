@@ -151,7 +151,7 @@ def _signal(process: Process, number: int | None) -> None:
 
 
 class Delivery:
-    """What became of the HTTP request of one call, which the client's own error does not tell.
+    """The outcome of the HTTP request of one call; the error that the MCP client raises does not have it.
 
     Attributes:
         status: the HTTP status of the answer; None: there was none.
