@@ -148,7 +148,8 @@ def meaning(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: d
     text = next((said[base.__name__, info.name] for base in kind.__mro__ if (base.__name__, info.name) in said), "")
     if not text:
         raise NoDescription(f"{kind.__module__}: {kind.__name__}.{info.name} needs a comment that says what it means")
-    return text.replace("None: ", "Not set: ")
+    mark = " A change needs a restart." if info.name in getattr(kind, "needs_restart", ()) else ""
+    return text.replace("None: ", "Not set: ") + mark
 
 
 def _kind(kind: object) -> str:
@@ -235,6 +236,9 @@ key is a placeholder such as `your-api-key` or `changeme`; everything else works
 `toolproxy schema` prints a JSON Schema of the file, with all keys of this page. Editors that use yaml-language-server
 complete and check by it: the first line of the shipped file names `config.schema.json` beside it, and `toolproxy init`
 writes both. After an upgrade, `toolproxy schema > config.schema.json` brings it up to date.
+
+A running proxy [reads the file again](upgrades.md) at SIGHUP, or with `--watch` when it changes. Settings of which this
+page says that a change needs a restart stay as they were.
 
 `toolproxy check` exits with 1 whenever `toolproxy serve` would not start, and prints a line for each reason. A port in
 use is not such a reason, because the running proxy may be what uses it. `toolproxy check --probe` also uses the

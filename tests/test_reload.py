@@ -10,13 +10,19 @@ import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
+import msgspec
 import orjson
 import pytest
 
 from proxy.app import create_app
 from proxy.app.configuration import parse
+from proxy.config import model as c
+from proxy.config import redaction
+from proxy.server.graceful import Server
+from proxy.server.process import _put_in_force, uvicorn_config
 from proxy.server.reload import FileWatch, Reloads, Trigger, keep_fixed
 from tests.fakes import FakeUpstream, chunk, stream, whole
 from tests.serving import CONFIG, serving
@@ -204,6 +210,35 @@ def test_what_is_bound_at_the_start_keeps_its_value():
     loaded, changed = keep_fixed(parse("server: {workers: 3, max_headers: 7}\nstate:\n  ttl: 6\n", {}), before)
     assert (loaded.config.server.workers, loaded.config.server.max_headers, loaded.config.state.ttl) == (2, 7, 5)
     assert changed == ["config.yaml:1: server.workers", "config.yaml:3: state.ttl"]
+
+
+class Spied:
+    """Notes which keys of a section are read, but for the masking of secrets, which reads all of them."""
+
+    read: ClassVar[set] = set()
+
+    def __getattribute__(self, name):
+        if sys._getframe(1).f_globals["__name__"] != redaction.__name__:  # noqa: SLF001
+            Spied.read.add(name)
+        return super().__getattribute__(name)
+
+
+async def test_what_is_read_only_when_a_process_starts_is_marked_as_needing_a_restart():
+    loaded = parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {})
+    sections = {"server": c.ServerConfig, "state": c.StateConfig, "telemetry": c.TelemetryConfig}
+    spies = {name: type(name, (Spied, kind), {}, frozen=True, kw_only=True)() for name, kind in sections.items()}
+    loaded = msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, **spies))
+    Spied.read.clear()
+    app = create_app(loaded)
+    server = Server(uvicorn_config(loaded.config, app), grace=loaded.config.server.shutdown_grace_seconds)
+    async with serving(app):
+        at_the_start = {*Spied.read}
+        Spied.read.clear()
+        await _put_in_force(app, server, loaded)
+    keys = {name: kind for kind in sections.values() for name in kind.__struct_fields__}
+    only_then = {name for name in at_the_start - Spied.read if name in keys}
+    assert only_then >= {"max_entries", "max_bytes", "otlp_endpoint"}
+    assert {name for name in only_then if name not in keys[name].needs_restart} == set()
 
 
 def test_a_second_start_says_who_has_the_port_and_how_to_reload_it(tmp_path):

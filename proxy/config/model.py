@@ -8,7 +8,7 @@ comment after a field, or before it, is its description in `docs/configuration.m
 from collections.abc import Mapping
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -84,7 +84,13 @@ OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mapping of the configuration file."""
+    """A mapping of the configuration file.
+
+    Attributes:
+        needs_restart: the keys that a process takes up when it starts; a reload leaves them as they were.
+    """
+
+    needs_restart: ClassVar[tuple[str, ...]] = ()
 
 
 class CorsConfig(Value, frozen=True, kw_only=True):
@@ -96,6 +102,8 @@ class CorsConfig(Value, frozen=True, kw_only=True):
 
 class ServerConfig(Value, frozen=True, kw_only=True):
     """`server:`: the address of the proxy, its processes, and the bounds of what clients may send."""
+
+    needs_restart = ("host", "port", "workers")  # the address is bound, and the workers run
 
     host: Text = "127.0.0.1"  # Address to listen on; any but loopback requires clients, or allow_anonymous.
     port: Port = 8080  # Port to listen on; 0 takes any free port.
@@ -345,6 +353,8 @@ class OfferConfig(Value, frozen=True, kw_only=True):
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what is kept between requests."""
 
+    needs_restart = ("url", "ttl", "max_entries", "max_bytes", "secret")  # the stores are open
+
     # memory:// (per process, lost at exit), sqlite:///state.db (one machine) or redis://host:6379/0 (many).
     url: StateUrl = "memory://"
     ttl: Seconds = 86400  # Seconds that an entry is kept after it was written or last continued.
@@ -373,6 +383,8 @@ class StateConfig(Value, frozen=True, kw_only=True):
 
 class TelemetryConfig(Value, frozen=True, kw_only=True):
     """`telemetry:`: logs, metrics and traces."""
+
+    needs_restart = ("metrics", "otlp_endpoint")  # what is off is not even imported
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # Lowest level of events that are logged.
     # JSON lines, or text for people; auto: text on a terminal, JSON anywhere else.

@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from proxy.config.loaded import ClientsFile, Loaded
-from proxy.config.model import StateConfig
+from proxy.config.model import Value
 from proxy.ports import Clock, Observer
 from proxy.server import systemd
 from proxy.tools.catalog import answered_by_fallback
@@ -28,15 +28,6 @@ from proxy.wire.errors import ConfigurationError
 
 _TICK_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 1.0
-# What a process has bound, forked, opened or connected when it started.
-_FIXED: Final = (
-    ("server", "host"),
-    ("server", "port"),
-    ("server", "workers"),
-    *(("state", name) for name in StateConfig.__struct_fields__),
-    ("telemetry", "metrics"),
-    ("telemetry", "otlp_endpoint"),
-)
 
 
 News: TypeAlias = Literal["changed", "gone"]
@@ -239,12 +230,13 @@ def keep_closed(loaded: Loaded, before: Loaded) -> Loaded:
 def keep_fixed(loaded: Loaded, before: Loaded) -> tuple[Loaded, list[str]]:
     """A configuration with those values of the one before that only a restart can change, and where they stand."""
     config, changed = loaded.config, []
-    for section, name in _FIXED:
-        found, kept = getattr(config, section), getattr(before.config, section)
-        if getattr(found, name) != getattr(kept, name):
-            changed.append(loaded.place_of(f"{section}.{name}"))
-            section_kept = msgspec.structs.replace(found, **{name: getattr(kept, name)})
-            config = msgspec.structs.replace(config, **{section: section_kept})
+    for section in type(config).__struct_fields__:
+        found, known = getattr(config, section), getattr(before.config, section)
+        fixed = found.needs_restart if isinstance(found, Value) else ()
+        kept = {name: value for name in fixed if (value := getattr(known, name)) != getattr(found, name)}
+        if kept:
+            changed += [loaded.place_of(f"{section}.{name}") for name in kept]
+            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(found, **kept)})
     return msgspec.structs.replace(loaded, config=config), changed
 
 
