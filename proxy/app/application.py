@@ -105,17 +105,17 @@ class Application:
     async def reload(self, loaded: Loaded) -> None:
         """Answer new requests by another configuration. To be called while the process serves.
 
-        `state`, `telemetry.metrics` and `telemetry.otlp_endpoint` remain as they were at the start.
+        Keys in `needs_restart` of their sections remain as they were at the start.
 
         Raises:
             ConfigurationError: a tool cannot be made, or two have the same name; nothing has changed.
         """
         process, before = self._process, self.current
-        process.apply_log_settings(loaded, before.loaded, *(other.loaded for other in self._replaced))
+        process.apply(loaded, before.loaded, *(other.loaded for other in self._replaced))
         try:
             following = Generation(process, loaded, before)
         except BaseException:
-            self._mask()
+            self._apply_current()
             raise
         try:
             if process.tasks is not None:
@@ -128,9 +128,8 @@ class Application:
         self._replaced.append(before)
         self._close_if_idle(before)
 
-    def _mask(self) -> None:
-        """Mask the secrets of every configuration that is in use."""
-        self._process.apply_log_settings(self.current.loaded, *(other.loaded for other in self._replaced))
+    def _apply_current(self) -> None:
+        self._process.apply(self.current.loaded, *(other.loaded for other in self._replaced))
 
     def _close_if_idle(self, generation: Generation) -> None:
         """Close a replaced generation, in a task of the process, once it has no open requests."""
@@ -141,7 +140,7 @@ class Application:
 
     async def _close(self, generation: Generation) -> None:
         await generation.aclose([self.current, *self._replaced])
-        self._mask()
+        self._apply_current()
         gc.collect()  # the generation has many reference cycles, and the collector runs rarely
 
     @asynccontextmanager

@@ -74,8 +74,6 @@ class Generation:
             observe=process.telemetry.observe,
             states=dict(_unchanged_states(before, loaded)) if before else {},
         )
-        if before is not None:
-            process.change(loaded.config)
         self.upstreams: dict[str, UpstreamLink] = _upstreams_of(
             process, loaded.config, before.upstreams if before else {}
         )

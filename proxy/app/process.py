@@ -12,7 +12,7 @@ from proxy.api.body_memory import available_memory
 from proxy.api.middleware.admission import Capacity, Lifecycle
 from proxy.app.adapters import SystemClock, tool_client
 from proxy.config.loaded import Loaded
-from proxy.config.model import Config, ServerConfig
+from proxy.config.model import ServerConfig
 from proxy.config.redaction import secrets_of
 from proxy.http.key_pool import KeyPools
 from proxy.ports import Clock
@@ -62,14 +62,11 @@ class Process:
             await self.resources.client.aclose()
             await asyncio.to_thread(self.telemetry.close)
 
-    def apply_log_settings(self, loaded: Loaded, *others: Loaded) -> None:
-        """Set up the log by one configuration, and mask the secrets of all configurations in use."""
-        self.telemetry.apply_log_settings(loaded.config, frozenset().union(*map(secrets_of, (loaded, *others))))
-
-    def change(self, config: Config) -> None:
-        """Apply the settings of another configuration. All counts, entries and records are kept."""
-        self.telemetry.change(config)
-        self.capacity.change(config.server, body_bytes=_body_bytes(config.server))
+    def apply(self, loaded: Loaded, *others: Loaded) -> None:
+        """Go on under a configuration, and mask the secrets of the others too, under which requests are open."""
+        server = loaded.config.server
+        self.telemetry.apply(loaded.config, frozenset().union(*map(secrets_of, (loaded, *others))))
+        self.capacity.change(server, body_bytes=_body_bytes(server))
 
 
 def start_process(

@@ -34,7 +34,7 @@ class Telemetry:
         clock: times the records.
         version: of the proxy.
         metrics: counts events; None: metrics are off.
-        recent: has the records of the last requests; None: nobody may read them.
+        recent: has the records of the last requests; None: no configuration so far lets anybody read them.
         cases: has their cases; None: no configuration so far has had content recorded.
         extra_headers: trace headers for each request to an upstream or a tool; None: traces are off.
         incoming: middleware that reads the trace headers of a request; None: traces are off.
@@ -59,8 +59,13 @@ class Telemetry:
         return self.metrics.scrape if self.metrics else None
 
     def recent_requests(self, config: Config) -> RecentRequests | None:
-        """The records of the last requests; None where nobody may read them."""
-        return self.recent if _may_be_read(config) else None
+        """The records of the last requests, kept from the first call on; None where nobody may read them."""
+        if not _may_be_read(config):
+            return None
+        if self.recent is None:
+            self.recent = Recent(workers.directory(), redact=self.redact)
+            self.add_sink(self.recent)
+        return self.recent
 
     def cases_under(
         self, loaded: Loaded, tools: Callable[[], Tools], secrets: Callable[[], Secrets]
@@ -73,30 +78,22 @@ class Telemetry:
             self.cases = Cases(workers.directory(), version=self.version)
         return self.cases.under(loaded, tools, secrets)
 
-    def change(self, config: Config) -> None:
-        """Go on under another configuration. What was counted and recorded stays; metrics and traces stay on or off."""
+    def apply(self, config: Config, secrets: frozenset[str]) -> None:
+        """Go on as a configuration has it, and mask these secrets everywhere.
+
+        What was counted and recorded stays. Metrics and traces stay on or off.
+        """
+        self.redact.replace(secrets)
+        log.reconfigure(config.telemetry, secrets=secrets)
         if self.metrics is not None:
             self.metrics.change(config)
-        self.record(config)
         self.observe.change(content=config.telemetry.log_content)
-
-    def record(self, config: Config) -> None:
-        """Record requests from now on, if anyone may read the records."""
-        if self.recent is None and _may_be_read(config):
-            self.recent = Recent(workers.directory(), redact=self.redact)
-            self.add_sink(self.recent)
 
     def add_sink(self, sink: RecordSink) -> None:
         """Give records of requests to one more sink."""
         self.sinks.append(sink)
         if len(self.sinks) == 1:
             self.observe.add(RequestRecorder(self.sinks, clock=self.clock))
-
-    def apply_log_settings(self, config: Config, secrets: frozenset[str]) -> None:
-        """Set up the log as a configuration has it, and mask these secrets everywhere."""
-        self.redact.replace(secrets)
-        log.reconfigure(config.telemetry, secrets=secrets)
-        self.observe.change(content=config.telemetry.log_content)
 
 
 def build_telemetry(config: Config, secrets: Iterable[str], clock: Clock, *, version: str) -> Telemetry:
@@ -108,7 +105,6 @@ def build_telemetry(config: Config, secrets: Iterable[str], clock: Clock, *, ver
         subscribers.append(metrics)
     observe = FanOut(subscribers, content=config.telemetry.log_content)
     telemetry = Telemetry(observe, redact, [], clock, version, metrics)
-    telemetry.record(config)
     if config.telemetry.otlp_endpoint:
         from proxy.telemetry.traces import Exporter  # noqa: PLC0415 - OpenTelemetry is an extra
 
