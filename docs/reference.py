@@ -22,7 +22,7 @@ sys.path.insert(0, str(DOCS.parent))  # also where the package is not installed
 
 from proxy.config import model as c  # noqa: E402
 from proxy.loop import limits  # noqa: E402
-from proxy.telemetry.events import EVENTS  # noqa: E402
+from proxy.telemetry.events import EVENTS, Event  # noqa: E402
 from proxy.telemetry.series import Series  # noqa: E402
 from proxy.tools.kinds import KINDS  # noqa: E402
 from proxy.tools.search import description  # noqa: E402
@@ -100,10 +100,14 @@ def descriptions() -> dict[tuple[str, str], str]:
 def events() -> str:
     """The table of log events."""
     rows = [
-        f"| `{name}` | {logging.getLevelName(event.level).lower()} | {event.meaning} |"
+        f"| `{name}` | {logging.getLevelName(event.level).lower()} | {event.meaning} | {_fields_of(event)} |"
         for name, event in EVENTS.items()
     ]
-    return "\n".join(["| event | level | |", "|---|---|---|", *rows])
+    return "\n".join(["| event | level | | fields |", "|---|---|---|---|", *rows])
+
+
+def _fields_of(event: Event) -> str:
+    return ", ".join(f"`{name}`" for name in event.fields.split())
 
 
 def metrics() -> str:

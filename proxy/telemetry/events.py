@@ -13,10 +13,17 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A kind of event: the level of its line, and its meaning."""
+    """A kind of event.
+
+    Attributes:
+        level: of its line in the log.
+        meaning: a sentence or two.
+        fields: the names of the fields that its line may have, beside those of the request and of message content.
+    """
 
     level: int
     meaning: str
+    fields: str = ""
 
 
 _DEBUG, _INFO, _WARNING, _ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
@@ -25,144 +32,226 @@ EVENTS: Final[Mapping[str, Event]] = {
     "configuration.disabled": Event(
         _WARNING,
         "An upstream, tool or client has no key and is disabled; `fallback` names the tool that replaces it.",
+        "where why fallback",
     ),
-    "configuration.doubtful": Event(_WARNING, "A setting is valid but probably a mistake."),
+    "configuration.doubtful": Event(_WARNING, "A setting is valid but probably a mistake.", "why"),
     "configuration.reloaded": Event(
         _INFO, "The configuration was reloaded; it applies to requests that begin from now on."
     ),
     "configuration.refused": Event(
-        _ERROR, "The changed configuration is faulty (`faults`); the previous one remains in force."
+        _ERROR, "The changed configuration is faulty (`faults`); the previous one remains in force.", "faults pid"
     ),
     "configuration.gone": Event(
         _WARNING, "The watched configuration file was removed or cannot be read; its last content remains in force."
     ),
     "configuration.needs_restart": Event(
-        _WARNING, "A setting was changed that takes effect only after a restart; its old value remains."
+        _WARNING, "A setting was changed that takes effect only after a restart; its old value remains.", "where"
     ),
-    "server.started": Event(_INFO, "The process has read its configuration and is about to serve."),
-    "server.ready": Event(_INFO, "All workers accept connections, at `url`."),
-    "server.draining": Event(_INFO, "A signal arrived: open requests may finish, and new ones are refused."),
+    "server.started": Event(
+        _INFO, "The process has read its configuration and is about to serve.", "version pid workers"
+    ),
+    "server.ready": Event(_INFO, "All workers accept connections, at `url`.", "url"),
+    "server.draining": Event(_INFO, "A signal arrived: open requests may finish, and new ones are refused.", "grace"),
     "server.stopped": Event(_INFO, "All requests have ended, and the process is about to end."),
     "state.unavailable": Event(
-        _WARNING, "Redis or the file of `state.url` cannot be used; each process uses a state of its own."
+        _WARNING, "Redis or the file of `state.url` cannot be used; each process uses a state of its own.", "at why"
     ),
     # As loud as `state.unavailable`: whoever was alarmed by that needs to see this.
-    "state.recovered": Event(_WARNING, "Redis or the file of `state.url` can be used again."),
+    "state.recovered": Event(_WARNING, "Redis or the file of `state.url` can be used again.", "at"),
     "answer.unfit": Event(_INFO, "An answer does not match the required JSON Schema; the model is asked again."),
-    "state.not_shared": Event(_WARNING, "Several workers run without shared state; each keeps its own."),
+    "state.not_shared": Event(_WARNING, "Several workers run without shared state; each keeps its own.", "workers why"),
     "observer.failed": Event(
         _ERROR,
         "A log, metrics or trace handler raised an exception; logged once per kind of event.",
+        "on exception",
     ),
-    "worker.died": Event(_ERROR, "A worker process ended unexpectedly; another one is started."),
-    "request.refused": Event(_INFO, "The server refused a connection's data: not valid HTTP, too large or too slow."),
-    "probe.completed": Event(_DEBUG, "A health check or a scrape was answered."),
-    "limit.reached": Event(_DEBUG, "A request reached a limit of the proxy, `kind`, and gets an error."),
-    "use.not_counted": Event(_ERROR, "A bug: what a request has used could not be counted; its answer is complete."),
-    "request.started": Event(_DEBUG, "A request arrived."),
-    "response.started": Event(_DEBUG, "The first byte of a response was sent."),
-    "budget.checked": Event(_DEBUG, "A client with a budget sent a request; `kinds` has each limit and what is used."),
-    "request.completed": Event(_INFO, "A response is complete, or the client disconnected before that (status 499)."),
-    "request.crashed": Event(_ERROR, "A bug in the proxy, with its traceback."),
+    "worker.died": Event(_ERROR, "A worker process ended unexpectedly; another one is started.", "pid exit_code"),
+    "request.refused": Event(
+        _INFO,
+        "The server refused a connection's data: not valid HTTP, too large or too slow.",
+        "request_id status error",
+    ),
+    "probe.completed": Event(
+        _DEBUG, "A health check or a scrape was answered.", "method path status seconds first_byte"
+    ),
+    "limit.reached": Event(_DEBUG, "A request reached a limit of the proxy, `kind`, and gets an error.", "kind"),
+    "use.not_counted": Event(
+        _ERROR, "A bug: what a request has used could not be counted; its answer is complete.", "exception"
+    ),
+    "request.started": Event(_DEBUG, "A request arrived.", "method path"),
+    "response.started": Event(_DEBUG, "The first byte of a response was sent.", "status event_stream seconds"),
+    "budget.checked": Event(
+        _DEBUG, "A client with a budget sent a request; `kinds` has each limit and what is used.", "client kinds"
+    ),
+    "request.completed": Event(
+        _INFO,
+        "A response is complete, or the client disconnected before that (status 499).",
+        "method path status seconds first_byte event_stream",
+    ),
+    "request.crashed": Event(_ERROR, "A bug in the proxy, with its traceback.", "exception"),
     "continuation.sought": Event(
         _DEBUG,
         "A request continues earlier runs or a response; how many, and how many of those are still stored.",
+        "sought found",
     ),
     "continuation.kept": Event(
         _DEBUG,
         "A continuation or a response was stored in this process; `entries` and `bytes` are the totals.",
+        "entries bytes",
     ),
-    "turn.started": Event(_DEBUG, "An upstream call of the tool loop started."),
-    "turn.completed": Event(_INFO, "An upstream call of the tool loop gave a complete turn."),
-    "turn.failed": Event(_WARNING, "An upstream call of the tool loop failed, after all retries and fallbacks."),
+    "turn.started": Event(_DEBUG, "An upstream call of the tool loop started.", "turn upstream upstream_model rung"),
+    "turn.completed": Event(
+        _INFO,
+        "An upstream call of the tool loop gave a complete turn.",
+        "turn upstream upstream_model response_model seconds finish_reason calls usage rung",
+    ),
+    "turn.failed": Event(
+        _WARNING,
+        "An upstream call of the tool loop failed, after all retries and fallbacks.",
+        "turn upstream rung seconds code status why",
+    ),
     "turn.abandoned": Event(
         _INFO,
         "An upstream call of the tool loop was cancelled: the client disconnected, or the time of the request is up.",
+        "turn upstream rung seconds",
     ),
     "results.cut": Event(
         _INFO,
         "The conversation has outgrown the model's context; the tools' results are cut and the turn is asked again.",
+        "turn",
     ),
-    "relay.started": Event(_DEBUG, "A request that needs no tool loop was passed to its upstream."),
-    "relay.completed": Event(_DEBUG, "The upstream's response was passed to the client."),
-    "relay.failed": Event(_WARNING, "A relayed request got no complete response, after all retries and fallbacks."),
+    "relay.started": Event(
+        _DEBUG, "A request that needs no tool loop was passed to its upstream.", "upstream upstream_model path"
+    ),
+    "relay.completed": Event(
+        _DEBUG, "The upstream's response was passed to the client.", "upstream upstream_model seconds"
+    ),
+    "relay.failed": Event(
+        _WARNING,
+        "A relayed request got no complete response, after all retries and fallbacks.",
+        "upstream upstream_model seconds code status why",
+    ),
     "relay.abandoned": Event(
         _DEBUG,
         "A relayed request was cancelled: the client disconnected, or the time of the request is up.",
+        "upstream upstream_model seconds",
     ),
-    "upstream.answered": Event(_DEBUG, "One attempt at an upstream succeeded."),
-    "upstream.retried": Event(_WARNING, "One attempt at an upstream failed; it is repeated after `wait` seconds."),
-    "upstream.fell_back": Event(_WARNING, "One attempt at an upstream failed; the next model of `fallbacks` is tried."),
+    "upstream.answered": Event(_DEBUG, "One attempt at an upstream succeeded.", "upstream seconds first"),
+    "upstream.retried": Event(
+        _WARNING,
+        "One attempt at an upstream failed; it is repeated after `wait` seconds.",
+        "upstream code status why seconds wait",
+    ),
+    "upstream.fell_back": Event(
+        _WARNING,
+        "One attempt at an upstream failed; the next model of `fallbacks` is tried.",
+        "upstream code status why seconds to upstream_model",
+    ),
     "upstream.key_used": Event(
-        _DEBUG, "An upstream with several keys is called with one of them, whose number is `key`."
+        _DEBUG, "An upstream with several keys is called with one of them, whose number is `key`.", "upstream key"
     ),
     "upstream.key_rests": Event(
         _WARNING,
         "A key was refused (`cause`: refused, credit, window, rate or model) and is not used for `seconds`; the "
         "request goes on with another one.",
+        "upstream key cause seconds why upstream_model",
     ),
-    "upstream.key_works": Event(_INFO, "A key that had been refused was accepted again."),
-    "upstream.breaker_opened": Event(_WARNING, "An upstream failed repeatedly; calls are suspended for `seconds`."),
-    "upstream.breaker_closed": Event(_INFO, "An upstream has recovered; calls are no longer suspended."),
-    "tool.started": Event(_DEBUG, "A tool call started."),
+    "upstream.key_works": Event(_INFO, "A key that had been refused was accepted again.", "upstream key"),
+    "upstream.breaker_opened": Event(
+        _WARNING, "An upstream failed repeatedly; calls are suspended for `seconds`.", "upstream code seconds"
+    ),
+    "upstream.breaker_closed": Event(_INFO, "An upstream has recovered; calls are no longer suspended.", "upstream"),
+    "tool.started": Event(_DEBUG, "A tool call started.", "turn tool call_id argument_bytes"),
     "tool.completed": Event(
         _INFO,
         "A tool call gave a result. `results`: how many pages a search found; `note`: why it may have found none; "
         "`pages`: how many of them were fetched, by outcome; `answered_by`: the fallback that answered.",
+        "turn tool call_id seconds characters results note pages answered_by",
     ),
-    "tool.failed": Event(_WARNING, "A tool call failed; the model is given the reason."),
-    "tool.crashed": Event(_ERROR, "A bug in a tool, with its traceback; the model is given an error message."),
-    "tool.abandoned": Event(_INFO, "A tool call was cancelled because its result is no longer needed."),
+    "tool.failed": Event(
+        _WARNING, "A tool call failed; the model is given the reason.", "turn tool call_id seconds outcome why"
+    ),
+    "tool.crashed": Event(
+        _ERROR,
+        "A bug in a tool, with its traceback; the model is given an error message.",
+        "turn tool call_id seconds exception",
+    ),
+    "tool.abandoned": Event(
+        _INFO, "A tool call was cancelled because its result is no longer needed.", "turn tool call_id seconds"
+    ),
     "tools.searched": Event(
-        _DEBUG, "A model searched for tools (`find_tools`). `outcome`: `found`, `none` or `invalid_arguments`."
+        _DEBUG,
+        "A model searched for tools (`find_tools`). `outcome`: `found`, `none` or `invalid_arguments`.",
+        "turn tool outcome found",
     ),
     "tool.checked": Event(
         _INFO,
         "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed` (`why` has the "
         "reason), in which case the result is refused as well.",
+        "tool outcome why seconds",
     ),
-    "page.started": Event(_DEBUG, "A search began to read the page of a hit; `page` is the page's number in its call."),
+    "page.started": Event(
+        _DEBUG, "A search began to read the page of a hit; `page` is the page's number in its call.", "tool page"
+    ),
     "page.completed": Event(
-        _DEBUG, "A search has read the page of a hit. `outcome`: `empty` if nothing in it fits the query."
+        _DEBUG,
+        "A search has read the page of a hit. `outcome`: `empty` if nothing in it fits the query.",
+        "tool page seconds outcome characters",
     ),
     "page.failed": Event(
         _INFO,
         "A search could not read the page of a hit, whose snippet stays. `outcome`: `failed`, `late`, or `refused` by "
         "the guard, the filters of the call or the site itself.",
+        "tool page seconds outcome why",
     ),
-    "page.crashed": Event(_ERROR, "A bug in reading a page, with its traceback; the snippet of its hit stays."),
-    "page.abandoned": Event(_DEBUG, "A search that was reading a page was cancelled."),
-    "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called."),
-    "tool.retried": Event(_WARNING, "A tool call failed for a reason that may be temporary; it is repeated."),
-    "tool.key_used": Event(_DEBUG, "A tool with several keys makes a request with one of them, whose number is `key`."),
+    "page.crashed": Event(
+        _ERROR,
+        "A bug in reading a page, with its traceback; the snippet of its hit stays.",
+        "tool page seconds exception",
+    ),
+    "page.abandoned": Event(_DEBUG, "A search that was reading a page was cancelled.", "tool page seconds"),
+    "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called.", "tool to outcome why"),
+    "tool.retried": Event(
+        _WARNING, "A tool call failed for a reason that may be temporary; it is repeated.", "tool attempt outcome why"
+    ),
+    "tool.key_used": Event(
+        _DEBUG, "A tool with several keys makes a request with one of them, whose number is `key`.", "tool key"
+    ),
     "tool.key_rests": Event(
         _WARNING,
         "A key was refused (`cause`: refused, credit, window or rate) and is not used for `seconds`; the call goes on "
         "with another one.",
+        "tool key cause seconds why",
     ),
-    "tool.key_works": Event(_INFO, "A key that had been refused was accepted again."),
+    "tool.key_works": Event(_INFO, "A key that had been refused was accepted again.", "tool key"),
     "tool.breaker_opened": Event(
-        _WARNING, "A tool failed repeatedly, or its service refuses calls (`cause`); calls are suspended for `seconds`."
+        _WARNING,
+        "A tool failed repeatedly, or its service refuses calls (`cause`); calls are suspended for `seconds`.",
+        "tool seconds cause",
     ),
-    "tool.breaker_closed": Event(_INFO, "A tool's service works again; calls are no longer suspended."),
-    "mcp.connected": Event(_INFO, "A session with an MCP server began, and its tools are known."),
-    "mcp.lost": Event(_WARNING, "An MCP server cannot be reached; connecting is retried."),
+    "tool.breaker_closed": Event(_INFO, "A tool's service works again; calls are no longer suspended.", "tool"),
+    "mcp.connected": Event(_INFO, "A session with an MCP server began, and its tools are known.", "server tools"),
+    "mcp.lost": Event(_WARNING, "An MCP server cannot be reached; connecting is retried.", "server why wait"),
     "mcp.tool_refused": Event(
-        _WARNING, "A tool of an MCP server, or a part of its list, cannot be offered; `why` has the reason."
+        _WARNING,
+        "A tool of an MCP server, or a part of its list, cannot be offered; `why` has the reason.",
+        "server why",
     ),
     "mcp.tool_changed": Event(
         _WARNING,
         "A server has changed what one of its tools is, which is offered as it is now; `change` has the difference.",
+        "server tool change",
     ),
     "mcp.tool_withheld": Event(
         _WARNING,
         "A tool is not what is pinned of it (`definitions: pinned`), and is not offered; `change` has the difference. "
         "`toolproxy check --accept` accepts it.",
+        "server tool change",
     ),
     "mcp.pins_unknown": Event(
-        _WARNING, "The state store cannot tell what is pinned of a server's tools, of which none is offered."
+        _WARNING, "The state store cannot tell what is pinned of a server's tools, of which none is offered.", "server"
     ),
-    "tool.cache_hit": Event(_DEBUG, "A tool call was answered with the cached result of an equal call."),
+    "tool.cache_hit": Event(_DEBUG, "A tool call was answered with the cached result of an equal call.", "tool"),
 }
 
 
