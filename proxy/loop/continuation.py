@@ -20,7 +20,7 @@ from msgspec import Struct, ValidationError, convert
 
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
 from proxy.loop.results import ToolResult, halved, left_out, with_note, without_note
-from proxy.turn.call_ids import OURS
+from proxy.turn.call_ids import OURS, SHORTEST
 from proxy.turn.carried import Carried
 from proxy.wire.chat import BROKEN_OFF, Json, Turn, in_plain_text
 
@@ -219,7 +219,7 @@ def runs_in(messages: Iterable[Json]) -> dict[str, bool]:
     for message in messages:
         if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all
             for identity in _ids_in(message):
-                if (match := OURS.fullmatch(identity)) is not None:
+                if len(identity) >= SHORTEST and (match := OURS.fullmatch(identity)) is not None:
                     runs[match[1]] = runs.get(match[1], False) or not match[2]
     return runs
 
@@ -271,8 +271,9 @@ def _runs_of(message: Json) -> list[str]:
 
 def _ids_in(message: Json) -> list[str]:
     """The ids of a message's calls, or of the call that it answers."""
-    ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
-    ids += [call.get("id") for call in message.get("tool_calls") or ()]
+    ids = [call.get("id") for call in calls] if (calls := message.get("tool_calls")) else []
+    if message.get("role") == "tool":
+        ids.append(message.get("tool_call_id"))
     return [identity for identity in ids if isinstance(identity, str)]
 
 

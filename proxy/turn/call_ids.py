@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 OURS: Final = re.compile(r"call_([0-9a-f]{32})_(s?)[0-9]+")
+SHORTEST: Final = len("call_") + 32 + len("_0")
 
 
 def client_call_id(run_id: str, index: int) -> str:
