@@ -11,10 +11,14 @@ OPEN_PATHS: Final = FRONT_PATHS | {"/chat", "/health", "/healthz", "/metrics", "
 UNCOUNTED_PATHS: Final = frozenset({"/v1/messages/count_tokens"})
 """Paths whose requests count against no limit: editors count the tokens of fifty texts at once, which costs nothing."""
 
+MCP_PATH: Final = "/mcp"
+"""The path whose requests are refused for a budget only if they call a tool, which their bodies say."""
+
 OTHER_ROUTE: Final = "other"
 _ROUTES: Final = OPEN_PATHS | UNCOUNTED_PATHS | {
-    "/chat/completions", "/mcp", "/responses", "/debug", "/debug/usage", "/v1/audio/speech", "/v1/audio/transcriptions",
-    "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/files",
+    "/chat/completions", MCP_PATH, "/responses", "/debug", "/debug/usage", "/v1/audio/speech",
+    "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/batches", "/v1/chat/completions",
+    "/v1/completions", "/v1/embeddings", "/v1/files",
     "/v1/images/edits", "/v1/images/generations", "/v1/messages", "/v1/models", "/v1/moderations", "/v1/rerank",
     "/v1/responses", "/v1/search",
 }  # fmt: skip

@@ -29,6 +29,9 @@ CALLER = "toolproxy.caller"
 TOOL_CALLS_LEFT = "toolproxy.tool_calls_left"
 """The key of the tool calls that are left of the client's budget; absent where it has no budget of tool calls."""
 
+BUDGET_REFUSAL = "toolproxy.budget_refusal"
+"""The key of the `BudgetExceeded` that a call of a tool raises on `/mcp`; absent where the budget is not used up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:

@@ -74,7 +74,7 @@ class DirectCalls:
         allowed = self._caller.tools
         self.tools: dict[str, ToolSpec] = {
             name: tool
-            for name, tool in (own.toolset.specs.items() if self.calls_left > 0 else ())
+            for name, tool in (own.toolset.specs.items() if self.limits.max_tool_calls > 0 else ())
             if tool.offer != "never" and (allowed is None or tool.is_among(allowed))
         }
         self.offered = [tool for name, tool in self.tools.items() if own.has(name)]

@@ -25,6 +25,7 @@ from mcp_types import (
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy import __version__
+from proxy.api.access import BUDGET_REFUSAL
 from proxy.api.body import header, read_body
 from proxy.api.direct import DirectCalls, Door
 from proxy.api.event_stream import EventStream
@@ -62,6 +63,8 @@ class McpEndpoint:
             raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
         if holds_too_many_values(body):
             raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
+        if (refusal := scope.get(BUDGET_REFUSAL)) is not None and _may_call_a_tool(body):
+            raise refusal
         # Not the SDK's streams, which a signal to stop cuts off. An answer that takes long becomes a stream of ours.
         manager = StreamableHTTPSessionManager(
             _server_of(calls), stateless=True, json_response=True, max_request_body_size=_MOST_BYTES
@@ -80,6 +83,18 @@ class McpEndpoint:
             await stream.finish(b"event: message\ndata: " + answer + b"\n\n")
         else:
             await send_bytes(send, status, headers, answer)
+
+
+def _may_call_a_tool(body: bytes) -> bool:
+    """Whether a message may call a tool; every other one that can be read uses nothing of a budget.
+
+    Clients list the tools after a call as well, in order to read its result.
+    """
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return True
+    return not isinstance(message, dict) or message.get("method") == "tools/call"
 
 
 async def _exchange(manager: StreamableHTTPSessionManager, scope: Scope, body: bytes) -> tuple[int, Headers, bytes]:

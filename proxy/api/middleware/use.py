@@ -10,13 +10,13 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller
+from proxy.api.access import BUDGET_REFUSAL, CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.api.calendar import Period, day_of, period_of
 from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.kit import request_context
 from proxy.loop.tally import Use
-from proxy.paths import OPEN_PATHS, UNCOUNTED_PATHS
+from proxy.paths import MCP_PATH, OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.wire.errors import BudgetExceeded
 
 ANYONE = "anyone"
@@ -51,9 +51,15 @@ class UseMeter:
         caller: Caller = scope[CALLER]
         client = caller.name or ANYONE
         if (budget := self._budget_of.get(client)) is not None:
-            used = await self._require_left(client, budget)
-            if budget.tool_calls is not None:
-                scope[TOOL_CALLS_LEFT] = budget.tool_calls - used.tool_calls
+            try:
+                used = await self._require_left(client, budget)
+            except BudgetExceeded as refusal:
+                if scope["path"] != MCP_PATH:
+                    raise
+                scope[BUDGET_REFUSAL] = refusal
+            else:
+                if budget.tool_calls is not None:
+                    scope[TOOL_CALLS_LEFT] = budget.tool_calls - used.tool_calls
         booking = _Booking(send, partial(self._book, client, has_budget=budget is not None))
         try:
             await self._app(scope, receive, booking.send)
