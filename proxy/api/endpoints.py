@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
+from typing import cast
 
 from starlette.types import Receive, Scope, Send
 
@@ -59,6 +60,9 @@ class Models:
 class Healthz:
     """`GET /healthz` and `/health`: 200 as long as the process lives. Needs no key."""
 
+    def __init__(self, _: Ports) -> None:
+        pass
+
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         await send_json(send, {"status": "ok"})
@@ -107,8 +111,8 @@ def state_as_json(readiness: Readiness) -> Json:
 class MetricsEndpoint:
     """`GET /metrics`: the metrics in Prometheus' text format. Needs no key."""
 
-    def __init__(self, scrape: Scrape, ports: Ports) -> None:
-        self._scrape = scrape
+    def __init__(self, ports: Ports) -> None:
+        self._scrape = cast("Scrape", ports.scrape)  # `app.routes` leaves the path out without it
         self._ports = ports
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:

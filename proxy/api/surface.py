@@ -10,9 +10,8 @@ Chat Completions, Responses and Messages are surfaces. To add another one, write
 4. in that work, awaits `self.run`, which tells its `Audience` all that the client may see: chunks and events. The
    surface encodes both in the shapes of its API, and at the end the `Respond` of each choice.
 
-Errors are raised as `ProxyError`. `app.routes` has the paths of all surfaces, and `_ERROR_SHAPES` there the shape of
-their errors; a stream whose last events depend on those before sets `event_stream.STREAM_ERROR_ENCODER`. `proxy.paths`
-has the names of paths in metrics.
+Errors are raised as `ProxyError`. `proxy.paths` has the paths of all surfaces, and `_ERROR_SHAPES` in `app.routes` the
+shape of their errors; a stream whose last events depend on those before sets `event_stream.STREAM_ERROR_ENCODER`.
 """
 
 import asyncio

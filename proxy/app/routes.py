@@ -1,26 +1,17 @@
-"""The paths of the proxy, the endpoint at each, and the shape of its errors (`proxy.paths`: how layers treat them)."""
+"""The router of all paths in `proxy.paths`, and the shape of the errors at each."""
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.api.chat_completions import ChatCompletions
-from proxy.api.endpoints import Healthz, MetricsEndpoint, Models, NotServed, Readyz, WrongMethod
+from proxy import paths
+from proxy.api.endpoints import WrongMethod
 from proxy.api.exchange import ErrorShape
-from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.messages.errors import MESSAGES_ERRORS
-from proxy.api.passthrough import Passthrough
 from proxy.api.ports import Ports
-from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
-from proxy.api.responses.endpoint import CreateResponse
-from proxy.api.search import Search
-from proxy.pages.chat import ChatPage
-from proxy.pages.debug.endpoint import CaseEndpoint, Debug
-from proxy.pages.debug.usage import UsageEndpoint
-from proxy.pages.front import FrontPage
-from proxy.paths import FRONT_PATHS
 from proxy.wire.errors import NotFound
 from proxy.wire.relayed import Headers
 
@@ -42,16 +33,37 @@ def error_shape(path: str, headers: Headers = ()) -> ErrorShape:
 
 def router_of(ports: Ports) -> Router:
     """The router of all paths of the proxy."""
-    hot = _hot_paths(ports)
+    debug, metrics = ports.recent_requests is not None, ports.scrape is not None
+    is_on = {"": True, "debug": debug, "mcp": ports.config.server.mcp, "metrics": metrics}
+    rows = [row for row in paths.ROUTES if is_on[row.part]]
+    endpoints = {name: _endpoint(name, ports) for name in dict.fromkeys(row.endpoint for row in rows)}
+    posts: dict[str, ASGIApp] = {}
+    routes: list[Route] = []
+    for row in rows:
+        if row.methods == "POST" and "{" not in row.path:
+            posts[row.path] = endpoints[row.endpoint]
+        else:
+            routes.append(
+                Route(row.path, endpoints[row.endpoint], methods=row.methods.split(", ") if row.methods else None)
+            )
+        if row.methods:
+            routes.append(Route(row.path, WrongMethod(row.methods)))
     # Without `redirect_slashes=False`, Starlette would redirect to a URL made from the Host header.
-    return _Router(hot, _routes(ports, hot), default=_not_routed, redirect_slashes=False)
+    return _Router(posts, routes, default=_not_routed, redirect_slashes=False)
+
+
+def _endpoint(name: str, ports: Ports) -> ASGIApp:
+    """The endpoint of that name in the table. Only those that are on are imported: MCP's SDK takes half a second."""
+    module, _, attribute = name.partition(":")
+    endpoint: ASGIApp = getattr(import_module(f"proxy.{module}"), attribute)(ports)
+    return endpoint
 
 
 class _Router(Router):
-    """Starlette's router, with a shortcut for POST requests to a few paths: it saves 4 % of a request's instructions.
+    """Starlette's router, with a shortcut for POST requests: it saves 4 % of a request's instructions.
 
     Args:
-        posts: the endpoints of these paths.
+        posts: the endpoints of the paths to which requests are posted, where these are no patterns.
         routes: all other routes.
         options: the options of Starlette's router.
     """
@@ -69,71 +81,6 @@ class _Router(Router):
         if not scope["path"].isprintable():
             raise NotFound("There is no such path here: it has characters that cannot be printed.")
         return super().__call__(scope, receive, send)
-
-
-def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
-    """The paths of most requests, each with its application."""
-    chat = ChatCompletions(ports)
-    create = CreateResponse(ports)
-    return {
-        "/v1/chat/completions": chat,
-        "/chat/completions": chat,
-        "/v1/responses": create,
-        "/responses": create,
-        "/v1/messages": CreateMessage(ports),
-        "/v1/messages/count_tokens": CountTokens(ports),
-    }
-
-
-def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
-    models = Models(ports)
-    debug = Debug(ports, ports.recent_requests) if ports.recent_requests else None
-    front = FrontPage(ports)
-    case = CaseEndpoint(ports, ports.recent_requests) if ports.recent_requests else None
-    return [
-        *(Route(path, WrongMethod("POST")) for path in hot),
-        *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
-        *(Route(f"/v1/conversations{rest}", NotServed(ports)) for rest in ("", "/{rest:path}")),
-        Route("/v1/messages/{rest:path}", NotServed(ports)),
-        *_own("/v1/search", Search(ports), "POST"),
-        *(_own("/mcp", _mcp(ports), "POST") if ports.config.server.mcp else ()),
-        *(route for path in sorted(FRONT_PATHS) for route in _own(path, front, "GET")),
-        *_own("/v1/models", models, "GET"),
-        *_own("/v1/models/{id:path}", models, "GET"),
-        *_own("/healthz", Healthz(), "GET"),
-        *_own("/health", Healthz(), "GET"),  # load-test tools ask here, as vLLM and SGLang have it
-        *_own("/chat", ChatPage(ports), "GET"),
-        *_own("/readyz", Readyz(ports), "GET"),
-        *(_own("/metrics", MetricsEndpoint(ports.scrape, ports), "GET") if ports.scrape else ()),
-        *(_own("/debug", debug, "GET") if debug else ()),
-        *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
-        *(_own("/debug/requests/{id}/case", case, "GET") if case else ()),
-        *(_own("/debug/usage", UsageEndpoint(ports), "GET") if debug else ()),
-        Route("/v1/{path:path}", Passthrough(ports)),
-    ]
-
-
-def _below_responses(root: str, ports: Ports) -> list[Route]:
-    """The routes below `/responses`, including those that are refused."""
-    nothing = NotServed(ports)
-    return [
-        *(Route(f"{root}/{name}", nothing) for name in ("compact", "input_tokens")),
-        *_own(f"{root}/{{id}}", ResponseById(ports), "GET", "DELETE"),
-        *_own(f"{root}/{{id}}/input_items", InputItems(ports), "GET"),
-        *_own(f"{root}/{{id}}/cancel", CancelResponse(ports), "POST"),
-        Route(f"{root}/{{rest:path}}", nothing),
-    ]
-
-
-def _mcp(ports: Ports) -> ASGIApp:
-    from proxy.api.mcp import McpEndpoint  # noqa: PLC0415 - the SDK takes half a second to import
-
-    return McpEndpoint(ports)
-
-
-def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
-    """The routes of a path that is never relayed to an upstream, not even with another method."""
-    return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
 async def _not_routed(scope: Scope, _: Receive, send: Send) -> None:

@@ -6,6 +6,7 @@ read them.
 
 import re
 from hashlib import sha256
+from typing import cast
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -30,8 +31,8 @@ _SAFE = re.compile("[^A-Za-z0-9._-]")
 class Debug:
     """Both pages, as HTML, or as JSON if the client asks for it in `Accept` or with `?format=json`."""
 
-    def __init__(self, ports: Ports, recent_requests: RecentRequests) -> None:
-        self._recent_requests = recent_requests
+    def __init__(self, ports: Ports) -> None:
+        self._recent_requests = cast("RecentRequests", ports.recent_requests)  # else `app.routes` leaves the path out
         self._allow_anonymous = ports.config.server.allow_anonymous
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
@@ -60,8 +61,8 @@ class Debug:
 class CaseEndpoint:
     """`GET /debug/requests/{id}/case`: everything that a request met, as a file that `toolproxy replay` plays again."""
 
-    def __init__(self, ports: Ports, recent_requests: RecentRequests) -> None:
-        self._recent_requests = recent_requests
+    def __init__(self, ports: Ports) -> None:
+        self._recent_requests = cast("RecentRequests", ports.recent_requests)  # else `app.routes` leaves the path out
         self._cases = ports.cases
         self._allow_anonymous = ports.config.server.allow_anonymous
 
