@@ -44,7 +44,7 @@ class Caller:
         limits: the client's own `limits:`.
         admin: whether it may read /debug.
         tool_events: the progress events for its requests without an `x-tool-events`; None: as in `offer.tool_events`.
-        upstream_key: the key that it sent, for upstreams with `api_key: from_client`.
+        upstream_key: the key that it sent; None where no upstream has `api_key: from_client`.
         scope: the owner under which data is kept between this caller's requests; no other caller may see it.
     """
 

@@ -11,7 +11,6 @@ from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
 from proxy.api.surface import note_use
-from proxy.config.keys import FROM_CLIENT
 from proxy.execution.observed import observed
 from proxy.kit.timeouts import Deadline
 from proxy.loop.call_context import CallContext
@@ -41,7 +40,7 @@ class Door:
         self._credentials = CredentialReader(ports)
         config = ports.config
         # With keys of the clients' own, the upstream finds out who the sender is; but here no upstream is called.
-        self._knows_senders = all(upstream.api_key != FROM_CLIENT for upstream in config.upstreams.values())
+        self._knows_senders = not config.forwards_client_keys
 
     async def open(self, scope: Scope) -> "DirectCalls":
         """The calls that a request may make. Raises `NotAllowed`: nobody vouches for the sender."""

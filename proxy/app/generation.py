@@ -119,7 +119,7 @@ class Generation:
             functools.partial(RequestId, error_shape=error_shape, observe=ports.observe, clock=ports.clock),
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
             *([] if needs_key else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
-            functools.partial(Auth, clients=clients, needs_key=needs_key),
+            functools.partial(Auth, clients=clients, needs_key=needs_key, forwards_keys=config.forwards_client_keys),
             *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
             *([functools.partial(UseMeter, ports=ports)] if config.counts_use else []),
         ]

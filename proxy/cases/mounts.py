@@ -139,7 +139,8 @@ class _ProxyInProcess:
         self._process = process
         self._config = loaded.config
         clients = loaded.config.clients
-        self._caller = Caller(clients[0].name) if clients else Caller(upstream_key=CLIENT_KEY)
+        key = CLIENT_KEY if self._config.forwards_client_keys else None
+        self._caller = Caller(clients[0].name) if clients else Caller(upstream_key=key)
 
     async def seed(self, state: list[Json], request: Request) -> Request:
         """Put what was read from the state store where it will be read; the request with texts that open here."""

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from proxy.config.keys import is_placeholder, split_keys
+from proxy.config.keys import FROM_CLIENT, is_placeholder, split_keys
 from proxy.loop.limits import Bytes, Count, CountOrZero, LimitOverrides, LimitsConfig, Seconds, Tokens
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
@@ -412,6 +412,11 @@ class Config(Value, frozen=True, kw_only=True):
     limits: LimitsConfig = LimitsConfig()  # Limits of one request.
     state: StateConfig = StateConfig()  # What is kept between requests.
     telemetry: TelemetryConfig = TelemetryConfig()  # Logs, metrics and traces.
+
+    @property
+    def forwards_client_keys(self) -> bool:
+        """Whether the keys of requests go to an upstream (`from_client`), and so tell one client from another."""
+        return any(upstream.api_key == FROM_CLIENT for upstream in self.upstreams.values())
 
     @property
     def has_prices(self) -> bool:

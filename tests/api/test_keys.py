@@ -23,8 +23,9 @@ CLIENTS = (
 )
 
 
-async def caller(*headers, clients=CLIENTS):
+async def caller(*headers, clients=CLIENTS, forwards_keys=False):
     """Who a request with these headers comes from; whether it is the first, or good keys have come before."""
+    settings = {"clients": clients, "needs_key": bool(clients), "forwards_keys": forwards_keys}
     found = []
 
     async def app(scope, receive, send):
@@ -34,7 +35,7 @@ async def caller(*headers, clients=CLIENTS):
         await auth({"type": "http", "method": "GET", "path": "/v1/models", "headers": headers}, None, None)
         return found.pop()
 
-    first, later = (Auth(app, clients=clients, needs_key=bool(clients)) for _ in range(2))
+    first, later = (Auth(app, **settings) for _ in range(2))
     for name in ("first", "second"):
         await ask(later, [bearer(f"{SHARED}-{name}")])
     try:
@@ -114,7 +115,7 @@ async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers,
     async def app(scope, receive, send):
         assert scope[CALLER].name == "first"
 
-    auth, compared = Auth(app, clients=CLIENTS, needs_key=True), []
+    auth, compared = Auth(app, clients=CLIENTS, needs_key=True, forwards_keys=False), []
     for _ in range(2):
         monkeypatch.setattr(
             "proxy.api.middleware.clients.compare_digest",
@@ -125,7 +126,14 @@ async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers,
 
 
 async def test_where_there_are_no_clients_two_keys_are_as_good_as_none():
-    assert (await caller(bearer("a"), bearer("b"), clients=())).upstream_key is None
+    assert (await caller(bearer("a"), bearer("b"), clients=(), forwards_keys=True)).upstream_key is None
+
+
+async def test_without_clients_a_key_tells_callers_apart_only_where_an_upstream_is_given_it():
+    first, second = [(await caller(bearer(key), clients=())).scope for key in ("a", "b")]
+    assert first == second == (await caller(clients=())).scope
+    first, second = [(await caller(bearer(key), clients=(), forwards_keys=True)).scope for key in ("a", "b")]
+    assert first != second
 
 
 async def over_a_socket(url, *lines):

@@ -46,11 +46,13 @@ class Auth:
         clients: those that may call.
         needs_key: whether callers need a key of one of these clients; without clients nobody has one. Otherwise anybody
             may call.
+        forwards_keys: whether the keys of requests go to an upstream, so that they tell callers apart without clients.
     """
 
-    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], needs_key: bool) -> None:
+    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], needs_key: bool, forwards_keys: bool) -> None:
         self._app = app
         self._needs_key = needs_key
+        self._forwards_keys = forwards_keys
         self._callers = [(bytes.fromhex(digest), _caller(client)) for client in clients for digest in client.digests]
         # Callers found before, by their whole Authorization header and by their x-api-key. Only right keys get in, so
         # neither outgrows the number of keys. A dict looks up by a hash with a secret of its own, so the time taken
@@ -91,7 +93,7 @@ class Auth:
             InvalidApiKey: no client has any of them.
         """
         if not self._needs_key:
-            return Caller(upstream_key=next(iter(keys), None))
+            return Caller(upstream_key=next(iter(keys), None) if self._forwards_keys else None)
         for key in keys:
             digest = sha256(key.encode()).digest()
             # Every digest is compared, so that the time taken does not show which of them was the nearest.

@@ -14,7 +14,6 @@ import msgspec
 
 from proxy.commands import starter
 from proxy.commands.run.agent import folder_of
-from proxy.config.keys import FROM_CLIENT
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, StateConfig
 from proxy.stores.sqlite.database import SCHEME
@@ -119,7 +118,7 @@ def for_one_run(loaded: Loaded, *, key: str, runs: Path) -> Loaded:
 
 def demands_key(loaded: Loaded) -> bool:
     """Whether requests must bring a key: of a client, or the one that an upstream with `from_client` is given."""
-    return loaded.needs_key or any(one.api_key == FROM_CLIENT for one in loaded.config.upstreams.values())
+    return loaded.needs_key or loaded.config.forwards_client_keys
 
 
 def _state(loaded: Loaded, runs: Path) -> StateConfig:
