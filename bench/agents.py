@@ -3,13 +3,19 @@
     python -m bench.agents            each size and surface beside nginx, which relays the same bytes
     python -m bench.agents --quick    one short round
 
-Printed is the processor time of a request in microseconds, and how many times nginx's it is in the same round. `passed
-through` means that no server tool is in play. The model's answer is whole and short: what is measured is the request.
+Printed is the processor time of a request in microseconds, and how many times nginx's it is in the same round:
+
+    passed through    no server tool is in play
+    in play           a server tool is in play, and the model does not call it
+    in a loop         the model calls it once, so that there are two turns
+
+The model's answer is short, whole or a stream of twenty chunks: what is measured is the request.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -20,6 +26,9 @@ from bench.processes import cpu_seconds
 from bench.scenarios import load
 from bench.targets import Target, nginx, proxy, upstream
 
+NGINX, PASSED, IN_PLAY, LOOP = "nginx", "passed through", "in play", "in a loop"
+KINDS = (NGINX, PASSED, IN_PLAY, LOOP)
+_IN_PLAY = (IN_PLAY, LOOP)
 TOOLS = 20
 SIZES = (20, 100, 300)
 SURFACES = ("chat", "messages", "responses")
@@ -97,10 +106,34 @@ def _responses(rounds: int) -> dict[str, Any]:
     return {"instructions": _TEXT * 40, "input": items, "tools": tools, "store": False}
 
 
-def cost(target: Target, surface: str, rounds: int, *, seconds: float, in_play: bool = False) -> float:
-    """Processor time of one request in microseconds, from the same connections again and again."""
-    headers = target.headers if in_play else {**target.headers, "x-server-tools": "none"}
-    body = orjson.dumps(body_of(surface, rounds)).decode()
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A request's processor time in microseconds, in several rounds.
+
+    Attributes:
+        rounds: of the conversation.
+        surface: of the request.
+        stream: whether it asks for a stream.
+        times: by the kind of request, of `KINDS`.
+    """
+
+    rounds: int
+    surface: str
+    stream: bool
+    times: dict[str, list[float]]
+
+    def beside_nginx(self, kind: str) -> float | None:
+        """The median of how many times nginx's it is in the same round."""
+        pairs = zip(self.times[kind], self.times[NGINX], strict=False)
+        ratios = [one / other for one, other in pairs if other]
+        return median(ratios) if ratios else None
+
+
+def cost(target: Target, surface: str, rounds: int, kind: str, *, stream: bool, seconds: float) -> float:
+    """Processor time of one request of a kind in microseconds, from the same connections again and again."""
+    headers = target.headers if kind in _IN_PLAY else {**target.headers, "x-server-tools": "none"}
+    model = "calls" if kind == LOOP else "burst-20" if stream else "whole"
+    body = orjson.dumps({**body_of(surface, rounds, stream=stream), "model": model}).decode()
     spec = Spec("closed", target.port, body, headers, 4, seconds, path=_PATHS[surface])
     before = cpu_seconds(target.pid)
     figures = load(spec)
@@ -109,29 +142,38 @@ def cost(target: Target, surface: str, rounds: int, *, seconds: float, in_play: 
     return (cpu_seconds(target.pid) - before) * 1e6 / figures.answers
 
 
+def agents(*, rounds: int, seconds: float) -> Iterator[Agent]:
+    """Each conversation, measured so often for so long."""
+    with upstream() as behind, nginx(behind) as front, proxy(behind) as ours:
+        for size, surface, stream in product(SIZES, SURFACES, (False, True)):
+            times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+            for _, kind in product(range(rounds), KINDS):
+                if target := front if kind == NGINX else ours:
+                    times[kind].append(cost(target, surface, size, kind, stream=stream, seconds=seconds))
+            yield Agent(size, surface, stream, times)
+
+
+HEADER = f"| rounds | API | answer | {' | '.join(KINDS)} |\n|{'---|' * (3 + len(KINDS))}"
+
+
+def row(agent: Agent) -> str:
+    """A row below `HEADER`: times, and in brackets how many times nginx's they are."""
+    figures = []
+    for kind, times in agent.times.items():
+        ratio = agent.beside_nginx(kind) if kind != NGINX else None
+        figures.append((f"{median(times):.0f}" if times else "-") + (f" ({ratio:.2f} x)" if ratio else ""))
+    answer = "stream" if agent.stream else "whole"
+    return f"| {' | '.join((str(agent.rounds), agent.surface, answer, *figures))} |"
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one short round")
     quick: bool = parser.parse_args().quick
-    rounds, seconds = (1, 0.7) if quick else (5, 2.0)
-    with upstream() as behind, nginx(behind) as front, proxy(behind) as ours:
-        print("| rounds | surface | nginx | passed through | a server tool in play |\n|---|---|---|---|---|")
-        for size in SIZES:
-            for surface in SURFACES:
-                beside, passed, played = [], [], []
-                for _ in range(rounds):
-                    beside.append(cost(front, surface, size, seconds=seconds) if front else 0.0)
-                    passed.append(cost(ours, surface, size, seconds=seconds))
-                    played.append(cost(ours, surface, size, seconds=seconds, in_play=True))
-                figures = f"{median(beside):.0f} | {_beside(passed, beside)} | {_beside(played, beside)}"
-                print(f"| {size} | {surface} | {figures} |")
-                sys.stdout.flush()
-
-
-def _beside(ours: list[float], theirs: list[float]) -> str:
-    ratios = [one / other for one, other in zip(ours, theirs, strict=True) if other]
-    return f"{median(ours):.0f}" + (f" ({median(ratios):.2f} x)" if ratios else "")
+    print(HEADER)
+    for agent in agents(rounds=1, seconds=0.7) if quick else agents(rounds=5, seconds=1.0):
+        print(row(agent), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from bench.agents import Agent, agents
 from bench.bursts import CONNECTIONS, late_in_a_burst
+from bench.neighbour import Seen, neighbours, played
 from bench.processes import cores
 from bench.scenarios import Sample, Scenario, bytes_per_stream, run
 from bench.targets import Target, all_targets, nginx, proxy, start_up, upstream
@@ -37,6 +39,8 @@ class Results:
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     workers: dict[int, tuple[float, float]] = field(default_factory=dict)
     watching: Watching | None = None
+    agents: Sequence[Agent] = ()
+    neighbours: Sequence[Seen] = ()
     targets: Sequence[str] = ()
 
     def middle(self, scenario: str, target: str, figure: str) -> float | None:
@@ -100,6 +104,11 @@ def measure(plan: Plan) -> Results:
             for connections in CONNECTIONS
             for target in targets
         }
+    _tell("agents")
+    results.agents = list(agents(rounds=max(1, plan.rounds // 3), seconds=plan.scale))
+    _tell("a hostile neighbour")
+    inputs = played() if plan.scale == 1.0 else played()[::6]
+    results.neighbours = list(neighbours(inputs, 2 * plan.scale))
     with upstream() as behind:
         _tell("memory of open streams")
         streams = int(1000 * min(1.0, plan.scale * 2))

@@ -4,15 +4,22 @@ import datetime as dt
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from statistics import median
 
 from bench import measure as m
+from bench.agents import HEADER, row
+from bench.load import Figures
 from bench.measure import Plan, Results
+from bench.neighbour import CONTROL
+from bench.stalls import described
 from bench.targets import ROOT
 
 PAGE = ROOT / "bench" / "README.md"
+_WORST_NEIGHBOURS = 8
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
@@ -24,6 +31,8 @@ def rendered(results: Results, plan: Plan) -> str:
         _details(results),
         _curves(results),
         _bursts(results),
+        _agents(results),
+        _neighbours(results),
         _watching(results),
         _others(results),
     ]
@@ -155,6 +164,51 @@ def _bursts(results: Results) -> str:
         "send requests as fast as they can."
     )
     return f"### Streams in a burst\n\n{explained}\n\n" + _table(("connections", "target", "p99", "longest"), rows)
+
+
+def _agents(results: Results) -> str:
+    explained = (
+        "Requests with 20 tools of 3 KB and a history of rounds, each a text, a call and its result. Processor time of "
+        "a request in microseconds; in brackets how many times nginx's it is in the same round. What is `in play` may "
+        "be called by the model, and in `a loop` is."
+    )
+    return "\n".join((f"### Agents' conversations\n\n{explained}\n", HEADER, *map(row, results.agents)))
+
+
+def _neighbours(results: Results) -> str:
+    """The inputs beside which chunks come latest, and what is seen beside nobody."""
+    by_name: dict[str, dict[str, Figures]] = defaultdict(dict)
+    for seen in results.neighbours:
+        known = by_name[seen.name].get(seen.target)
+        by_name[seen.name][seen.target] = seen.figures if known is None else _worse(known, seen.figures)
+    control = by_name.pop(CONTROL, {})
+    late = sorted(by_name.items(), key=lambda named: named[1]["proxy"].p999, reverse=True)
+    worst, others = late[:_WORST_NEIGHBOURS], [figures for _, figures in late[_WORST_NEIGHBOURS:]]
+    rows = [(f"`{name}`: {described(name)}", *_delays(figures)) for name, figures in worst]
+    if others:
+        at_most = {
+            target: reduce(_worse, [figures[target] for figures in others if target in figures])
+            for target in ("proxy", "nginx")
+            if any(target in figures for figures in others)
+        }
+        rows.append((f"the {len(others)} others, each at most", *_delays(at_most)))
+    rows.append(("nobody, at most", *_delays(control)))
+    explained = (
+        "How late chunks arrive in 100 streams of one chunk per 20 ms each, while one client sends an input of "
+        "`bench.inputs` again and again, at the largest size within the limits as shipped; `python -m bench.neighbour` "
+        "shows all of them."
+    )
+    names = ("beside", "proxy, p99.9", "longest", "nginx, p99.9", "longest")
+    return f"### A hostile neighbour\n\n{explained}\n\n" + _table(names, rows)
+
+
+def _worse(one: Figures, other: Figures) -> Figures:
+    return Figures(p999=max(one.p999, other.p999), worst=max(one.worst, other.worst))
+
+
+def _delays(figures: Mapping[str, Figures]) -> list[str]:
+    found = [figures.get(target) for target in ("proxy", "nginx")]
+    return [text for one in found for text in ((_ms(one.p999), _ms(one.worst)) if one else ("-", "-"))]
 
 
 def _watching(results: Results) -> str:

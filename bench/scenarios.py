@@ -43,7 +43,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A load for any target. Without `tools` no server tool is in play."""
+    """A load for any target. Without `tools` no server tool is in play; `first`: before all other processes."""
 
     name: str
     kind: str
@@ -55,11 +55,14 @@ class Scenario:
     tools: bool = False
     messages: int = 1
     client_tools: int = 0
+    first: bool = False
 
     def spec(self, target: Target) -> Spec:
         """For one target."""
         headers = target.headers if self.tools else {**target.headers, "x-server-tools": "none"}
-        return Spec(self.kind, target.port, self._body(), headers, self.connections, self.seconds, self.rate)
+        return Spec(
+            self.kind, target.port, self._body(), headers, self.connections, self.seconds, self.rate, first=self.first
+        )
 
     def _body(self) -> str:
         turn = {"role": "user", "content": _QUESTION if self.messages == 1 else _QUESTION[:200]}

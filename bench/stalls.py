@@ -38,18 +38,20 @@ MEMORY_BASE, MEMORY_PER_BYTE = 128 * 2**20, 6
 MIB = 2**20
 # Processor time of one answer of /healthz, in seconds.
 _PROBE_COST = 0.0001
-_PRIORITY = -10
+PRIORITY = -10
 # A smaller cost is made of the request itself, not of its size.
 _WORTH_COMPARING = 0.1
 _PROBE_PAUSE = 0.001
 _QUIET_SECONDS = 0.3
 _MOST_SECONDS = 30.0
 
-_CONFIG = """
+CONFIG = """
 server: {{port: 0}}
 clients: [{{name: bench, key: {key}}}]
-upstreams: {{model: {{base_url: "http://127.0.0.1:{world}/v1", api_key: bench-upstream-key, retries: 0}}}}
-models: {{m: {{upstream: model}}}}
+upstreams:
+  model: {{base_url: "http://127.0.0.1:{world}/v1", api_key: bench-upstream-key, retries: 0}}
+{upstreams}
+models: {{m: {{upstream: model}}{models}}}
 tools:
   web_search: {{type: serper, base_url: "http://127.0.0.1:{world}", api_key: bench-search-key}}
   current_time: {{type: clock}}
@@ -121,20 +123,22 @@ def processor_seconds(pid: int) -> float:
 
 def measure(name: str, size: int, world: subprocess.Popen[str], port: int) -> Figures:
     """Play one input to a proxy of its own."""
-    _say(world, f"{name} {size}")
-    config = _CONFIG.format(key=KEY, world=port, more=_MCP.format(world=port) if INPUTS[name].pages else "")
+    say(world, f"{name} {size}")
+    more = _MCP.format(world=port) if INPUTS[name].pages else ""
+    config = CONFIG.format(key=KEY, world=port, more=more, upstreams="", models="")
     with tempfile.TemporaryDirectory() as where, serving(config, Path(where)) as target:
         memory, began = _memory(target.pid, "VmRSS:"), processor_seconds(target.pid)
         probe = Probe(target)
         probe.start()
-        status, wire_bytes = map(int, _say(world, f"{name} {size} {target.port}").split())
+        status, wire_bytes = map(int, say(world, f"{name} {size} {target.port}").split())
         _wait_until_quiet(target)
         cost = processor_seconds(target.pid) - began - probe.count * _PROBE_COST
         probe.stop()
         return Figures(status, wire_bytes, probe.held, max(0.0, cost), _memory(target.pid, "VmHWM:") - memory)
 
 
-def _say(world: subprocess.Popen[str], line: str) -> str:
+def say(world: subprocess.Popen[str], line: str) -> str:
+    """Give the hostile world an order (`bench.hostile`), and wait for its answer."""
     assert world.stdin is not None  # noqa: S101 - a pipe was asked for
     world.stdin.write(line + "\n")
     world.stdin.flush()
@@ -183,11 +187,15 @@ def broken_promises(name: str, once: Figures, twice: Figures) -> list[str]:
     return [what for what, holds in kept.items() if not holds]
 
 
+def described(name: str) -> str:
+    """Who sends how much of what, at the larger of the two sizes."""
+    return f"{INPUTS[name].who}: {2 * INPUTS[name].size:,} {INPUTS[name].what}"
+
+
 def rendered(name: str, once: Figures, twice: Figures) -> str:
     """One line."""
-    what = f"{INPUTS[name].who}: {2 * INPUTS[name].size:,} {INPUTS[name].what}"
     held, cost = f"{once.held * 1000:4.0f}, {twice.held * 1000:4.0f} ms", f"{once.cost:5.2f}, {twice.cost:5.2f} s"
-    return f"{name:24} {twice.status:3} held {held}  cost {cost}  {twice.memory / MIB:5.0f} MiB   {what}"
+    return f"{name:24} {twice.status:3} held {held}  cost {cost}  {twice.memory / MIB:5.0f} MiB   {described(name)}"
 
 
 @contextmanager
@@ -204,7 +212,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="of which the smallest figures count (default 2)")
     asked = parser.parse_args()
     with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)  # a probe that waits for a core would blame the worker
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)  # a probe that waits for a core would blame the worker
     broken: list[str] = []
     for name in asked.names or INPUTS:
         figures = []

@@ -43,7 +43,15 @@ http {{
       proxy_read_timeout 600s;
     }}
   }}
-}}
+{more}}}
+"""
+# The same again, in front of another server.
+_NGINX_BESIDE = """
+  server {{
+    listen 127.0.0.1:{port} backlog=8192;
+    client_max_body_size 100m;
+    location / {{ proxy_pass http://127.0.0.1:{upstream}; proxy_http_version 1.1; proxy_buffering off; }}
+  }}
 """
 
 # As companies run it: a key with a rate and a number of open requests, every request logged. The limits are raised so
@@ -86,15 +94,17 @@ def upstream() -> Iterator[Target]:
 
 
 @contextmanager
-def nginx(behind: Target) -> Iterator[Target | None]:
-    """nginx; None where it is not installed."""
+def nginx(behind: Target, beside: tuple[int, int] | None = None) -> Iterator[Target | None]:
+    """nginx; None where it is not installed. `beside`: another port to listen on, and that of the server behind it."""
     command = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if command is None:
         yield None
         return
     with tempfile.TemporaryDirectory() as where:
-        port = _free_port()
-        Path(where, "nginx.conf").write_text(_NGINX.format(where=where, port=port, upstream=behind.port))
+        port = free_port()
+        more = _NGINX_BESIDE.format(port=beside[0], upstream=beside[1]) if beside else ""
+        config = _NGINX.format(where=where, port=port, upstream=behind.port, more=more)
+        Path(where, "nginx.conf").write_text(config)
         os.chmod(where, 0o755)  # noqa: PTH101, S103 - its workers run as another user
         arguments = ["-p", where, "-c", f"{where}/nginx.conf", "-e", f"{where}/nginx.log"]
         with running([command, *arguments], cores=cores()[0]) as process:
@@ -140,7 +150,7 @@ def litellm(behind: Target) -> Iterator[Target | None]:
         yield None
         return
     with tempfile.TemporaryDirectory() as where:
-        config, port = Path(where, "config.yaml"), _free_port()
+        config, port = Path(where, "config.yaml"), free_port()
         config.write_text(_LITELLM.format(upstream=behind.port))
         arguments = ["--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
         environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": _LITELLM_KEY}
@@ -180,6 +190,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])

@@ -6,6 +6,7 @@ paced-N-MS      a stream of N chunks, one every MS milliseconds; each says when 
 burst-N         a stream of N chunks as fast as they are taken
 idle            the head and the first chunk of a stream, then silence
 tool-N-MS       asks for `current_time` first; given its result, the answer: `whole`, or `paced-N-MS` where it streams
+calls           asks for `current_time` first, whatever the history holds; then as `whole`, or as `burst-20`
 
     python -m bench.upstream      prints its port; serves until it is told to stop
 """
@@ -123,15 +124,17 @@ class Upstream(asyncio.Protocol):
         match kind:
             case b"tool" if b'"role":"tool"' not in body:
                 self._transport.write(CALLING_STREAM if streams else CALLING)
+            case b"calls" if b'"call_1"' not in body:
+                self._transport.write(CALLING_STREAM if streams else CALLING)
             case b"paced" | b"tool" if streams:
                 self._transport.write(HEAD + OPENING)
                 self._left = int(numbers[0])
                 self._pace(int(numbers[1]) / 1000, self._loop.time())
             case b"after":
                 self._loop.call_later(int(numbers[0]) / 1000, self._transport.write, WHOLE)
-            case b"burst":
+            case b"burst" | b"calls" if streams:
                 chunk = timed_event()
-                self._transport.write(HEAD + OPENING + chunk * int(numbers[0]) + END)
+                self._transport.write(HEAD + OPENING + chunk * int(numbers[0] if numbers else 20) + END)
             case b"idle":
                 self._transport.write(HEAD + timed_event())
             case _:
