@@ -14,7 +14,6 @@ from proxy.wire.chat import ToolCall
 from proxy.wire.errors import UpstreamError
 
 TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"properties": {"n": {}}}}
-PLAIN = CallUpstream({}, number=3, run_id="r")
 
 
 def Assembler(*, client_tools=(), buffering=False, tools=TOOLS, renamed=None, **view):  # noqa: N802 - stands in for the class
@@ -35,19 +34,46 @@ def tool_delta(index=0, **fields):
     return {"tool_calls": [{"index": index, **fields, "function": function}]}
 
 
+def says(content, finish_reason=None, **rest):
+    return chunk({"content": content}, finish_reason, **rest)
+
+
+def thinks(words):
+    return chunk({"reasoning_content": words})
+
+
+def calls(index=0, *, finish=None, **fields):
+    return chunk(tool_delta(index, **fields), finish)
+
+
+def ends(finish_reason="stop"):
+    return chunk({}, finish_reason)
+
+
 def feed(assembler, *chunks):
     return [shown for one in chunks for shown in assembler.feed(one)]
 
 
-def whole(completion, call=PLAIN):
-    assembler = AssemblerOfCall(call)
-    assembler.feed_whole(completion)
+def whole(message, finish_reason="stop", *, client_tools=(), **beside):
+    view = TurnView(frozenset(client_tools), TOOLS)
+    assembler = AssemblerOfCall(CallUpstream({}, number=3, run_id="r", view=view))
+    assembler.feed_whole({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}], **beside})
     return assembler.finish()
 
 
 def finish(assembler):
     assembler.close()
     return assembler.finish()
+
+
+def read(*chunks, **options):
+    """What is shown of these chunks before their end, and their turn."""
+    assembler = Assembler(**options)
+    return feed(assembler, *chunks), finish(assembler)
+
+
+def turn_of(*chunks, **options):
+    return read(*chunks, **options)[1]
 
 
 def deltas(shown):
@@ -70,10 +96,10 @@ def choices(shown):
 
 def test_the_log_probabilities_of_text_that_was_held_back_are_shown_with_the_text_that_follows():
     assembler = Assembler()
-    shown = feed(assembler, rated("a"), rated("nother"), rated(" one,\n"), rated("a"), chunk({"content": "nd"}))
+    shown = feed(assembler, rated("a"), rated("nother"), rated(" one,\n"), rated("a"), says("nd"))
     assert [one["delta"]["content"] for one in choices(shown)] == ["another", " one,\n", "and"]
     assert tokens(shown) == [["a", "nother"], [" one,\n"], ["a"]]
-    rest = [*feed(assembler, rated(" a"), chunk({}, "stop")), *assembler.close()]
+    rest = [*feed(assembler, rated(" a"), ends()), *assembler.close()]
     assert "".join(one["delta"]["content"] for one in choices(rest)) == " a"
     assert [token for one in tokens(rest) for token in one] == [" a"]
 
@@ -89,30 +115,25 @@ def test_a_forced_text_behind_long_thoughts_is_shown_when_there_is_enough_of_it(
     assembler = Assembler(buffering=True)
     text = f"<think>{'Hm. ' * 100}</think>{'It rains. ' * 40}"
     shown = feed(assembler, *[chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)])
-    rest = [*feed(assembler, chunk({}, "stop")), *assembler.close()]
+    rest = [*feed(assembler, ends()), *assembler.close()]
     assert "".join(one["delta"].get("content", "") for one in choices([*shown, *rest])) == text
     assert choices(shown)[-1]["delta"]["content"] != text or size == 1000
 
 
 def test_an_empty_model_in_the_first_chunk_is_none():
     assembler = Assembler()
-    feed(
-        assembler, {"id": "", "model": "", "choices": [], "prompt_filter_results": []}, chunk({"content": "a"}, "stop")
-    )
+    feed(assembler, {"id": "", "model": "", "choices": [], "prompt_filter_results": []}, says("a", "stop"))
     assert assembler.close()[0]["model"] == "m"
     assert assembler.finish().envelope["model"] == "m"
 
 
 def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     assembler = Assembler()
-    feed(assembler, chunk({"reasoning_content": "Hm"}))
-    assert deltas(feed(assembler, chunk({"reasoning_content": ", yes"}))) == [{"reasoning_content": ", yes"}]
-    assert deltas(feed(assembler, chunk({"content": "It"}), chunk({"content": " is\n"}))) == [
-        {"content": "It"},
-        {"content": " is\n"},
-    ]
-    assert feed(assembler, chunk({"content": "a"})) == []  # what may be the beginning of a name waits
-    assert deltas(feed(assembler, chunk({"content": "nother"}, "stop"))) == [{"content": "another"}]
+    feed(assembler, thinks("Hm"))
+    assert deltas(feed(assembler, thinks(", yes"))) == [{"reasoning_content": ", yes"}]
+    assert deltas(feed(assembler, says("It"), says(" is\n"))) == [{"content": "It"}, {"content": " is\n"}]
+    assert feed(assembler, says("a")) == []  # what may be the beginning of a name waits
+    assert deltas(feed(assembler, says("nother", "stop"))) == [{"content": "another"}]
     assert assembler.calls.take_ready() == []
     assert finish(assembler).message == {
         "role": "assistant",
@@ -123,37 +144,33 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
 
 def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
     assembler = Assembler()
-    feed(assembler, chunk({"content": "It "}, web_search=[1]))
-    (shown,) = feed(assembler, chunk({"content": "a"}, web_search=[2]))  # which may be the beginning of a name
+    feed(assembler, says("It ", web_search=[1]))
+    (shown,) = feed(assembler, says("a", web_search=[2]))  # which may be the beginning of a name
     assert (shown["choices"], shown["web_search"]) == ([], [2])
 
 
 def test_where_nothing_can_be_called_text_is_only_text():
-    assembler = Assembler(tools={})
     said = [{"content": text} for text in ("It", " a", "<tool_call>search")]
-    assert deltas(feed(assembler, *(chunk(dict(delta)) for delta in said))) == said
+    assert deltas(feed(Assembler(tools={}), *(chunk(dict(delta)) for delta in said))) == said
 
 
 @pytest.mark.parametrize("between", [{"reasoning_content": "Hm"}, tool_delta(name="search"), {"content": None, "x": 1}])
 def test_after_anything_else_the_text_is_looked_at_again(between):
     assembler = Assembler()
-    feed(assembler, chunk({"content": "It is"}), chunk({"content": " a"}))
+    feed(assembler, says("It is"), says(" a"))
     feed(assembler, chunk(between))
-    feed(assembler, chunk({"content": " day"}, "stop"))
+    feed(assembler, says(" day", "stop"))
     assert finish(assembler).message["content"] == "It is a day"
 
 
 def test_text_and_reasoning_are_shown_as_they_come_and_folded_into_the_message():
-    assembler = Assembler()
-    shown = feed(
-        assembler,
+    shown, turn = read(
         chunk({"role": "assistant", "reasoning_content": "Hm"}),
         chunk({"role": "assistant", "content": "Hel"}),
-        chunk({"content": "lo"}),
-        chunk({"content": ""}, "stop", usage={"total_tokens": 3}),
+        says("lo"),
+        says("", "stop", usage={"total_tokens": 3}),
     )
     assert deltas(shown) == [{"reasoning_content": "Hm"}, {"content": "Hel"}, {"content": "lo"}]
-    turn = finish(assembler)
     assert turn.message == {"role": "assistant", "reasoning_content": "Hm", "content": "Hello"}
     assert (turn.finish_reason, turn.usage, turn.calls) == ("stop", {"total_tokens": 3}, ())
 
@@ -171,16 +188,13 @@ def test_fields_that_nobody_knows_survive():
 
 
 def test_server_calls_are_hidden_and_whole_in_the_message():
-    assembler = Assembler()
-    shown = feed(
-        assembler,
-        chunk(tool_delta(id="a", type="function", name="search", arguments="")),
-        chunk(tool_delta(arguments='{"q":')),
-        chunk(tool_delta(arguments='"x"}')),
-        chunk({}, "tool_calls"),
+    shown, turn = read(
+        calls(id="a", type="function", name="search", arguments=""),
+        calls(arguments='{"q":'),
+        calls(arguments='"x"}'),
+        ends("tool_calls"),
     )
     assert shown == []
-    turn = finish(assembler)
     assert turn.calls == (ToolCall("a", "search", '{"q":"x"}'),)
     assert turn.message == {
         "role": "assistant",
@@ -189,13 +203,12 @@ def test_server_calls_are_hidden_and_whole_in_the_message():
 
 
 def test_the_clients_calls_are_shown_live_and_re_indexed_without_gaps():
-    assembler = Assembler(client_tools={"open_door"})
-    shown = feed(
-        assembler,
-        chunk(tool_delta(0, id="a", type="function", name="search", arguments="{}")),
-        chunk(tool_delta(1, id="b", type="function", name="open_door", arguments="")),
-        chunk(tool_delta(1, id="b", name="", arguments='{"n":1}')),
-        chunk({}, "tool_calls"),
+    shown, turn = read(
+        calls(0, id="a", type="function", name="search", arguments="{}"),
+        calls(1, id="b", type="function", name="open_door", arguments=""),
+        calls(1, id="b", name="", arguments='{"n":1}'),
+        ends("tool_calls"),
+        client_tools={"open_door"},
     )
     assert deltas(shown) == [
         {
@@ -205,66 +218,58 @@ def test_the_clients_calls_are_shown_live_and_re_indexed_without_gaps():
         },
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"n":1}'}}]},
     ]
-    assert [call.name for call in finish(assembler).calls] == ["search", "open_door"]
+    assert [call.name for call in turn.calls] == ["search", "open_door"]
 
 
 def test_arguments_that_come_before_the_name_are_shown_with_it():
-    assembler = Assembler(client_tools={"open_door"})
     shown = feed(
-        assembler, chunk(tool_delta(id="b", arguments='{"n"')), chunk(tool_delta(name="open_door", arguments=":1}"))
+        Assembler(client_tools={"open_door"}), calls(id="b", arguments='{"n"'), calls(name="open_door", arguments=":1}")
     )
     assert deltas(shown)[0]["tool_calls"][0]["function"] == {"name": "open_door", "arguments": '{"n":1}'}
 
 
 def test_a_finish_reason_on_every_tool_chunk_does_not_end_the_turn():
-    assembler = Assembler()
-    feed(
-        assembler,
-        chunk(tool_delta(0, id="a", name="add", arguments="{}"), "tool_calls"),
-        chunk(tool_delta(1, id="b", name="multiply", arguments="{}"), "tool_calls"),
+    turn = turn_of(
+        calls(0, id="a", name="add", arguments="{}", finish="tool_calls"),
+        calls(1, id="b", name="multiply", arguments="{}", finish="tool_calls"),
         chunk({"role": "assistant", "content": ""}, "tool_calls"),
     )
-    assert [call.id for call in finish(assembler).calls] == ["a", "b"]
+    assert [call.id for call in turn.calls] == ["a", "b"]
 
 
 def test_fragments_without_an_index_belong_to_the_last_call_or_open_a_new_one_by_their_id():
-    assembler = Assembler()
-    feed(
-        assembler,
+    turn = turn_of(
         chunk({"tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{"}}]}),
         chunk({"tool_calls": [{"function": {"arguments": "}"}}]}),
         chunk({"tool_calls": [{"id": "b", "function": {"name": "y", "arguments": {"k": 1}}}]}),
         chunk({"tool_calls": [{"id": "a", "function": {"arguments": " "}}]}),
-        chunk({}, "tool_calls"),
+        ends("tool_calls"),
     )
-    assert finish(assembler).calls == (ToolCall("a", "x", "{}"), ToolCall("b", "y", '{"k":1}'))
+    assert turn.calls == (ToolCall("a", "x", "{}"), ToolCall("b", "y", '{"k":1}'))
 
 
 def test_an_index_below_zero_is_none():
-    assembler = Assembler(client_tools={"open_door"})
-    shown = feed(
-        assembler,
-        chunk(tool_delta(-1, id="a", name="search", arguments="{}")),
-        chunk(tool_delta(-1, id="b", name="open_door", arguments="{}")),
-        chunk({}, "tool_calls"),
+    shown, turn = read(
+        calls(-1, id="a", name="search", arguments="{}"),
+        calls(-1, id="b", name="open_door", arguments="{}"),
+        ends("tool_calls"),
+        client_tools={"open_door"},
     )
     assert [delta["tool_calls"][0]["index"] for delta in deltas(shown)] == [0]
-    assert finish(assembler).calls == (ToolCall("a", "search", "{}"), ToolCall("b", "open_door", "{}"))
+    assert turn.calls == (ToolCall("a", "search", "{}"), ToolCall("b", "open_door", "{}"))
 
 
 def test_pieces_with_an_empty_id_and_type_leave_those_of_the_first_one():
-    assembler = Assembler(client_tools={"open_door"})
-    shown = feed(
-        assembler,
-        chunk(tool_delta(id="a", type="function", name="open_door", arguments="")),
-        chunk(tool_delta(id="", type="", name="", arguments='{"n":')),
-        chunk(tool_delta(id="", type="", name=None, arguments="1}")),
-        chunk(tool_delta(id="", type="", arguments=None)),
-        chunk({}, "tool_calls"),
+    shown, turn = read(
+        calls(id="a", type="function", name="open_door", arguments=""),
+        calls(id="", type="", name="", arguments='{"n":'),
+        calls(id="", type="", name=None, arguments="1}"),
+        calls(id="", type="", arguments=None),
+        ends("tool_calls"),
         chunk({"role": "assistant", "content": ""}, "tool_calls", usage={"total_tokens": 3}),
+        client_tools={"open_door"},
     )
     assert [set(delta["tool_calls"][0]) for delta in deltas(shown)[1:]] == [{"index", "function"}] * 3
-    turn = finish(assembler)
     assert turn.message["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "open_door", "arguments": '{"n":1}'}}
     ]
@@ -272,44 +277,33 @@ def test_pieces_with_an_empty_id_and_type_leave_those_of_the_first_one():
 
 
 def test_a_call_without_an_id_gets_one():
-    assembler = Assembler()
-    feed(assembler, chunk({"tool_calls": [{"function": {"name": "x", "arguments": None}}]}, "tool_calls"))
-    assert finish(assembler).calls == (ToolCall("call_rt3_0", "x", ""),)
+    turn = turn_of(chunk({"tool_calls": [{"function": {"name": "x", "arguments": None}}]}, "tool_calls"))
+    assert turn.calls == (ToolCall("call_rt3_0", "x", ""),)
 
 
 def test_a_blank_beginning_is_shown_when_words_follow_and_not_before():
-    assembler = Assembler()
-    shown = feed(assembler, chunk({"content": "\n"}), chunk({"reasoning_content": "Hm"}), chunk({"content": "\nHi"}))
+    shown = feed(Assembler(), says("\n"), thinks("Hm"), says("\nHi"))
     assert deltas(shown) == [{"reasoning_content": "Hm"}, {"content": "\n\nHi"}]
 
 
 def test_a_separator_stands_in_place_of_leading_newlines():
-    shown = feed(
-        Assembler(separator="\n\n"), chunk({"content": "\n"}), chunk({"content": "\nHi"}), chunk({"content": "\n!"})
-    )
+    shown = feed(Assembler(separator="\n\n"), says("\n"), says("\nHi"), says("\n!"))
     assert deltas(shown) == [{"content": "\n\nHi"}, {"content": "\n!"}]
 
 
 @pytest.mark.parametrize("separator", ["", "\n\n"])
 def test_blank_lines_between_two_turns_are_never_more_than_one(separator):
     assembler = Assembler(separator=separator)
-    shown = feed(
-        assembler,
-        chunk({"content": " \n\n\nHi"}),
-        *[chunk({"content": "\n"}) for _ in range(4)],
-        chunk(tool_delta(id="c", name="search")),
-    )
-    shown += feed(assembler, chunk({}, "tool_calls")) + assembler.close()
+    shown = feed(assembler, says(" \n\n\nHi"), *[says("\n") for _ in range(4)], calls(id="c", name="search"))
+    shown += feed(assembler, ends("tool_calls")) + assembler.close()
     assert "".join(delta["content"] for delta in deltas(shown)) == separator + "Hi\n\n"
     assert assembler.finish().text == " \n\n\nHi\n\n\n\n"
 
 
-@pytest.mark.parametrize(
-    "ends", [[chunk({}, "stop")], [chunk(tool_delta(id="c", name="open_door")), chunk({}, "tool_calls")]]
-)
-def test_blank_lines_at_the_end_of_an_answer_are_the_models(ends):
+@pytest.mark.parametrize("end", [[ends()], [calls(id="c", name="open_door"), ends("tool_calls")]])
+def test_blank_lines_at_the_end_of_an_answer_are_the_models(end):
     assembler = Assembler(client_tools={"open_door"})
-    shown = feed(assembler, chunk({"content": "Hi\n\n"}), chunk({"content": "\n\n"}), *ends) + assembler.close()
+    shown = feed(assembler, says("Hi\n\n"), says("\n\n"), *end) + assembler.close()
     assert "".join(delta.get("content", "") for delta in deltas(shown)) == "Hi\n\n\n\n"
 
 
@@ -317,7 +311,7 @@ def test_blank_lines_at_the_end_of_an_answer_are_the_models(ends):
 def test_marks_are_taken_out_of_the_text_and_told_beside_it(hold):
     assembler = Assembler(cite=lambda number, line: f"https://{number}.example/", buffering=hold, separator="\n\n")
     pieces = ["\n\nThe sky", " is blue", "【0", "†L1-", "L3】【1†source】", " and 【", "new", "】", "【2†"]
-    shown = feed(assembler, *(chunk({"content": piece}) for piece in pieces), chunk({}, "stop")) + assembler.close()
+    shown = feed(assembler, *(says(piece) for piece in pieces), ends()) + assembler.close()
     turn = assembler.finish()
     shown += turn.buffered
     texts = [(delta["content"], delta.get(CITATIONS)) for delta in deltas(shown)]
@@ -369,9 +363,8 @@ def test_a_stream_that_ends_with_done_after_a_whole_answer_is_a_turn(delta, reas
 
 
 def test_chunks_without_choices_are_read_for_their_usage():
-    assembler = Assembler()
-    feed(assembler, chunk({"content": "x"}, "stop"), {"choices": [], "usage": {"total_tokens": 9}}, {"choices": None})
-    assert finish(assembler).usage == {"total_tokens": 9}
+    turn = turn_of(says("x", "stop"), {"choices": [], "usage": {"total_tokens": 9}}, {"choices": None})
+    assert turn.usage == {"total_tokens": 9}
 
 
 def test_only_the_first_choice_counts():
@@ -380,37 +373,34 @@ def test_only_the_first_choice_counts():
 
 
 def test_what_is_beside_the_delta_is_kept_in_the_choice():
-    assembler = Assembler()
-    one = chunk({"content": "x"}, "stop")
+    one = says("x", "stop")
     one["choices"][0]["native_finish_reason"] = "end"
-    feed(assembler, one)
-    assert finish(assembler).choice["native_finish_reason"] == "end"
+    turn = turn_of(one)
+    assert turn.choice["native_finish_reason"] == "end"
 
 
 def test_a_turn_that_has_to_prove_itself_is_held_back_until_it_has():
     assembler = Assembler(buffering=True)
-    assert feed(assembler, chunk({"reasoning": "Hm"}), chunk({"content": "So"})) == []
-    shown = feed(assembler, chunk({"content": "." * PROOF_CHARACTERS}), chunk({"content": "!"}))
+    assert feed(assembler, chunk({"reasoning": "Hm"}), says("So")) == []
+    shown = feed(assembler, says("." * PROOF_CHARACTERS), says("!"))
     assert len(shown) == 4
-    feed(assembler, chunk({}, "stop"))
+    feed(assembler, ends())
     assert finish(assembler).buffered == ()
 
 
 def test_a_held_turn_that_is_short_keeps_what_it_held_for_whoever_decides():
-    assembler = Assembler(buffering=True)
-    feed(assembler, chunk({"content": "Yes."}), chunk({}, "stop"))
-    assert deltas(finish(assembler).buffered) == [{"content": "Yes."}]
+    turn = turn_of(says("Yes."), ends(), buffering=True)
+    assert deltas(turn.buffered) == [{"content": "Yes."}]
 
 
 def test_a_held_turn_with_a_server_call_shows_nothing_however_much_it_writes():
-    assembler = Assembler(buffering=True)
-    call = chunk(tool_delta(id="a", name="search", arguments="{}"))
-    assert feed(assembler, call, chunk({"content": "." * 1000})) == []
+    call = calls(id="a", name="search", arguments="{}")
+    assert feed(Assembler(buffering=True), call, says("." * 1000)) == []
 
 
 def test_a_held_turn_with_a_call_of_the_clients_is_shown():
-    assembler = Assembler(buffering=True, client_tools={"open_door"})
-    assert len(feed(assembler, chunk(tool_delta(id="a", name="open_door", arguments="{}")))) == 1
+    opening = calls(id="a", name="open_door", arguments="{}")
+    assert len(feed(Assembler(buffering=True, client_tools={"open_door"}), opening)) == 1
 
 
 def test_a_whole_answer_is_a_turn_with_its_message_as_received():
@@ -419,17 +409,15 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
         "content": "",
         "tool_calls": [{"index": 0, "function": {"name": "x", "arguments": {}}}],
     }
-    body = {"id": "up", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": {"a": 1}}
-    turn = whole(body, PLAIN)
+    turn = whole(message, "tool_calls", id="up", usage={"a": 1})
     assert turn.message == message
     assert turn.calls == (ToolCall("call_rt3_0", "x", "{}"),)
     assert turn.envelope == {"id": "up"}
 
 
 def test_a_whole_answer_without_a_finish_reason_is_no_turn():
-    message = {"role": "assistant", "content": "x"}
     with pytest.raises(UpstreamError, match="finish_reason"):
-        whole({"choices": [{"message": message, "finish_reason": None}]})
+        whole({"role": "assistant", "content": "x"}, None)
 
 
 @given(st.data())
@@ -438,44 +426,40 @@ def test_however_the_arguments_are_cut_the_call_is_the_same(data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(arguments)))))
     pieces = [arguments[a:b] for a, b in zip([0, *cuts], [*cuts, len(arguments)], strict=True)]
     assembler = Assembler()
-    feed(assembler, chunk(tool_delta(id="a", name="search", arguments="")))
+    feed(assembler, calls(id="a", name="search", arguments=""))
     for piece in pieces:
-        feed(assembler, chunk(tool_delta(arguments=piece)))
-    feed(assembler, chunk({}, "tool_calls"))
+        feed(assembler, calls(arguments=piece))
+    feed(assembler, ends("tool_calls"))
     assert finish(assembler).calls == (ToolCall("a", "search", arguments),)
 
 
 def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
     entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
-    body = {"choices": [{"message": {"tool_calls": [dict(entry)]}, "finish_reason": "tool_calls"}]}
-    assert whole(body, PLAIN).message["tool_calls"] == [entry]
+    assert whole({"tool_calls": [dict(entry)]}, "tool_calls").message["tool_calls"] == [entry]
 
 
 def test_a_streamed_call_that_is_no_function_goes_back_with_its_own_fields():
     entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
-    assembler = Assembler()
-    feed(assembler, chunk({"tool_calls": [{"index": 0, **entry}]}, "tool_calls"))
-    assert finish(assembler).message["tool_calls"] == [entry]
+    turn = turn_of(chunk({"tool_calls": [{"index": 0, **entry}]}, "tool_calls"))
+    assert turn.message["tool_calls"] == [entry]
 
 
 def test_the_clients_own_calls_in_a_whole_answer_get_ids_of_the_run():
     entries = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in ("search", "open_door")]
-    body = {"choices": [{"message": {"tool_calls": entries}, "finish_reason": "tool_calls"}]}
-    call = CallUpstream({}, number=3, run_id="r", view=TurnView(frozenset({"open_door"}), TOOLS))
-    assert whole(body, call).client_ids == (None, "call_r_0")
+    turn = whole({"tool_calls": entries}, "tool_calls", client_tools={"open_door"})
+    assert turn.client_ids == (None, "call_r_0")
 
 
 def test_a_turn_that_is_held_whole_shows_nothing_until_somebody_decides():
     assembler = Assembler(buffering=Buffering.TEXT)
-    assert feed(assembler, chunk({"content": "." * 1000}), chunk({}, "stop")) == []
+    assert feed(assembler, says("." * 1000), ends()) == []
     assert len(finish(assembler).buffered) == 1
 
 
 def test_thoughts_wait_too_where_only_the_end_of_a_turn_shows_whether_it_is_the_answer():
-    assembler = Assembler(buffering=Buffering.ALL)
-    shown = feed(assembler, chunk({"reasoning_content": "I think."}), chunk({"content": "{}"}), chunk({}, "stop"))
+    shown, turn = read(thinks("I think."), says("{}"), ends(), buffering=Buffering.ALL)
     assert shown == []
-    assert [delta for held in finish(assembler).buffered if (delta := held["choices"][0]["delta"])] == [
+    assert [delta for held in turn.buffered if (delta := held["choices"][0]["delta"])] == [
         {"reasoning_content": "I think."},
         {"content": "{}"},
     ]
@@ -483,19 +467,16 @@ def test_thoughts_wait_too_where_only_the_end_of_a_turn_shows_whether_it_is_the_
 
 def test_a_clients_call_ends_the_wait_of_thoughts_but_not_that_of_text():
     assembler = Assembler(client_tools={"open_door"}, buffering=Buffering.ALL)
-    words = [chunk({"reasoning_content": "I think."}), chunk({"content": "Opening."})]
-    call = chunk(tool_delta(id="a", name="open_door", arguments="{}"), "tool_calls")
+    words = [thinks("I think."), says("Opening.")]
+    call = calls(id="a", name="open_door", arguments="{}", finish="tool_calls")
     shown = [key for delta in deltas(feed(assembler, *words, call)) for key in delta]
     assert shown == ["reasoning_content", "tool_calls"]
     assert [held["choices"][0]["delta"] for held in finish(assembler).buffered] == [{"content": "Opening."}]
 
 
 def test_what_a_provider_adds_to_a_call_goes_back_with_it():
-    assembler = Assembler()
-    feed(
-        assembler, chunk(tool_delta(id="a", name="search", arguments="{}", extra_content={"sig": 1})), chunk({}, "stop")
-    )
-    assert finish(assembler).message["tool_calls"][0]["extra_content"] == {"sig": 1}
+    turn = turn_of(calls(id="a", name="search", arguments="{}", extra_content={"sig": 1}), ends())
+    assert turn.message["tool_calls"][0]["extra_content"] == {"sig": 1}
 
 
 # -- calls that leaked --
@@ -504,9 +485,7 @@ LEAK = "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call
 
 
 def test_a_call_that_leaked_into_a_streamed_text_is_a_call_and_never_shown():
-    assembler = Assembler()
-    shown = feed(assembler, *(chunk({"content": character}) for character in f"Looking. {LEAK}"), chunk({}, "stop"))
-    turn = finish(assembler)
+    shown, turn = read(*(says(character) for character in f"Looking. {LEAK}"), ends())
     assert "".join(delta["content"] for delta in deltas(shown)) == "Looking. "
     assert turn.calls == (ToolCall("call_rt3_0", "search", '{"q":"x"}'),)
     assert turn.message["content"] == "Looking. "
@@ -514,7 +493,7 @@ def test_a_call_that_leaked_into_a_streamed_text_is_a_call_and_never_shown():
 
 def test_a_clients_call_that_leaked_is_shown_as_the_clients():
     assembler = Assembler(client_tools={"open_door"})
-    assert feed(assembler, chunk({"content": '{"n": 1}'}), chunk({}, "stop")) == []
+    assert feed(assembler, says('{"n": 1}'), ends()) == []
     (delta,) = deltas(assembler.close())
     function = {"name": "open_door", "arguments": '{"n": 1}'}
     assert delta["tool_calls"] == [{"index": 0, "id": "call_r_0", "type": "function", "function": function}]
@@ -522,51 +501,42 @@ def test_a_clients_call_that_leaked_is_shown_as_the_clients():
 
 def test_text_that_was_kept_back_and_is_no_leak_is_shown_at_the_end():
     assembler = Assembler()
-    feed(assembler, chunk({"content": '{"n": 42, "x": 1}'}), chunk({}, "stop"))
+    feed(assembler, says('{"n": 42, "x": 1}'), ends())
     assert deltas(assembler.close()) == [{"content": '{"n": 42, "x": 1}'}]
     assert assembler.finish().text == '{"n": 42, "x": 1}'
 
 
 def test_a_call_in_the_models_thoughts_counts_only_where_it_said_nothing():
     silent = Assembler()
-    feed(silent, chunk({"reasoning_content": f"Hm. {LEAK}"}), chunk({"content": "\n"}, "stop"))
+    feed(silent, thinks(f"Hm. {LEAK}"), says("\n", "stop"))
     assert [call.name for call in finish(silent).calls] == ["search"]
     talking = Assembler()
-    feed(talking, chunk({"reasoning_content": f"Hm. {LEAK}"}), chunk({"content": "Done."}, "stop"))
+    feed(talking, thinks(f"Hm. {LEAK}"), says("Done.", "stop"))
     turn = finish(talking)
     assert (turn.calls, turn.message["reasoning_content"]) == ((), "Hm. ")
 
 
 def test_raw_format_that_means_nothing_makes_a_turn_garbled():
-    assembler = Assembler()
-    feed(assembler, chunk({"content": '{"cursor": 2, "id": 2}'}), chunk({}, "stop"))
-    turn = finish(assembler)
+    turn = turn_of(says('{"cursor": 2, "id": 2}'), ends())
     assert (turn.garbled, turn.text) == (True, "")
 
 
 def test_a_name_loses_what_is_glued_to_it_and_its_arguments_are_not_lost():
-    assembler = Assembler()
-    feed(
-        assembler,
-        chunk(tool_delta(0, id="a", name="functions.search<|channel|>commentary", arguments="{}")),
-        chunk(tool_delta(1, id="b", name="search<arg_key>q</arg_key><arg_value>x</arg_value>", arguments="{}")),
-        chunk({}, "tool_calls"),
+    turn = turn_of(
+        calls(0, id="a", name="functions.search<|channel|>commentary", arguments="{}"),
+        calls(1, id="b", name="search<arg_key>q</arg_key><arg_value>x</arg_value>", arguments="{}"),
+        ends("tool_calls"),
     )
-    assert finish(assembler).calls == (ToolCall("a", "search", "{}"), ToolCall("b", "search", '{"q":"x"}'))
+    assert turn.calls == (ToolCall("a", "search", "{}"), ToolCall("b", "search", '{"q":"x"}'))
 
 
 def test_the_same_goes_for_whole_answers():
-    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
-
-    def read(message):
-        return whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
-
-    assert read({"content": f"Hm {LEAK}"}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
-    assert read({"content": None, "reasoning": LEAK}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
-    assert read({"content": '{"cursor":1}'}).garbled
-    assert read({"content": "Hi"}).message == {"content": "Hi"}
+    assert whole({"content": f"Hm {LEAK}"}).calls == (ToolCall("call_rt3_0", "search", '{"q":"x"}'),)
+    assert whole({"content": None, "reasoning": LEAK}).calls == (ToolCall("call_rt3_0", "search", '{"q":"x"}'),)
+    assert whole({"content": '{"cursor":1}'}).garbled
+    assert whole({"content": "Hi"}).message == {"content": "Hi"}
     named = {"function": {"name": "to=functions.search", "arguments": {"q": 1}}}
-    assert read({"content": "", "tool_calls": [named]}).calls == (ToolCall("call_t1_0", "search", '{"q":1}'),)
+    assert whole({"content": "", "tool_calls": [named]}).calls == (ToolCall("call_rt3_0", "search", '{"q":1}'),)
 
 
 PIECES = ["Hello", " ", "\n", "<", "<tool_call>", LEAK, "`", "```", "{", '{"n": 1}', "</tool_call>", "<|channel|>", "é"]
@@ -577,12 +547,10 @@ def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces,
     text = "".join(pieces)
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     assembler = Assembler(buffering=hold, client_tools={"open_door"})
-    shown = feed(assembler, *(chunk({"content": text[a:b]}) for a, b in pairwise(bounds)), chunk({}, "stop"))
+    shown = feed(assembler, *(chunk({"content": text[a:b]}) for a, b in pairwise(bounds)), ends())
     shown += assembler.close()
     turn = assembler.finish()
-    call = CallUpstream({}, number=3, run_id="r", view=TurnView(frozenset({"open_door"}), TOOLS))
-    message = {"role": "assistant", "content": text}
-    at_once = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    at_once = whole({"role": "assistant", "content": text}, client_tools={"open_door"})
     assert (turn.text, turn.calls, turn.garbled) == (at_once.text, at_once.calls, at_once.garbled)
     seen = "".join(delta.get("content") or "" for delta in deltas([*shown, *turn.buffered]))
     assert seen == (turn.text if turn.text.strip() else "")
@@ -595,9 +563,8 @@ def test_what_a_native_search_found_is_shown_although_nothing_was_said():
 
 
 def test_what_was_kept_back_of_a_text_comes_before_what_follows_it():
-    assembler = Assembler(client_tools={"open_door"})
     opening = tool_delta(id="a", name="open_door", arguments="{}")
-    shown = feed(assembler, chunk({"reasoning_content": "foo <"}), chunk({"content": "Run <"}), chunk(opening))
+    shown = feed(Assembler(client_tools={"open_door"}), thinks("foo <"), says("Run <"), chunk(opening))
     keys = [list(delta) for delta in deltas(shown)]
     assert deltas(shown)[1]["reasoning_content"] == "<"
     assert deltas(shown)[2]["content"] == "<"
@@ -605,15 +572,18 @@ def test_what_was_kept_back_of_a_text_comes_before_what_follows_it():
 
 
 def test_a_leak_under_a_name_that_the_upstream_was_told_is_a_call_of_the_clients_name():
-    assembler = Assembler(tools={"my.search": TOOLS["search"]}, renamed={"my_search": "my.search"})
-    feed(assembler, chunk({"content": LEAK.replace("search", "my_search")}), chunk({}, "stop"))
-    assert [call.name for call in finish(assembler).calls] == ["my.search"]
+    turn = turn_of(
+        chunk({"content": LEAK.replace("search", "my_search")}),
+        ends(),
+        tools={"my.search": TOOLS["search"]},
+        renamed={"my_search": "my.search"},
+    )
+    assert [call.name for call in turn.calls] == ["my.search"]
 
 
 def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
     message = {"role": "assistant", "content": [{"type": "text", "text": "Hm"}, {"type": "text", "text": LEAK}]}
-    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
-    turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    turn = whole(message)
     assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm")
 
 
@@ -621,7 +591,7 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_ar
     assembler = Assembler(client_tools={"open_door"})
 
     def ready(*fragment, **fields):
-        feed(assembler, chunk(tool_delta(*fragment, **fields)))
+        feed(assembler, calls(*fragment, **fields))
         return [(call.name, call.arguments) for call in assembler.calls.take_ready()]
 
     assert ready(0, id="a", name="search", arguments='{"q":{"x":1}') == []
@@ -638,53 +608,50 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_ar
 
 def test_an_empty_object_that_the_tool_would_refuse_may_stand_for_arguments_that_are_still_to_come():
     assembler = Assembler()
-    feed(assembler, chunk(tool_delta(0, id="a", name="open_door", arguments="{}")))
-    feed(assembler, chunk(tool_delta(1, id="b", name="search", arguments="{}")))
+    feed(assembler, calls(0, id="a", name="open_door", arguments="{}"))
+    feed(assembler, calls(1, id="b", name="search", arguments="{}"))
     assert [call.name for call in assembler.calls.take_ready()] == ["open_door"]
-    feed(assembler, chunk(tool_delta(1, arguments='{"q":7}')), chunk({}, "tool_calls"))
+    feed(assembler, calls(1, arguments='{"q":7}'), ends("tool_calls"))
     assert [call.arguments for call in assembler.calls.take_ready()] == ['{"q":7}']
     assert [call.arguments for call in finish(assembler).calls] == ["{}", '{"q":7}']
 
 
 def test_a_call_without_a_word_of_its_arguments_is_not_ready_because_the_next_one_has_begun():
     assembler = Assembler()
-    feed(assembler, chunk(tool_delta(0, id="a", name="open_door")), chunk(tool_delta(1, id="b", name="search")))
+    feed(assembler, calls(0, id="a", name="open_door"), calls(1, id="b", name="search"))
     assert assembler.calls.take_ready() == []
-    feed(assembler, chunk(tool_delta(0, arguments='{"n":7}')), chunk(tool_delta(1, arguments='{"q":1}')))
+    feed(assembler, calls(0, arguments='{"n":7}'), calls(1, arguments='{"q":1}'))
     assert [call.arguments for call in assembler.calls.take_ready()] == ['{"n":7}', '{"q":1}']
 
 
 def test_a_streamed_custom_call_is_the_clients_like_a_function():
-    assembler = Assembler(client_tools={"run_code"})
     first = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "run_code", "input": "print"}}
-    shown = feed(
-        assembler,
+    shown, turn = read(
         chunk({"tool_calls": [first]}),
         chunk({"tool_calls": [{"index": 0, "custom": {"input": "(1)"}}]}),
-        chunk({}, "tool_calls"),
+        ends("tool_calls"),
+        client_tools={"run_code"},
     )
     fragments = [one["tool_calls"][0] for one in deltas(shown)]
     assert [one["custom"]["input"] for one in fragments] == ["print", "(1)"]
-    [entry] = finish(assembler).message["tool_calls"]
+    [entry] = turn.message["tool_calls"]
     assert entry["custom"] == {"name": "run_code", "input": "print(1)"}
 
 
 def test_a_streamed_call_of_a_type_that_nobody_knows_stays_as_it_is():
-    assembler = Assembler(client_tools={"look"})
     call = {"index": 0, "id": "a", "type": "odd", "odd": {"name": "look", "at": "x"}}
     more = {"index": 0, "odd": {"at": "y"}}
-    shown = feed(assembler, chunk({"tool_calls": [call]}), chunk({"tool_calls": [more]}), chunk({}, "tool_calls"))
+    shown, turn = read(
+        chunk({"tool_calls": [call]}), chunk({"tool_calls": [more]}), ends("tool_calls"), client_tools={"look"}
+    )
     assert [one["tool_calls"][0]["odd"].get("at") for one in deltas(shown)] == ["x", "y"]
-    assert finish(assembler).message["tool_calls"][0]["type"] == "odd"
+    assert turn.message["tool_calls"][0]["type"] == "odd"
 
 
 def test_the_text_of_a_turn_stands_before_the_clients_calls():
     assembler = Assembler(client_tools={"open_door"})
     shown = feed(
-        assembler,
-        chunk({"content": "Well.\n\n\n"}),
-        chunk(tool_delta(0, id="a", name="open_door", arguments='{"n":1}')),
-        chunk({}, "tool_calls"),
+        assembler, says("Well.\n\n\n"), calls(0, id="a", name="open_door", arguments='{"n":1}'), ends("tool_calls")
     )
     assert [one.get("content") for one in deltas(shown)] == ["Well.\n\n", "\n"]
     assert assembler.close() == []
@@ -694,7 +661,7 @@ def test_the_text_of_a_turn_stands_before_the_clients_calls():
 def test_text_in_the_same_chunk_as_a_call_stands_before_it_to_its_last_character(text):
     assembler = Assembler(client_tools={"open_door"})
     both = {"content": text, **tool_delta(0, id="a", name="open_door", arguments='{"n":')}
-    shown = feed(assembler, chunk(both), chunk(tool_delta(0, arguments="1}")), chunk({}, "tool_calls"))
+    shown = feed(assembler, chunk(both), calls(0, arguments="1}"), ends("tool_calls"))
     assert [one.get("content") for one in deltas(shown)] == [text, None]
     assert assembler.close() == []
     assert assembler.finish().message["content"] == text
@@ -703,7 +670,7 @@ def test_text_in_the_same_chunk_as_a_call_stands_before_it_to_its_last_character
 @pytest.mark.parametrize("more", [{"content": "Look."}, tool_delta(0, id="a", name="open_door", arguments='{"n":1}')])
 def test_thoughts_in_the_same_chunk_as_text_or_a_call_are_shown_to_their_last_character(more):
     assembler = Assembler(client_tools={"open_door"})
-    shown = feed(assembler, chunk({"reasoning_content": "I need search", **more}), chunk({}, "stop"))
+    shown = feed(assembler, chunk({"reasoning_content": "I need search", **more}), ends())
     assert [one.get("reasoning_content") for one in deltas(shown)] == ["I need search"]
     assert assembler.close() == []
 
@@ -735,34 +702,31 @@ CALL_IN_WORDS = f'<function_calls><invoke name="search"><parameter name="q">{"x"
     ],
 )
 def test_a_forced_turn_that_begins_like_a_call_waits_for_its_end(text, is_held):
-    assembler = Assembler(buffering=True)
-    assert (feed(assembler, chunk({"content": text})) == []) is is_held
+    assert (feed(Assembler(buffering=True), says(text)) == []) is is_held
 
 
 def test_a_forced_turn_that_begins_with_thoughts_is_shown_once_it_has_gone_on_as_an_answer():
     assembler = Assembler(buffering=True)
     pieces = ["<think>", *["x" * PROOF_CHARACTERS] * 3, "</think>", "It rains. " * 8, "It snows. " * 8, "!"]
-    shown = [len(feed(assembler, chunk({"content": piece}))) for piece in pieces]
+    shown = [len(feed(assembler, says(piece))) for piece in pieces]
     assert shown == [0] * (len(pieces) - 2) + [len(pieces) - 1, 1]
-    feed(assembler, chunk({}, "stop"))
+    feed(assembler, ends())
     assert finish(assembler).text == "".join(pieces)
 
 
 def test_a_call_that_leaked_into_whole_thoughts_is_taken_out_of_their_details_too():
-    leak = "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>"
-    details = [{"type": "reasoning.text", "text": f"Hm. {leak}", "index": 0}]
-    message = {"role": "assistant", "content": "", "reasoning": f"Hm. {leak}", "reasoning_details": details}
-    completion = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    turn = whole(completion, CallUpstream({}, number=3, run_id="r", view=TurnView(tools=TOOLS)))
+    details = [{"type": "reasoning.text", "text": f"Hm. {LEAK}", "index": 0}]
+    message = {"role": "assistant", "content": "", "reasoning": f"Hm. {LEAK}", "reasoning_details": details}
+    turn = whole(message)
     assert [one["text"] for one in turn.message["reasoning_details"]] == ["Hm. "]
 
 
 def test_the_id_of_a_call_stays_once_it_is_ready():
     assembler = Assembler()
-    feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments='{"q":1}')))
+    feed(assembler, calls(0, id="a", name="search", arguments='{"q":1}'))
     [ready] = assembler.calls.take_ready()
-    feed(assembler, chunk(tool_delta(0, id="b", arguments="")))
-    feed(assembler, chunk({}, "tool_calls"))
+    feed(assembler, calls(0, id="b", arguments=""))
+    feed(assembler, ends("tool_calls"))
     assert [one.id for one in finish(assembler).calls] == [ready.id] == ["a"]
 
 
@@ -785,9 +749,9 @@ def test_what_a_provider_says_beside_the_answer_waits_until_the_turn_is_known_to
 
 def test_text_beside_a_call_of_the_servers_waits_too_and_beside_one_of_the_clients_does_not():
     assembler = Assembler(client_tools={"open_door"})
-    feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments="{}")))
+    feed(assembler, calls(0, id="a", name="search", arguments="{}"))
     assert feed(assembler, chunk({"note": "text"})) == []
-    feed(assembler, chunk(tool_delta(1, id="b", name="open_door", arguments="{}")))
+    feed(assembler, calls(1, id="b", name="open_door", arguments="{}"))
     assert deltas(feed(assembler, chunk({"note": "more"}, "tool_calls"))) == [{"note": "more"}]
     assert deltas(finish(assembler).aside) == [{"note": "text"}]
 
@@ -798,7 +762,7 @@ def test_reasoning_details_count_on_from_those_of_the_turns_before():
     assert deltas(feed(assembler, chunk({"reasoning_details": sealed}))) == [
         {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "index": 2}]}
     ]
-    feed(assembler, chunk({"content": "Hi"}, "stop"))
+    feed(assembler, says("Hi", "stop"))
     assert finish(assembler).message["reasoning_details"] == sealed
 
 
@@ -810,7 +774,7 @@ def test_reasoning_details_show_no_leak_that_the_thoughts_do_not(size):
     for at in range(0, len(thoughts), size):
         piece = thoughts[at : at + size]
         shown += feed(assembler, chunk({"reasoning": piece, "reasoning_details": [{"text": piece, "index": 0}]}))
-    shown += feed(assembler, chunk({}, "stop"))
+    shown += feed(assembler, ends())
     shown += assembler.close()
     details = [detail for delta in deltas(shown) for detail in delta.get("reasoning_details") or ()]
     assert "".join(detail["text"] for detail in details) == "I call `x`.  a"
@@ -825,20 +789,17 @@ THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
 
 
 def test_content_in_parts_is_shown_as_text_and_thoughts_and_goes_back_in_parts():
-    assembler = Assembler()
-    shown = feed(
-        assembler,
+    shown, turn = read(
         chunk({"role": "assistant", "content": ""}),
         chunk({"content": [THINKING]}),
         chunk({"content": [THINKING, {"type": "text", "text": "1"}]}),
-        chunk({"content": "44"}, "stop"),
+        says("44", "stop"),
     )
     assert deltas(shown) == [
         {"content": "", "reasoning_content": "Hm"},
         {"content": "1", "reasoning_content": "Hm"},
         {"content": "44"},
     ]
-    turn = finish(assembler)
     assert turn.text == "144"
     assert turn.message["content"] == [
         {"type": "thinking", "thinking": [{"type": "text", "text": "HmHm"}]},
@@ -848,38 +809,33 @@ def test_content_in_parts_is_shown_as_text_and_thoughts_and_goes_back_in_parts()
 
 
 def test_content_of_text_parts_alone_goes_back_as_text():
-    assembler = Assembler()
-    feed(assembler, chunk({"content": [{"type": "text", "text": "Hel"}]}), chunk({"content": "lo"}, "stop"))
-    assert finish(assembler).message == {"role": "assistant", "content": "Hello"}
+    turn = turn_of(chunk({"content": [{"type": "text", "text": "Hel"}]}), says("lo", "stop"))
+    assert turn.message == {"role": "assistant", "content": "Hello"}
 
 
 def test_thoughts_alone_are_parts_alone():
-    assembler = Assembler()
-    feed(assembler, chunk({"content": [THINKING]}), chunk({}, "length"))
-    assert finish(assembler).message["content"] == [THINKING]
+    turn = turn_of(chunk({"content": [THINKING]}), ends("length"))
+    assert turn.message["content"] == [THINKING]
 
 
 @pytest.mark.parametrize("text", ["Hi", "a <tool_call of words"])
 def test_a_whole_answer_in_parts_stays_as_received_where_nothing_leaked(text):
     parts = [THINKING, {"type": "text", "text": text}]
     message = {"role": "assistant", "content": list(parts)}
-    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
-    turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    turn = whole(message)
     assert (turn.message["content"], turn.text) == (parts, text)
 
 
 def test_a_call_that_leaks_into_a_whole_answer_in_parts_is_taken_out_of_its_text():
-    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
     message = {"role": "assistant", "content": [THINKING, {"type": "text", "text": f"Hm {LEAK}"}]}
-    turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    turn = whole(message)
     assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_refusal_stands_behind_all_that_its_text_held_back(together):
-    assembler = Assembler(tools=TOOLS)
     parts = [{"content": "a\n\n\n"}, {"refusal": "No"}]
-    shown = feed(assembler, *map(chunk, [parts[0] | parts[1]] if together else parts), chunk({}, "stop"))
+    shown = feed(Assembler(tools=TOOLS), *map(chunk, [parts[0] | parts[1]] if together else parts), ends())
     texts = [(key, delta[key]) for delta in deltas(shown) for key in ("content", "refusal") if delta.get(key)]
     assert ["".join(text for key, text in texts if key == name) for name in ("content", "refusal")] == ["a\n\n\n", "No"]
     assert texts[-1] == ("refusal", "No")
@@ -887,10 +843,6 @@ def test_a_refusal_stands_behind_all_that_its_text_held_back(together):
 
 @pytest.mark.parametrize("more", [{"tool_calls": [tool_delta(id="a")]}, {"refusal": "No"}, {}])
 def test_the_beginning_of_a_leaked_call_is_cut_off_only_at_the_end_of_an_answer(more):
-    message = {"role": "assistant", "content": "so <tool_call>", **more}
-    call = CallUpstream({}, number=1, view=TurnView(tools=TOOLS))
-    turn = whole({"choices": [{"message": {**message}, "finish_reason": "length"}]}, call)
-    assembler = Assembler(tools=TOOLS)
-    feed(assembler, chunk({"content": "so <tool_call>"}), chunk(more, "length"))
-    streamed = finish(assembler)
+    turn = whole({"role": "assistant", "content": "so <tool_call>", **more}, "length")
+    streamed = turn_of(says("so <tool_call>"), chunk(more, "length"), tools=TOOLS)
     assert turn.text == streamed.text == ("so <tool_call>" if more else "so ")
