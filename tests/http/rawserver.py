@@ -114,10 +114,16 @@ async def raw_server(
                 writer.transport.abort()  # also where the task had not begun
 
 
-async def forever(peer: Peer) -> None:
+async def forever(peer: Peer, answer: bytes = OK) -> None:
     """A well-behaved server: answers every request with `ok`."""
     while True:
-        await peer.answer(OK)
+        await peer.answer(answer)
+
+
+async def resets(peer: Peer) -> None:
+    """A server that reads a request, and closes without a good-bye."""
+    await peer.request()
+    peer.reset()
 
 
 def sends(*parts: bytes, then_close: bool = True) -> Callable[[Peer], Awaitable[None]]:

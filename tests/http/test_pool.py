@@ -87,6 +87,15 @@ async def settle():
         await asyncio.sleep(0)
 
 
+async def crowded(waiting=1, **options):
+    """A pool of one connection, which is in use, and those who wait for it."""
+    some = Connections(at_most=1)
+    only = await some.get()
+    waiters = [some.wait(**options) for _ in range(waiting)]
+    await settle()
+    return some, only, *waiters
+
+
 async def test_the_connection_that_came_back_last_is_given_first():
     some = Connections()
     first, second = await some.get(), await some.get()
@@ -97,20 +106,14 @@ async def test_the_connection_that_came_back_last_is_given_first():
 
 
 async def test_whoever_waits_longest_is_served_first():
-    some = Connections(at_most=1)
-    only = await some.get()
-    waiting = [some.wait() for _ in range(3)]
-    await settle()
+    some, only, *waiting = await crowded(3)
     for waiter in waiting:
         some.back(only)
         assert await waiter is only
 
 
 async def test_a_newcomer_does_not_overtake_those_who_wait():
-    some = Connections(at_most=1)
-    only = await some.get()
-    first = some.wait()
-    await settle()
+    some, only, first = await crowded()
     some.back(only)  # given to the first, who has not come round to take it
     second = some.wait()
     await settle()
@@ -120,10 +123,7 @@ async def test_a_newcomer_does_not_overtake_those_who_wait():
 
 
 async def test_the_place_of_a_closed_connection_goes_to_whoever_waits():
-    some = Connections(at_most=1)
-    only = await some.get()
-    waiter = some.wait()
-    await settle()
+    some, only, waiter = await crowded()
     only.close()
     assert (await waiter) is some.made[1]
 
@@ -136,10 +136,7 @@ async def test_an_idle_connection_gives_way_to_one_to_another_server():
 
 
 async def test_a_connection_that_comes_back_gives_way_to_whoever_waits_for_another_server():
-    some = Connections(at_most=1)
-    here = await some.get(HERE)
-    waiter = some.wait(THERE)
-    await settle()
+    some, here, waiter = await crowded(origin=THERE)
     some.back(here)
     assert (await waiter).origin == THERE
     assert here.closed
@@ -155,10 +152,7 @@ async def test_a_dead_connection_is_passed_over_and_its_place_is_free():
 
 
 async def test_a_connection_that_died_on_its_way_to_a_waiter_is_replaced():
-    some = Connections(at_most=1)
-    only = await some.get()
-    waiter = some.wait()
-    await settle()
+    some, only, waiter = await crowded()
     some.back(only)
     only.usable = False
     assert (await waiter) is some.made[1]
@@ -189,10 +183,7 @@ async def test_a_connection_that_cannot_be_made_leaves_its_place_to_the_next():
 
 async def test_whoever_is_cancelled_in_the_moment_of_being_served_hands_it_on():
     for close in (False, True):
-        some = Connections(at_most=1)
-        only = await some.get()
-        first, second = some.wait(), some.wait()
-        await settle()
+        some, only, first, second = await crowded(2)
         only.close() if close else some.back(only)
         first.cancel()
         got = await second
@@ -202,18 +193,14 @@ async def test_whoever_is_cancelled_in_the_moment_of_being_served_hands_it_on():
 
 
 async def test_whoever_was_cancelled_before_is_not_served():
-    some = Connections(at_most=1)
-    only = await some.get()
-    first, second = some.wait(), some.wait()
-    await settle()
+    some, only, first, second = await crowded(2)
     first.cancel()
     some.back(only)
     assert await second is only
 
 
 async def test_waiting_ends_with_patience_and_leaves_nothing_behind():
-    some = Connections(at_most=1)
-    only = await some.get()
+    some, only = await crowded(0)
     with pytest.raises(httpx.PoolTimeout):
         await some.get(patience=0.001)
     some.back(only)

@@ -53,6 +53,25 @@ class Conversation:
     async def reset(self):
         (await self.peer).reset()
 
+    def pump(self, taker):
+        return asyncio.ensure_future(self.response.pump(taker))
+
+    async def begin(self, taker):
+        """Pump a body whose first piece comes while the task waits for it."""
+        pumping = self.pump(taker)
+        await asyncio.sleep(0)
+        await self.send(chunk(b"one"))
+        await taker.until(1)
+        return pumping
+
+    async def begin_late(self, taker):
+        """Pump a body whose first piece has come before."""
+        await self.send(chunk(b"one"))
+        await self.arrived()
+        pumping = self.pump(taker)
+        await taker.until(1)
+        return pumping
+
 
 @asynccontextmanager
 async def conversation(read=60.0):
@@ -103,7 +122,7 @@ async def test_what_arrives_is_handled_in_the_callback_in_which_it_arrives():
     async with conversation() as talk:
         taker = Taker()
         WHERE.set("here")
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
+        pumping = talk.pump(taker)
         await asyncio.sleep(0)  # the task waits for what comes
         for number, piece in enumerate((b"one", b"two", b"three"), 1):
             await talk.send(chunk(piece))
@@ -118,10 +137,7 @@ async def test_what_arrives_is_handled_in_the_callback_in_which_it_arrives():
 async def test_what_has_come_before_is_handled_in_the_task():
     async with conversation() as talk:
         taker = Taker()
-        await talk.send(chunk(b"one"))
-        await talk.arrived()
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await taker.until(1)
+        pumping = await talk.begin_late(taker)
         await talk.send(chunk(b"two"), END)
         await pumping
         assert taker.pieces == [b"one", b"two"]
@@ -131,10 +147,7 @@ async def test_what_has_come_before_is_handled_in_the_task():
 async def test_what_has_to_wait_waits_in_the_task_and_nothing_is_handled_meanwhile():
     async with conversation() as talk:
         taker = Taker(waits_at=b"two")
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await asyncio.sleep(0)  # the task waits for what comes
-        await talk.send(chunk(b"one"))
-        await taker.until(1)
+        pumping = await talk.begin(taker)
         await talk.send(chunk(b"two"))
         await taker.waiting.wait()
         await talk.send(chunk(b"three"), chunk(b"four"))
@@ -150,9 +163,7 @@ async def test_what_has_to_wait_waits_in_the_task_and_nothing_is_handled_meanwhi
 async def test_whoever_is_woken_by_something_else_than_the_body_takes_it_up_alone():
     async with conversation() as talk:
         taker = Taker(waits_at=b"two")
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await talk.send(chunk(b"one"))
-        await taker.until(1)
+        pumping = await talk.begin(taker)
         await asyncio.sleep(0)  # the task waits for what comes next
         talk.response.connection.resume_writing()  # the server takes the rest of the request
         await asyncio.sleep(0)
@@ -172,7 +183,7 @@ async def test_whoever_is_woken_by_something_else_than_the_body_takes_it_up_alon
 async def test_a_reader_that_waits_holds_back_its_server():
     async with conversation() as talk:
         taker = Taker(waits_at=b"one")
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
+        pumping = talk.pump(taker)
         await talk.send(chunk(b"one"))
         await taker.waiting.wait()
         flood = asyncio.ensure_future(talk.send(*[chunk(b"x" * 65536)] * 400))
@@ -190,10 +201,7 @@ async def test_a_reader_that_waits_holds_back_its_server():
 async def test_a_fault_of_whoever_handles_it_is_raised_as_it_is_and_closes_the_connection(at):
     async with conversation() as talk:
         taker = Taker(fails_at=at)
-        await talk.send(chunk(b"one"))
-        await talk.arrived()
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await taker.until(1)
+        pumping = await talk.begin_late(taker)
         if at == b"two":
             await talk.send(chunk(b"two"))
         with pytest.raises(ZeroDivisionError):
@@ -205,10 +213,7 @@ async def test_a_fault_of_whoever_handles_it_is_raised_as_it_is_and_closes_the_c
 async def test_who_has_enough_gets_no_more(at):
     async with conversation() as talk:
         taker = Taker(enough_at=at)
-        await talk.send(chunk(b"one"))
-        await talk.arrived()
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await taker.until(1)
+        pumping = await talk.begin_late(taker)
         if at == b"two":
             await talk.send(chunk(b"two"))
         await pumping
@@ -226,7 +231,7 @@ async def test_silence_is_bounded():
 async def test_a_server_that_goes_on_is_not_silent():
     async with conversation() as talk:
         taker = Taker()
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
+        pumping = talk.pump(taker)
         due = []
         loop = asyncio.get_running_loop()
         for number in range(1, 4):
@@ -241,25 +246,16 @@ async def test_a_server_that_goes_on_is_not_silent():
         await pumping
 
 
-async def test_a_server_that_breaks_off_is_an_error():
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(Conversation.reset, httpx.ReadError), (lambda talk: talk.send(b"no chunk\r\n"), httpx.RemoteProtocolError)],
+    ids=["breaks off", "cannot be read"],
+)
+async def test_a_server_that_breaks_off_or_cannot_be_read_is_an_error(fault, error):
     async with conversation() as talk:
-        taker = Taker()
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await talk.send(chunk(b"one"))
-        await taker.until(1)
-        await talk.reset()
-        with pytest.raises(httpx.ReadError):
-            await pumping
-
-
-async def test_what_cannot_be_read_is_an_error():
-    async with conversation() as talk:
-        taker = Taker()
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await talk.send(chunk(b"one"))
-        await taker.until(1)
-        await talk.send(b"no chunk\r\n")
-        with pytest.raises(httpx.RemoteProtocolError):
+        pumping = await talk.begin(Taker())
+        await fault(talk)
+        with pytest.raises(error):
             await pumping
 
 
@@ -267,9 +263,7 @@ async def test_what_cannot_be_read_is_an_error():
 async def test_who_is_cancelled_leaves_nothing_open(waits_at):
     async with conversation() as talk:
         taker = Taker(waits_at=waits_at)
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await talk.send(chunk(b"one"))
-        await taker.until(1)
+        pumping = await talk.begin(taker)
         if waits_at == b"two":
             await talk.send(chunk(b"two"))
             await taker.waiting.wait()
@@ -283,9 +277,7 @@ async def test_who_is_cancelled_leaves_nothing_open(waits_at):
 async def test_what_nobody_waits_for_any_more_is_let_go_of():
     async with conversation() as talk:
         taker = Taker(fails_at=b"two")
-        pumping = asyncio.ensure_future(talk.response.pump(taker))
-        await talk.send(chunk(b"one"))
-        await taker.until(1)
+        pumping = await talk.begin(taker)
         await asyncio.sleep(0)  # the task waits for what comes next
         talk.response.parser.feed(chunk(b"two"))
         talk.response.wake()

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import pytest
 
 from proxy.http.transport import Http1Transport
-from tests.http.rawserver import OK, forever, raw_server, sends
+from tests.http.rawserver import OK, forever, raw_server, resets, sends
 
 LOOPS = [pytest.param(("asyncio", {"use_uvloop": uv}), id="uvloop" if uv else "asyncio") for uv in (False, True)]
 TIMEOUTS = {"connect": 5, "read": 5, "write": 5, "pool": 5}
@@ -18,25 +19,29 @@ def anyio_backend(request):
     return request.param
 
 
+@asynccontextmanager
+async def carriers(kind, **default):
+    """A way to make transports of a kind, which are closed at the end."""
+    async with AsyncExitStack() as made:
+
+        def make(max_connections=100, **options):
+            options = default | options
+            if kind == "ours":
+                transport = Http1Transport(max_connections=max_connections, ssl_context=options.get("verify"))
+            else:
+                limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+                transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False, **options)
+            made.push_async_callback(transport.aclose)
+            return transport
+
+        make.kind = kind
+        yield make
+
+
 @pytest.fixture(params=["ours", "stock"])
 async def carrier(request):
-    """Makes transports of a kind."""
-    made = []
-
-    def make(max_connections=100):
-        limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
-        ours = request.param == "ours"
-        made.append(
-            Http1Transport(max_connections=max_connections)
-            if ours
-            else httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
-        )
-        return made[-1]
-
-    make.kind = request.param
-    yield make
-    for transport in made:
-        await transport.aclose()
+    async with carriers(request.param) as make:
+        yield make
 
 
 def asked(url, *, method="POST", timeouts=None, **request):
@@ -225,23 +230,28 @@ async def expect_a_stream_as_it_comes(transport, serve):
 
 
 async def test_a_reader_that_does_not_read_stops_the_server(carrier):
+    await expect_a_reader_that_stops_the_server(carrier(), raw_server, most=100_000_000)
+
+
+async def expect_a_reader_that_stops_the_server(transport, serve, *, most):
+    """A server with so many bytes waits for its reader, who gets all of them."""
     sent = 0
 
     async def script(peer):
         nonlocal sent
-        await peer.answer(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")
-        for _ in range(1000):
+        await peer.answer(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % most)
+        while sent < most:
             await peer.send(b"x" * 100_000)
             sent += 100_000
 
-    async with raw_server(script) as server:
-        response = await carrier().handle_async_request(asked(server.url))
+    async with serve(script) as server:
+        response = await transport.handle_async_request(asked(server.url))
         settled = -1
         while settled != sent:  # nothing is taken any more when nothing has been for a while
             settled = sent
             await asyncio.sleep(0.1)
         assert settled < 20_000_000
-        assert sum([len(part) async for part in response.stream]) == 100_000_000
+        assert sum([len(part) async for part in response.stream]) == most
         await response.aclose()
 
 
@@ -249,37 +259,36 @@ async def test_a_reader_that_does_not_read_stops_the_server(carrier):
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"),
+    "answer",
     [
-        (b"", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ncontent-le", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhell", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhell", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nhello\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 5, 6\r\n\r\nhello!", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 2000 OK\r\ncontent-length: 0\r\n\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\nbad name: 1\r\n\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 200 OK\r\nx: a\0b\r\n\r\n", httpx.RemoteProtocolError),
-        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", httpx.RemoteProtocolError),
-        (b"<html>hello</html>\r\n\r\n", httpx.RemoteProtocolError),
-        (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n", httpx.HTTPError),
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-le",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhell",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhell",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nhello\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5, 6\r\n\r\nhello!",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nbad name: 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: a\0b\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"<html>hello</html>\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
     ],
 )
-async def test_a_response_that_is_cut_or_wrong_is_an_error_and_frees_its_connection(carrier, answer, kind):
+async def test_a_response_that_is_cut_or_wrong_is_an_error_and_frees_its_connection(carrier, answer):
+    if answer.startswith(b"HTTP/1.1 101") and carrier.kind == "stock":
+        pytest.skip("httpx lets its callers switch protocols")
     async with raw_server(sends(answer)) as server:
         transport = carrier(1)
-        if answer.startswith(b"HTTP/1.1 101") and carrier.kind == "stock":
-            pytest.skip("httpx lets its callers switch protocols")
-        with pytest.raises(kind):
-            await fetch_within(5, transport, server.url)
-        with pytest.raises(kind):
-            await fetch_within(5, transport, server.url)
+        for _ in range(2):
+            with pytest.raises(httpx.RemoteProtocolError):
+                await fetch_within(5, transport, server.url)
         assert server.connections == 2
 
 
@@ -310,11 +319,7 @@ async def test_a_connection_that_is_reset_in_the_middle_is_a_read_error(carrier,
 
 
 async def test_a_connection_that_is_reset_before_its_response_is_a_read_error(carrier):
-    async def script(peer):
-        await peer.request()
-        peer.reset()
-
-    async with raw_server(script) as server:
+    async with raw_server(resets) as server:
         with pytest.raises(httpx.ReadError):
             await fetch(carrier(), server.url)
 

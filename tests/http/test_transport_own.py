@@ -12,8 +12,8 @@ from proxy.http.connect import origin_of
 from proxy.http.connection import Http1Connection, Http1Response, RequestTimeouts
 from proxy.http.parser import request_head
 from proxy.http.transport import Http1Transport
-from tests.http.rawserver import OK, forever, raw_server, sends
-from tests.http.test_transport import LOOPS, asked, fetch, fetch_within
+from tests.http.rawserver import OK, forever, raw_server, resets, sends
+from tests.http.test_transport import LOOPS, asked, carriers, fetch, fetch_within
 
 
 @pytest.fixture(params=LOOPS)
@@ -23,16 +23,8 @@ def anyio_backend(request):
 
 @pytest.fixture
 async def carrier():
-    made = []
-
-    def make(max_connections=100):
-        made.append(Http1Transport(max_connections=max_connections))
-        return made[-1]
-
-    make.kind = "ours"
-    yield make
-    for transport in made:
-        await transport.aclose()
+    async with carriers("ours") as make:
+        yield make
 
 
 # One response for one request.
@@ -90,26 +82,20 @@ async def test_what_two_readers_may_read_differently_is_an_error(carrier, answer
 
 
 def answers_once(peer_does):
-    """A server whose connections each answer one request, and then do something else with the next."""
+    """A server whose connections each answer one request, and do something else with the next."""
 
     async def script(peer):
         await peer.answer(OK)
-        await peer.request()
         await peer_does(peer)
 
     return script
 
 
 async def closes(peer):
-    pass
+    await peer.request()
 
 
-async def resets(peer):
-    peer.reset()
-
-
-async def begins(peer):
-    await peer.send(b"HTTP/1.1 2")
+begins = sends(b"HTTP/1.1 2")
 
 
 @pytest.mark.parametrize("dies", [closes, resets])
@@ -182,10 +168,15 @@ async def test_a_get_on_a_new_connection_is_not_sent_again(carrier):
 # Requests that do not end as they should.
 
 
+async def refuses_early(peer):
+    """A server that does not wait for the body of a request."""
+    await peer.reader.readuntil(b"\r\n\r\n")
+    await peer.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nno!")
+
+
 async def test_a_body_in_parts_may_be_shorter_than_its_answer_is_early(carrier):
     async def script(peer):
-        await peer.reader.readuntil(b"\r\n\r\n")
-        await peer.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nno!")
+        await refuses_early(peer)
         await peer.left()
 
     async def parts():
@@ -204,8 +195,7 @@ async def test_a_body_in_parts_may_be_shorter_than_its_answer_is_early(carrier):
 
 async def test_a_whole_body_that_is_answered_early_does_not_leave_its_rest_on_the_connection(carrier):
     async def script(peer):
-        await peer.reader.readuntil(b"\r\n\r\n")
-        await peer.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nno!")
+        await refuses_early(peer)
         await peer.server.until(lambda state: state.connections == 2)
 
     async with raw_server(script) as server:
@@ -404,16 +394,11 @@ async def test_the_latest_connection_is_used_first(carrier):
         assert server.connections == 5
 
 
-async def _always(peer, answer):
-    while True:
-        await peer.answer(answer)
-
-
 async def test_what_a_server_says_of_its_patience_is_believed(carrier):
     short = OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=1, max=5\r\n\r\n")
     long = OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=5\r\n\r\n")
     for answer, kept in ((short, 0), (long, 1)):
-        async with raw_server(lambda peer, answer=answer: _always(peer, answer)) as server:
+        async with raw_server(partial(forever, answer=answer)) as server:
             transport = carrier()
             for _ in range(2):
                 await fetch(transport, server.url)

@@ -1,6 +1,5 @@
 """TLS as both transports have to speak it: against an authority of the test's own."""
 
-import asyncio
 import datetime as dt
 import ssl
 
@@ -8,9 +7,14 @@ import httpx
 import pytest
 import trustme
 
-from proxy.http.transport import Http1Transport
 from tests.http.rawserver import forever, raw_server, sends
-from tests.http.test_transport import LOOPS, asked, expect_a_stream_as_it_comes, fetch
+from tests.http.test_transport import (
+    LOOPS,
+    carriers,
+    expect_a_reader_that_stops_the_server,
+    expect_a_stream_as_it_comes,
+    fetch,
+)
 
 AUTHORITY = trustme.CA()
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -23,23 +27,11 @@ def anyio_backend(request):
 
 @pytest.fixture(params=["ours", "stock"])
 async def carrier(request):
-    """Makes transports that trust an authority."""
-    made = []
-
-    def make(authority=AUTHORITY):
-        context = ssl.create_default_context()
-        if authority is not None:
-            authority.configure_trust(context)
-        ours = request.param == "ours"
-        made.append(
-            Http1Transport(ssl_context=context) if ours else httpx.AsyncHTTPTransport(verify=context, trust_env=False)
-        )
-        return made[-1]
-
-    make.kind = request.param
-    yield make
-    for transport in made:
-        await transport.aclose()
+    """Makes transports that trust the authority."""
+    context = ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    async with carriers(request.param, verify=context) as make:
+        yield make
 
 
 def tls_server(script, *names, authority=AUTHORITY, name="localhost", seen=None, **certificate):
@@ -128,21 +120,4 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used(carrier):
 
 
 async def test_a_reader_that_does_not_read_stops_the_server(carrier):
-    sent = 0
-
-    async def script(peer):
-        nonlocal sent
-        await peer.answer(b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n")
-        for _ in range(500):
-            await peer.send(b"x" * 100_000)
-            sent += 100_000
-
-    async with tls_server(script) as server:
-        response = await carrier().handle_async_request(asked(server.url))
-        settled = -1
-        while settled != sent:
-            settled = sent
-            await asyncio.sleep(0.1)
-        assert settled < 20_000_000
-        assert sum([len(part) async for part in response.stream]) == 50_000_000
-        await response.aclose()
+    await expect_a_reader_that_stops_the_server(carrier(), tls_server, most=50_000_000)
