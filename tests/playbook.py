@@ -187,3 +187,11 @@ def responds(text: str | None = None, **fields: Any) -> Expectation:
             assert getattr(action, name) == value, f"{name}: {getattr(action, name)!r}"
 
     return check
+
+
+def searched(
+    request: dict[str, Any] | None = None, *, steps: AnswerSteps = DEFAULT_ANSWER_STEPS, **run: Any
+) -> Playbook:
+    """A run whose first turn has made one search, with a result."""
+    play = Playbook(run_of(request, **run), steps=steps)
+    return play << asks() >> calls(call()) << runs("web_search") >> results("found")

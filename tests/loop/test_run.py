@@ -29,6 +29,7 @@ from tests.playbook import (
     run_of,
     runs,
     says,
+    searched,
     told,
     turn_of,
 )
@@ -47,6 +48,7 @@ ASSISTANT_AS_RECEIVED = {
     ],
     "vendor": {"extra": 1},
 }
+DECLARED = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
 OPEN_DOOR = {"type": "function", "function": {"name": "open_door", "parameters": {}}}
 
 
@@ -109,15 +111,8 @@ def test_what_a_mixed_turn_hides_can_be_put_back_with_everything_that_led_to_it(
     answer = {"role": "tool", "tool_call_id": visible["tool_calls"][0]["id"], "content": "opened"}
     history = [{"role": "user", "content": "Hi"}, visible, answer]
     restored = put_back(history, {RUN: play.pending.continuation})
-    assert [message["role"] for message in restored] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "tool",
-        "tool",
-        "tool",
-    ]
+    roles = [message["role"] for message in restored]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "tool", "tool"]
     assert [message.get("tool_call_id") for message in restored[4:]] == ["s1", "c1", "s2"]
     assert [message["content"] for message in restored[4:]] == ["found", "opened", "noon"]
 
@@ -136,8 +131,7 @@ def test_in_a_mixed_turn_beyond_the_budget_the_servers_calls_are_refused_and_kep
 
 
 def test_what_is_kept_of_a_run_does_not_hold_a_later_one_to_its_budget():
-    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2)
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found") << told(ANSWER_NOW)
+    play = searched({"tools": [OPEN_DOOR]}, max_turns=2) << told(ANSWER_NOW)
     play >> calls(call("open_door", "{}")) << responds(stop="client_tool_calls")
     assert ANSWER_NOW not in str(play.pending.continuation.before)
 
@@ -163,8 +157,7 @@ def test_a_turn_cut_off_by_length_runs_nothing():
 
 def test_a_forced_choice_of_a_server_tool_holds_for_the_first_turn_only():
     forced = {"type": "function", "function": {"name": "web_search"}}
-    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
-    play = Playbook(run_of({"tools": [declared], "tool_choice": forced})) << asks(tool_choice=forced)
+    play = Playbook(run_of({"tools": [DECLARED], "tool_choice": forced})) << asks(tool_choice=forced)
     play >> calls(call()) << runs("web_search") >> results("found") << asks(tool_choice="auto")
 
 
@@ -198,7 +191,7 @@ def test_calls_of_searches_are_counted_beside_the_calls_of_each_tool():
 
 
 def test_the_last_permitted_turn_is_kept_for_the_answer():
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_turns=2)
     play << asks(step="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_turns", step="notice")
 
 
@@ -210,13 +203,12 @@ def test_calls_beyond_the_budget_are_refused_each_with_a_result_of_its_own():
 
 
 def test_a_budget_that_is_just_used_up_permits_no_further_round():
-    play = Playbook(run_of(max_tool_calls=1)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_tool_calls=1)
     play << asks(step="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_tool_calls")
 
 
 def test_a_required_choice_is_freed_when_the_model_is_made_to_answer():
-    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
-    run = run_of({"tools": [declared], "tool_choice": "required"}, max_turns=2)
+    run = run_of({"tools": [DECLARED], "tool_choice": "required"}, max_turns=2)
     play = Playbook(run) << asks(tool_choice="required") >> calls(call()) << runs("web_search") >> results("found")
     play << asks(step="notice", tool_choice="auto")
 
@@ -249,8 +241,7 @@ def test_after_the_deadline_no_further_round_is_begun():
 
 def test_a_repeated_call_is_answered_from_the_first_result_and_then_refused():
     again = call(arguments='{ "query": "x" }', id="again")
-    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks() >> calls(again) << told(REPEATED) << told("found") << asks(step=None)
+    play = searched() << asks() >> calls(again) << told(REPEATED) << told("found") << asks(step=None)
     play >> calls(again) << told(REPEATED) << asks(step="notice") >> says("Done") << responds(stop="repeated_call")
     assert play.pending.tally.total_tool_calls == 1
 
@@ -275,7 +266,7 @@ GIVES_TOOLS_UP = (NOTICE, WITHDRAW, RETELL)
 
 
 def test_a_model_that_never_stops_calling_is_made_to_answer_step_by_step():
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_turns=2)
     play << asks(step="notice", tools=["web_search", "current_time"], number=2) >> calls(call(arguments="{}"))
     play << asks(step="withdraw", tools=[], number=3) << told(BUDGET_USED) >> calls(call(arguments="[]"))
     play << asks("user", "user", step="retell", tools=[], number=4) << last_message(lambda m: "found" in m["content"])
@@ -283,7 +274,7 @@ def test_a_model_that_never_stops_calling_is_made_to_answer_step_by_step():
 
 
 def test_when_every_step_fails_there_is_no_final_answer():
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_turns=2)
     for _ in range(2):
         play << asks() >> calls(call(arguments="{}"))
     with pytest.raises(NoFinalAnswer):
@@ -291,22 +282,16 @@ def test_when_every_step_fails_there_is_no_final_answer():
 
 
 def test_withdrawing_leaves_the_clients_own_tools():
-    run = run_of({"tools": [OPEN_DOOR], "parallel_tool_calls": True}, max_turns=2)
-    play = (
-        Playbook(run, steps=(WITHDRAW, WITHDRAW, RETELL))
-        << asks()
-        >> calls(call())
-        << runs("web_search")
-        >> results("found")
+    play = searched(
+        {"tools": [OPEN_DOOR], "parallel_tool_calls": True}, max_turns=2, steps=(WITHDRAW, WITHDRAW, RETELL)
     )
     play << asks(step="withdraw", tools=["open_door"]) >> calls(call("open_door", "{}"))
     play << responds(stop="client_tool_calls", finish_reason="tool_calls")
 
 
 def test_no_empty_list_of_tools_and_nothing_about_tools_is_sent_without_tools():
-    run = run_of({"parallel_tool_calls": True}, max_turns=2)
-    play = Playbook(run, steps=(WITHDRAW, WITHDRAW, RETELL)) << asks() >> calls(call()) << runs("web_search")
-    play >> results("found") << asks(step="withdraw")
+    play = searched({"parallel_tool_calls": True}, max_turns=2, steps=(WITHDRAW, WITHDRAW, RETELL))
+    play << asks(step="withdraw")
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & play.made.body.keys()
 
 
@@ -329,8 +314,7 @@ def test_after_a_fallback_no_tools_are_withdrawn_that_the_upstream_that_answers_
 
 
 def test_a_blank_answer_after_a_result_is_asked_for_again():
-    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks()
-    play >> says("\n") << asks("user", "assistant", "tool", "user", step="notice")
+    play = searched() << asks() >> says("\n") << asks("user", "assistant", "tool", "user", step="notice")
     play >> says(None) << asks("user", "assistant", "tool", "user", step="withdraw")
     play >> says("Done") << responds("Done", stop="answer", step="withdraw")
 
@@ -390,7 +374,7 @@ def test_a_model_that_calls_what_does_not_exist_again_and_again_is_made_to_answe
 
 
 def test_a_refusal_is_a_forced_answer():
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_turns=2)
     refused = turn_of({"role": "assistant", "content": None, "refusal": "I cannot."}, "stop")
     play << asks(step="notice") >> refused << responds(stop="max_turns")
 
@@ -407,7 +391,7 @@ def test_the_hidden_part_of_a_turn_that_was_broken_off_behind_a_clients_call_is_
 
 @pytest.mark.parametrize("text", ["<tool_call>web_search<tool_call>", "Well. <|end|>", "So <|channel|>"])
 def test_a_forced_answer_that_holds_raw_format_is_none(text):
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_turns=2)
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("`<tool_call>` is GLM's.")
     play << responds("`<tool_call>` is GLM's.")
 
@@ -465,7 +449,7 @@ NAMED = '{"name": "web_search", "arguments": {"query": "zz"}}'
     ],
 )
 def test_a_forced_answer_that_is_a_call_in_whatever_syntax_is_none(text):
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_turns=2)
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("It rains.") << responds("It rains.")
 
 
@@ -474,18 +458,16 @@ SURELY_CALLS = ['{"cursor": 2, "id": 2}', NAMED, f"[{NAMED}]"]
 
 @pytest.mark.parametrize("text", [*SURELY_CALLS, f"Let me see. {NAMED}", '{"query": "zz"}'])
 def test_a_forced_answer_that_is_a_call_is_none_where_the_client_forbids_json(text):
-    run = run_of({"messages": [{"role": "user", "content": "Never show raw JSON to the user."}]}, max_turns=2)
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched({"messages": [{"role": "user", "content": "Never show raw JSON to the user."}]}, max_turns=2)
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("It rains.") << responds("It rains.")
 
 
 @pytest.mark.parametrize("text", SURELY_CALLS)
 def test_a_forced_answer_that_is_sure_to_be_a_call_is_one_only_where_the_format_is_json(text):
     in_words = {"messages": [{"role": "user", "content": "Answer in JSON."}]}
-    play = Playbook(run_of(in_words, max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(in_words, max_turns=2)
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("{}") << responds("{}")
-    run = run_of({"response_format": {"type": "json_object"}}, max_turns=2)
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched({"response_format": {"type": "json_object"}}, max_turns=2)
     play << asks(step="notice") >> says(text) << responds(text)
 
 
@@ -502,8 +484,7 @@ def test_a_forced_answer_that_is_sure_to_be_a_call_is_one_only_where_the_format_
     ],
 )
 def test_a_forced_answer_in_json_is_one_where_the_client_asked_for_json(text):
-    run = run_of({"messages": [{"role": "user", "content": "Answer in JSON."}]}, max_turns=2)
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched({"messages": [{"role": "user", "content": "Answer in JSON."}]}, max_turns=2)
     play << asks(step="notice") >> says(text) << responds(text)
 
 
@@ -533,18 +514,16 @@ def test_a_forced_answer_in_json_is_one_where_the_client_asked_for_json(text):
     ],
 )
 def test_a_forced_answer_that_only_speaks_of_a_call_is_one(text):
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(step="notice") >> says(text) << responds(text)
+    searched(max_turns=2) << asks(step="notice") >> says(text) << responds(text)
 
 
 def test_a_forced_turn_that_a_filter_stopped_is_told_as_it_is():
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(max_turns=2)
     play << asks(step="notice") >> says("", finish_reason="content_filter") << responds(finish_reason="content_filter")
 
 
 def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
-    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
-    play = Playbook(run_of({"tools": [declared], "tool_choice": "required"})) << asks(tool_choice="required")
+    play = Playbook(run_of({"tools": [DECLARED], "tool_choice": "required"})) << asks(tool_choice="required")
     play >> says("", garbled=True) << asks(step="notice", tool_choice="auto")
 
 
@@ -555,8 +534,7 @@ def test_words_that_ask_for_json_are_heard():
 
 
 def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
-    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(step="notice") >> says("", finish_reason="length") << asks(step="withdraw")
+    play = searched(max_turns=2) << asks(step="notice") >> says("", finish_reason="length") << asks(step="withdraw")
     play >> says("Half", finish_reason="length") << responds("Half", finish_reason="length", stop="max_turns")
 
 
@@ -572,12 +550,11 @@ def test_a_call_that_failed_may_be_tried_again():
 
 
 def test_the_same_call_under_an_alias_is_the_same_call():
-    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks() >> calls(call("browser.search")) << told(REPEATED)
+    searched() << asks() >> calls(call("browser.search")) << told(REPEATED)
 
 
 def test_a_model_that_calls_when_it_was_asked_again_is_told_that_it_can_call_no_more():
-    play = Playbook(run_of(guidance=True)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(guidance=True)
     play << asks() >> says("") << asks(step="notice") >> calls(call(arguments='{"query":"y"}'))
     play << asks(step="withdraw") << told(BUDGET_USED)
     assert "Left for this answer" not in play.pending.body["messages"][-1]["content"]
@@ -590,9 +567,7 @@ def test_a_first_answer_of_nothing_but_raw_format_is_asked_for_again():
 
 
 def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_tools_are_withdrawn():
-    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2)
-    play = Playbook(run, steps=(RETELL, RETELL, RETELL)) << asks() >> calls(call()) << runs("web_search")
-    play >> results("found") << asks(step="retell")
+    play = searched({"tools": [OPEN_DOOR]}, max_turns=2, steps=(RETELL, RETELL, RETELL)) << asks(step="retell")
     assert set(play.pending.view.tools) == {"web_search", "browser.search", "current_time", "open_door"}
 
 
@@ -637,8 +612,7 @@ def test_a_failure_stays_one_json_object_whatever_is_told_with_it():
 
 
 def test_what_is_left_of_the_budget_is_told_with_the_results():
-    run = run_of(guidance=True, max_tool_calls=3, max_turns=4)
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched(guidance=True, max_tool_calls=3, max_turns=4)
     play << told("(Left for this answer: 2 tool calls in 2 more rounds.)")
 
 
@@ -703,7 +677,7 @@ def test_the_result_of_a_call_that_has_ended_early_is_used_whatever_limit_is_rea
 
 
 def test_a_call_whose_result_is_known_and_one_after_the_deadline_are_not_announced():
-    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play = searched()
     assert would_run(play.run, call()) is None
     play.run.expire()
     assert would_run(play.run, call("current_time", "{}")) is None
