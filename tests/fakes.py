@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from proxy.cases import turns
+
 SEARCH_ANSWER = {"organic": [{"title": "A page", "link": "https://a.example/", "snippet": "Something found."}]}
 
 
@@ -100,6 +102,39 @@ def streamed(text: str = "", *, calls: Sequence[tuple[str, str, Any]] = (), usag
     total = {"prompt_tokens": usage, "completion_tokens": 1, "total_tokens": usage + 1}
     events += [event({"id": "up-1", "model": "the-upstream-model", "choices": [], "usage": total})]
     return stream(*events)
+
+
+def turn(
+    text: str | Sequence[str] | None = None,
+    *,
+    calls: Sequence[tuple[str, str, Any]] = (),
+    thoughts: str = "",
+    finish: str | None = None,
+    usage: int | dict[str, Any] | None = 10,
+    size: int = 7,
+    **message: Any,
+) -> Callable[[dict[str, Any]], Reply]:
+    """A turn of the model, written as it is asked for: whole, or streamed in pieces of `size` characters.
+
+    A text that is a list is in its pieces already; a call is (id, name, arguments), with its arguments in pieces too.
+    What else the message has comes behind the text.
+    """
+    counted = (
+        {"prompt_tokens": usage, "completion_tokens": 1, "total_tokens": usage + 1} if isinstance(usage, int) else usage
+    )
+    words: dict[str, Any] = {"usage": counted, "characters": size, "message": message}
+    words["calls"] = [{"id": i, "name": n, "arguments": a, "characters": size} for i, n, a in calls]
+    words |= {} if text is None else {"text": text}
+    words |= {"reasoning": thoughts} if thoughts else {}
+    words |= {"finish_reason": finish} if finish else {}
+
+    def reply(request: dict[str, Any]) -> Reply:
+        if request.get("stream"):
+            parts = [turns.written(piece, "the-upstream-model") for piece in turns.pieces(words)]
+            return Reply(parts, content_type="text/event-stream")
+        return Reply([orjson.dumps(turns.whole(words, "the-upstream-model"))])
+
+    return reply
 
 
 @dataclass

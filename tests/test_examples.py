@@ -9,10 +9,12 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import openai
+import orjson
 import pytest
 
-from tests.api import test_responses as responses
 from tests.api.messages import asking as messages
+from tests.api.responses import asking as responses
 from tests.browser import CHROMIUM, browsing
 from tests.fakes import whole
 from tests.serving import proxy_of
@@ -40,8 +42,8 @@ async def started(program):
 
 async def searched_for_people(upstream, check):
     """All that a client gets of a search whose hits have addresses, and all that the model reads."""
-    upstream.search.body = [responses.orjson.dumps({"organic": PEOPLE})]
-    upstream.replies = [whole(calls=[responses.SEARCH]), whole("See https://a.example/")]
+    upstream.search.body = [orjson.dumps({"organic": PEOPLE})]
+    upstream.replies = [whole(calls=[messages.SEARCH_CALL]), whole("See https://a.example/")]
     async with proxy_of(upstream, more=check) as url:
         found = await messages.raw(url, {**messages.ASK, "tools": [messages.SEARCH]})
     return found.text, str(upstream.requests)
@@ -72,7 +74,7 @@ async def test_the_sandbox_stands_for_the_code_interpreter_of_both_apis(upstream
         async with proxy_of(upstream, more=more) as url, messages.client(url) as claude:
             tool = {"type": "code_execution_20250825", "name": "code_execution"}
             message = await claude.messages.create(**{**messages.ASK, "tools": [tool]})
-            async with responses.openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as gpt:
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as gpt:
                 response = await gpt.responses.create(
                     **responses.ASK,
                     tools=[{"type": "code_interpreter", "container": {"type": "auto"}}],

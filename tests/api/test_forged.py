@@ -12,7 +12,7 @@ from proxy.config.model import UpstreamConfig
 from proxy.kit.secrets import Secrets
 from tests import hostile
 from tests.api.messages.asking import SEARCH
-from tests.api.test_responses import HOSTED
+from tests.api.responses.asking import HOSTED
 from tests.fakes import streamed, whole
 from tests.serving import proxy_of
 

@@ -6,8 +6,8 @@ import pytest
 from proxy.loop.results import ToolError
 from proxy.tools.tool import Tool
 from proxy.wire.code import CodeResult
-from tests.api import test_responses as responses
 from tests.api.messages import asking as messages
+from tests.api.responses import asking as responses
 from tests.fakes import streamed, whole
 from tests.serving import proxy_of
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.api.messages import asking
 from tests.api.messages.asking import follow_up
-from tests.api.test_responses import DOOR, HOSTED
-from tests.api.test_responses import ask as respond
+from tests.api.responses.asking import DOOR, HOSTED
+from tests.api.responses.asking import ask as respond
 from tests.fakes import FakeUpstream, whole
 from tests.serving import CONFIG, proxy_of
 

@@ -14,8 +14,8 @@ from mcp.client.streamable_http import create_mcp_http_client, streamable_http_c
 from proxy.config.model import TelemetryConfig
 from proxy.telemetry import log
 from proxy.wire.credentials import Credentials
-from tests.api import test_responses as responses
 from tests.api.messages import asking as messages
+from tests.api.responses import asking as responses
 from tests.fakes import whole
 from tests.serving import CONFIG, proxy_of, serving
 from tests.tools.mcp.test_client import wiki_at
@@ -314,7 +314,7 @@ SEARCH = NOTES.replace("notes:", "web_search:").replace("/notes", "/search")
 
 async def test_the_pages_of_a_search_with_a_credential_open_only_for_the_same_value(upstream):
     upstream.replies = [whole(calls=[("u1", "web_search", {"q": "ferry"})]), whole("Done."), whole("Again.")]
-    config = responses.CONFIG.split("  web_search:")[0] + "{more}"
+    config = CONFIG.split("  web_search:")[0] + "{more}"
     body = {**messages.ASK, "tools": [messages.SEARCH]}
     async with (
         serving(Notes(), lifespan="off") as api,

@@ -68,10 +68,18 @@ def folded(events):
                 assert index == len(message["content"]) - 1
                 is_open = False
                 if inputs:
-                    message["content"][-1]["input"] = orjson.loads("".join(inputs))
+                    message["content"][-1]["input"] = _input("".join(inputs))
     assert not is_open
     ending = events[-2]
     return {**message, **ending["delta"], "usage": ending["usage"]}
+
+
+def _input(text):
+    """What is no JSON is given on as it is."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {"INVALID_JSON": text}
 
 
 def _apply(block, delta, inputs):

@@ -53,21 +53,6 @@ async def test_a_declared_search_is_shown_with_its_pages(upstream, streaming):
 
 
 @BOTH
-async def test_a_text_that_names_a_page_cites_it(upstream, streaming):
-    upstream.replies = replies(streaming, says(calls=[SEARCH_CALL]), says("https://a.example/"))
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH])
-    (citation,) = message["content"][-1]["citations"]
-    assert citation.pop("encrypted_index")
-    assert citation == {
-        "type": "web_search_result_location",
-        "url": "https://a.example/",
-        "title": "A page",
-        "cited_text": "Something found.",
-    }
-
-
-@BOTH
 async def test_a_page_of_an_earlier_answers_search_is_cited_alike(upstream, streaming):
     named = says("https://a.example/")
     upstream.replies = replies(streaming, says(calls=[SEARCH_CALL]), named, named)
@@ -136,39 +121,6 @@ async def test_a_changed_or_foreign_result_leaves_title_and_url(upstream, stream
             messages=follow_up({"content": blocks}, {"type": "text", "text": "?"}),
         )
     assert upstream.requests[0]["messages"][3]["content"] == fenced("web_search", "X\nhttps://x.example")
-
-
-@BOTH
-async def test_a_mixed_turn_shows_all_calls_before_the_servers_results(upstream, streaming):
-    upstream.replies = replies(streaming, says(calls=[DOOR_CALL, SEARCH_CALL]), says("Both done."))
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH, DOOR])
-        assert kinds(message) == ["tool_use", "server_tool_use", "web_search_tool_result"]
-        assert message["stop_reason"] == "tool_use"
-        use = message["content"][0]
-        assert use["id"].startswith("toolu_")
-        assert use["input"] == {"door": 1}
-        result = {"type": "tool_result", "tool_use_id": use["id"], "content": "open"}
-        await ask(url, streaming=streaming, tools=[SEARCH, DOOR], messages=follow_up(message, result))
-    *_, assistant, first, second = upstream.requests[1]["messages"]
-    assert [call["function"]["name"] for call in assistant["tool_calls"]] == ["open_door", "web_search"]
-    assert first["content"] == "open"
-    assert "Something found." in second["content"]
-    assert [first["tool_call_id"], second["tool_call_id"]] == [call["id"] for call in assistant["tool_calls"]]
-
-
-@BOTH
-async def test_a_search_that_nobody_declared_is_hidden_and_comes_back_in_a_mixed_turn(upstream, streaming):
-    upstream.replies = replies(streaming, says(calls=[DOOR_CALL, SEARCH_CALL]), says("Both done."))
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[DOOR])
-        assert kinds(message) == ["tool_use"]
-        assert "server_tool_use" not in message["usage"]
-        result = {"type": "tool_result", "tool_use_id": message["content"][0]["id"], "content": "open"}
-        await ask(url, streaming=streaming, tools=[DOOR], messages=follow_up(message, result))
-    *_, assistant, first, second = upstream.requests[1]["messages"]
-    assert [call["id"] for call in assistant["tool_calls"]] == ["u2", "u1"]
-    assert (first["content"], "Something found." in second["content"]) == ("open", True)
 
 
 @BOTH
@@ -447,14 +399,6 @@ async def test_a_page_has_the_day_on_which_it_appeared(upstream, streaming):
 
 
 @BOTH
-async def test_calls_of_one_turn_are_shown_in_the_order_in_which_the_model_has_written_them(upstream, streaming):
-    upstream.replies = replies(streaming, says("Let me.", calls=[SEARCH_CALL, DOOR_CALL]))
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH, DOOR])
-    assert kinds(message) == ["text", "server_tool_use", "tool_use", "web_search_tool_result"]
-
-
-@BOTH
 @pytest.mark.parametrize("is_mixed", [True, False])
 async def test_a_client_that_moves_its_calls_behind_the_results_gets_the_same_turns_back(upstream, streaming, is_mixed):
     """As the AI SDK does. Where the calls were in a turn of their own, they stay in it."""
@@ -481,27 +425,3 @@ async def test_an_answer_of_nothing_but_thoughts_is_no_message_when_it_comes_bac
     (message,) = [one for one in upstream.requests[0]["messages"] if one["role"] != "system"]
     assert message["role"] == "user"
     assert message["content"].endswith("\n\nGo on.")
-
-
-async def test_thoughts_before_a_search_are_shown_where_the_answer_has_to_be_json_too(upstream):
-    searching = [
-        chunk({"reasoning_content": "r1"}),
-        chunk({"content": "Let me."}),
-        chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function",
-                               "function": {"name": "web_search", "arguments": '{"query": "x"}'}}]}),
-        chunk(finish_reason="tool_calls"),
-    ]  # fmt: skip
-    answering = [chunk({"reasoning_content": "r2"}), chunk({"content": '{"a": 1}'}), chunk(finish_reason="stop")]
-    upstream.replies = [stream(*searching), stream(*answering)]
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    fields = {"thinking": {"type": "adaptive"}, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=True, tools=[SEARCH], **fields)
-    assert kinds(message) == ["thinking", "server_tool_use", "web_search_tool_result", "thinking", "text"]
-    assert [block.get("thinking") for block in message["content"]] == ["r1", None, None, "r2", None]
-    assert message["content"][-1]["text"] == '{"a": 1}'

@@ -121,15 +121,6 @@ async def test_a_client_without_the_tool_is_refused_or_goes_without(upstream):
     assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["open_door"]
 
 
-async def test_a_forced_search_is_demanded_of_the_model_once(upstream):
-    upstream.replies = answers(False, ("u1", "web_search", {"query": "x"}))
-    choice = {"type": "tool", "name": "web_search"}
-    async with proxy_of(upstream) as url:
-        await ask(url, streaming=False, tools=[SEARCH, DOOR], tool_choice=choice)
-    forced = {"type": "function", "function": {"name": "web_search"}}
-    assert [request["tool_choice"] for request in upstream.requests] == [forced, "auto"]
-
-
 @pytest.mark.parametrize("name", ["web_search", "webSearch"])
 async def test_a_custom_tool_named_like_a_server_tool_is_the_servers_and_hidden(upstream, name):
     upstream.replies = answers(False, ("u1", name, {"query": "x"}))

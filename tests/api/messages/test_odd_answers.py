@@ -234,32 +234,6 @@ async def test_blank_lines_before_a_call_are_no_block_behind_it(upstream, stream
 
 
 @BOTH
-async def test_a_checked_answer_has_the_citations_of_its_marks(upstream, streaming):
-    schema = {"type": "json_schema", "schema": {"type": "object"}}
-    said = ['{"a": "It is new', "【0†L1】", '. More."}']
-    parts = [*(chunk({"content": one}) for one in said), chunk({}, "stop")]
-    answer = stream(*parts) if streaming else whole("".join(said))
-    upstream.replies = [*replies(streaming, [search("a", "one")]), answer]
-    async with proxy_of(upstream, config=CONFIG.replace("profile: openai", "profile: gpt_oss")) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH], output_config={"format": schema})
-    text = message["content"][-1]
-    assert text["text"] == '{"a": "It is new. More."}'
-    assert len(text["citations"]) == 1
-
-
-@BOTH
-async def test_where_the_answer_has_to_be_json_text_beside_the_clients_calls_is_none(upstream, streaming):
-    schema = {"type": "json_schema", "schema": {"type": "object"}}
-    calls = completion("Let me see.", calls=[DOOR_CALL])
-    call = {**calls["choices"][0]["message"]["tool_calls"][0], "index": 0}
-    parts = [chunk({"content": "Let me see."}), chunk({"tool_calls": [call]}), chunk({}, "tool_calls")]
-    upstream.replies = [stream(*parts) if streaming else Reply([orjson.dumps(calls)])]
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[DOOR], output_config={"format": schema})
-    assert kinds(message) == ["tool_use"]
-
-
-@BOTH
 @pytest.mark.parametrize(
     "calls",
     [
@@ -301,30 +275,6 @@ async def test_a_list_of_one_hosted_tool_holds_for_the_other_unless_that_has_its
     assert code == ("url_not_allowed" if refused else "url_not_accessible")
 
 
-async def test_pages_whose_urls_begin_alike_are_told_apart(upstream):
-    found = [
-        {"title": "Deep", "link": "https://ex.example/deep", "snippet": "Deep words.", "date": "Nov 3, 2020"},
-        {
-            "title": "Root",
-            "link": "https://ex.example/",
-            "snippet": "Root words.",
-            "date": "1 May 2021",
-            "source": "Ex",
-        },
-    ]
-    upstream.search = Reply([orjson.dumps({"organic": found})])
-    text = "See https://ex.example/ and https://ex.example/deep."
-    upstream.replies = [*replies(False, [SEARCH_CALL]), *replies(False, text, text)]
-    async with proxy_of(upstream) as url:
-        first = await ask(url, streaming=False, tools=[SEARCH])
-        history = follow_up(first, {"type": "text", "text": "Sure?"})
-        second = await ask(url, streaming=False, tools=[SEARCH], messages=history)
-    assert [page["url"] for page in first["content"][1]["content"]] == [page["link"] for page in found]
-    for message in (first, second):
-        cited = {one["url"]: one["cited_text"] for one in message["content"][-1]["citations"]}
-        assert cited == {"https://ex.example/": "Root words.", "https://ex.example/deep": "Deep words."}
-
-
 @pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
 async def test_an_empty_last_message_leaves_a_prefill(upstream, content):
     messages = [*ASK["messages"], {"role": "assistant", "content": "x"}, {"role": "user", "content": content}]
@@ -345,18 +295,6 @@ async def test_a_count_that_is_none_is_no_fault(upstream, streaming, usage):
     async with proxy_of(upstream) as url:
         counted = (await ask(url, streaming=streaming))["usage"]
     assert (counted["input_tokens"] > 5, counted["output_tokens"] > 1) == (True, True)  # an estimate
-
-
-@pytest.mark.parametrize(("most", "searches"), [(0, 0), (1, 1)])
-async def test_max_tool_calls_lowers_the_limit_here_too(upstream, most, searches):
-    calls = [search("a", "one"), search("b", "two")]
-    upstream.replies = replies(False, calls, "Done.") if most else replies(False, "Done.")
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=False, tools=[SEARCH, DOOR], max_tool_calls=most)
-        refused = await raw(url, {**ASK, "max_tool_calls": -1})
-    assert message["content"][-1]["text"] == "Done."
-    assert len(upstream.searches) == searches
-    assert refused.json()["error"]["message"].startswith("max_tool_calls: ")
 
 
 @BOTH
@@ -609,46 +547,6 @@ async def test_blocked_domains_reach_the_search_once(upstream):
 
 
 @BOTH
-async def test_json_that_was_cut_off_beside_a_call_is_shown(upstream, streaming):
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    answer = completion('{"a": 1', calls=[SEARCH_CALL])
-    answer["choices"][0]["finish_reason"] = "length"
-    calls = [{**call, "index": at} for at, call in enumerate(answer["choices"][0]["message"]["tool_calls"])]
-    parts = [chunk({"content": '{"a": 1'}), chunk({"tool_calls": calls}), chunk({}, "length")]
-    upstream.replies = [stream(*parts) if streaming else Reply([orjson.dumps(answer)])]
-    form = {"format": {"type": "json_schema", "schema": schema}}
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH], output_config=form)
-    assert (message["content"][-2]["text"], message["stop_reason"]) == ('{"a": 1', "max_tokens")
-    assert message["content"][-1]["content"]["error_code"] == "unavailable"
-
-
-@BOTH
-@pytest.mark.parametrize("text", ["Look【", "Look【0†L1"])
-async def test_text_that_looks_like_the_beginning_of_a_mark_stays_before_the_call(upstream, streaming, text):
-    make = streamed if streaming else whole
-    upstream.replies = [make(text, calls=[search("u1", "news")]), make("End.")]
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH])
-    assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "text"]
-    assert message["content"][0]["text"] == text
-
-
-@BOTH
-async def test_a_line_end_behind_a_mark_that_begins_a_turn_is_left_out(upstream, streaming):
-    make = streamed if streaming else whole
-    upstream.replies = [make(calls=[search("u1", "news")]), make("【0†L1-L3】\ncode")]
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH])
-    assert message["content"][-1]["text"] == "code"
-
-
-@BOTH
 async def test_a_hidden_call_takes_no_line_ends_from_the_text_before_the_clients_call(upstream, streaming):
     make = streamed if streaming else whole
     upstream.replies = [make("text\n\n\n", calls=[("u1", "current_time", {}), DOOR_CALL])]
@@ -715,16 +613,6 @@ async def test_the_estimate_for_an_upstream_that_does_not_count_has_the_input_of
         direct = await ask(url, streaming=False, tools=[SEARCH])
     once, twice = direct["usage"]["input_tokens"], searched["usage"]["input_tokens"]
     assert 2 * once < twice < 4 * once
-
-
-@BOTH
-async def test_a_mark_in_a_text_of_blanks_cites_nothing_in_the_next_text(upstream, streaming):
-    make = streamed if streaming else whole
-    upstream.replies = [make("  【0†L1-L2】", calls=[search("u1", "news")]), make("Nothing.")]
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=streaming, tools=[SEARCH])
-    assert message["content"][-1]["text"] == "Nothing."
-    assert not message["content"][-1].get("citations")
 
 
 @BOTH

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS
 from proxy.wire.chat import name_of
-from tests.api.test_responses import ask, events_in, raw
+from tests.api.responses.asking import ask, events_in, raw
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
 
