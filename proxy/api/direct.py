@@ -29,11 +29,7 @@ _NOBODY_VOUCHES = (
 
 
 class Door:
-    """Lets requests make calls.
-
-    Args:
-        ports: the interfaces to the rest of the proxy.
-    """
+    """Lets requests make calls."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports

@@ -54,10 +54,6 @@ def create_app(
 class Application:
     """Answers every request by the configuration that was in force when the request began.
 
-    Args:
-        process: the parts that all configurations share.
-        first: the generation of the first configuration.
-
     Attributes:
         current: the generation that answers new requests.
     """

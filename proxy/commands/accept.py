@@ -26,12 +26,6 @@ async def accept(
 ) -> list[str]:
     """Pin the definitions of a server, and return what has been accepted, in lines.
 
-    Args:
-        loaded: the configuration.
-        server: the name of the server's entry.
-        tool_client: makes the HTTP client of tools.
-        clock: the time.
-
     Raises:
         ConfigurationError: nothing can be accepted; the message says why.
     """

@@ -12,12 +12,7 @@ from proxy.tools.kinds.python import unused_entry_points
 
 
 def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
-    """The lines of `toolproxy check`: models, upstreams and tools, and whether each is usable.
-
-    Args:
-        loaded: the configuration.
-        origins: the origin of each tool.
-    """
+    """The lines of `toolproxy check`: models, upstreams and tools, and whether each is usable."""
     config = loaded.config
     lines = ["upstreams:"]
     for name, entry in config.upstreams.items():

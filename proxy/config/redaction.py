@@ -26,11 +26,7 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
 
 
 class Redactor:
-    """A callable that masks secrets in a text, and whose secrets can be replaced.
-
-    Args:
-        secrets: the secrets, as for `redactor`.
-    """
+    """A callable that masks secrets in a text, and whose secrets can be replaced."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._redact = redactor(secrets)

@@ -23,9 +23,6 @@ _NO_CODING = frozenset({"", "identity", "none"})  # the last is no registered na
 class Inflater:
     """Decompresses a body that was sent compressed although `identity` was asked for.
 
-    Args:
-        coding: the Content-Encoding.
-
     Raises:
         ValueError: from any method: the coding is not supported, or the bytes are not valid in it.
     """

@@ -44,11 +44,6 @@ class Pool:
     async def acquire(self, origin: Origin, timeouts: RequestTimeouts, *, fresh: bool = False) -> Http1Connection:
         """A connection for one request; it releases itself when its response is complete.
 
-        Args:
-            origin: the server.
-            timeouts: the timeouts `pool` and `connect` apply.
-            fresh: whether the connection must be a new one.
-
         Raises:
             httpx.PoolTimeout: all places are taken.
             httpx.ConnectError, httpx.ConnectTimeout: no new connection could be made.

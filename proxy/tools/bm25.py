@@ -61,11 +61,7 @@ def terms(text: str) -> list[str]:
 
 
 class Index:
-    """The ranking of some texts, each given by its terms. A term that is repeated has more weight.
-
-    Args:
-        documents: the terms of each text.
-    """
+    """The ranking of some texts, each given by its terms. A term that is repeated has more weight."""
 
     def __init__(self, documents: Iterable[Sequence[str]]) -> None:
         counts = [Counter(document) for document in documents]

@@ -19,11 +19,7 @@ SIZE_OF_TOOL = 2048
 
 
 class ToolIndex:
-    """The tools of a registry, which do not change.
-
-    Args:
-        tools: the tools.
-    """
+    """The tools of a registry, which do not change."""
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         self._tools = [*tools]

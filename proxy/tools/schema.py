@@ -66,9 +66,6 @@ _IS_PATTERN = jsonschema_rs.Draft7Validator({"format": "regex"}, validate_format
 class ArgumentsSchema:
     """The schema of a tool's arguments, compiled.
 
-    Args:
-        schema: a JSON Schema.
-
     Attributes:
         schema: the schema.
         width: the most parts of it that one value is compared with.
@@ -118,12 +115,7 @@ class ArgumentsSchema:
         return self._validator.is_valid(arguments)
 
     def faults(self, arguments: Json, text: str) -> list[str]:
-        """The first few faults of arguments that do not fit; empty if it would take too long to find them.
-
-        Args:
-            arguments: the arguments.
-            text: as they are written.
-        """
+        """The first few faults of arguments that do not fit; empty if it would take too long to find them."""
         self._pattern_work.left = _MOST_PATTERN_WORK
         work, quoted = self.width * _most_values(text), self.width * len(text)
         most = _MOST_DESCRIBED_ALTERNATIVES if self._has_alternatives else _MOST_DESCRIBED
@@ -186,9 +178,6 @@ def serving_fault(parameters: Json) -> str | None:
 
 class References:
     """The targets of the references within a schema.
-
-    Args:
-        schema: the whole schema.
 
     Raises:
         ValueError: two of its parts have one name.

@@ -73,11 +73,7 @@ class UserTools:
 
 
 class SharedToolServer:
-    """A tool server whose tools are in the registries of all configurations that have its entry.
-
-    Args:
-        server: the server that is shared.
-    """
+    """A tool server whose tools are in the registries of all configurations that have its entry."""
 
     def __init__(self, server: ToolServer) -> None:
         self.state = server.state

@@ -34,12 +34,7 @@ _MISSING: Any = object()
 
 
 def repaired(arguments: Json, references: References) -> Json:
-    """Arguments with the types of their tool's schema as far as these are certain; the same object if nothing changes.
-
-    Args:
-        arguments: the arguments.
-        references: the schema, and the targets of its references.
-    """
+    """Arguments with the types of their schema, as far as these are certain; the same object if nothing changes."""
     found = _Repair(references).value(arguments, references.schema, references.schema)
     return found if isinstance(found, dict) else arguments
 

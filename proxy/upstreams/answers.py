@@ -112,10 +112,6 @@ def parse_completion(raw: bytes, profile: Profile, names: ToolNames | None, requ
 def fill_in(answer: Json, request: Json) -> bool:
     """Add the missing parts of a whole answer that can be inferred without doubt, in place; whether any were added.
 
-    Args:
-        answer: the answer, already mended.
-        request: the request that it answers.
-
     Raises:
         UpstreamError: the answer is not a completion.
     """

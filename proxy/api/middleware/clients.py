@@ -151,14 +151,7 @@ def is_limited(client: ClientConfig) -> bool:
 
 
 class Quota:
-    """Counts the requests of clients that have a limit. Stands below `Auth`, which finds the client.
-
-    Args:
-        app: the layer below.
-        clients: the clients that have a limit.
-        rates: the count of the clients' requests per minute.
-        leases: the count of the clients' open requests.
-    """
+    """Counts the requests of clients that have a limit. Stands below `Auth`, which finds the client."""
 
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], rates: Rates, leases: Leases) -> None:
         self._app = app

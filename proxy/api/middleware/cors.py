@@ -33,10 +33,6 @@ class Cors(CORSMiddleware):
 
     It is the outermost layer, so that a page can read errors too. Credentials stay off: the page puts the key into a
     header, and no cookie or remembered password authenticates a request of another origin.
-
-    Args:
-        app: the layer below.
-        cors: the origins that may call.
     """
 
     def __init__(self, app: ASGIApp, *, cors: CorsConfig) -> None:

@@ -16,13 +16,7 @@ _PAGES = "/debug"
 
 
 class RecordRequests:
-    """Records requests.
-
-    Args:
-        app: the layers below.
-        cases: keeps the recordings.
-        clock: times everything.
-    """
+    """Records requests."""
 
     def __init__(self, app: ASGIApp, *, cases: Cases, clock: Clock) -> None:
         self._app = app

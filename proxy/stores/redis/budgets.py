@@ -30,12 +30,7 @@ end
 
 
 class RedisBudgets(SharedBudgets):
-    """Implements `ports.Budgets`.
-
-    Args:
-        shared: the connection to Redis.
-        local: counts the use in this process.
-    """
+    """Implements `ports.Budgets`."""
 
     def __init__(self, shared: SharedRedis, *, local: Budgets) -> None:
         super().__init__(local=local, clock=shared.clock, observe=shared.observe)

@@ -8,11 +8,7 @@ from proxy.stores.shared.pins import SharedPins
 
 
 class RedisPins(SharedPins):
-    """Implements `ports.Pins`.
-
-    Args:
-        shared: the connection to Redis.
-    """
+    """Implements `ports.Pins`."""
 
     def __init__(self, shared: SharedRedis) -> None:
         super().__init__()

@@ -24,14 +24,7 @@ end
 
 
 class RedisResults(SharedResults):
-    """Implements `ports.Results`.
-
-    Args:
-        shared: the connection to Redis.
-        tool: the name of the tool.
-        seconds: the lifetime of a result.
-        local: the cache of this process.
-    """
+    """Implements `ports.Results`."""
 
     def __init__(self, shared: SharedRedis, *, tool: str, seconds: float, local: Results) -> None:
         super().__init__(local=local, clock=shared.clock)

@@ -19,11 +19,7 @@ RENEWAL_SECONDS: Final = 5.0  # a lease survives two missed renewals
 
 
 class SharedRates(ABC):
-    """Implements `ports.Rates`.
-
-    Args:
-        local: counts the requests of this process.
-    """
+    """Implements `ports.Rates`."""
 
     def __init__(self, local: Rates) -> None:
         self._local = local
@@ -44,9 +40,6 @@ class SharedLeases(ABC):
     """Implements `ports.Leases`.
 
     The process that holds a lease extends it as long as the request is open. The leases of a killed process expire.
-
-    Args:
-        clock: times the renewals.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -38,12 +38,7 @@ class Claim:
 
 
 class SharedResults(ABC):
-    """Implements `ports.Results`. While the shared state is unavailable, `local` is used.
-
-    Args:
-        local: the cache of this process.
-        clock: times the waits.
-    """
+    """Implements `ports.Results`. While the shared state is unavailable, `local` is used."""
 
     def __init__(self, *, local: Results, clock: Clock) -> None:
         self._local = local

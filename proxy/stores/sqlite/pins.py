@@ -11,11 +11,7 @@ _ADD = "INSERT OR IGNORE INTO pins VALUES (?, ?, ?)"
 
 
 class SqlitePins(SharedPins):
-    """Implements `ports.Pins`.
-
-    Args:
-        shared: the database.
-    """
+    """Implements `ports.Pins`."""
 
     def __init__(self, shared: SharedSqlite) -> None:
         super().__init__()

@@ -147,14 +147,7 @@ class SqliteLeases(SharedLeases):
 
 
 class SqliteResults(SharedResults):
-    """Implements `ports.Results`.
-
-    Args:
-        shared: the database.
-        tool: the name of the tool.
-        seconds: the lifetime of a result.
-        local: the cache of this process.
-    """
+    """Implements `ports.Results`."""
 
     def __init__(self, shared: SharedSqlite, *, tool: str, seconds: float, local: Results) -> None:
         super().__init__(local=local, clock=shared.clock)
@@ -190,12 +183,7 @@ class SqliteResults(SharedResults):
 
 
 class SqliteBudgets(SharedBudgets):
-    """Implements `ports.Budgets`.
-
-    Args:
-        shared: the database.
-        local: counts the use in this process.
-    """
+    """Implements `ports.Budgets`."""
 
     def __init__(self, shared: SharedSqlite, *, local: Budgets) -> None:
         super().__init__(local=local, clock=shared.clock, observe=shared.observe)

@@ -82,12 +82,7 @@ class Function:
 
 
 class Callee:
-    """A function of the operator's, as it is called: an async one in the event loop, any other in a thread.
-
-    Args:
-        function: the function.
-        thread_name: the name of its threads.
-    """
+    """A function of the operator's, as it is called: an async one in the event loop, any other in a thread."""
 
     def __init__(self, function: Callable[..., Any], *, thread_name: str) -> None:
         self._function = function

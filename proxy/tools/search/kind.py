@@ -22,14 +22,7 @@ def described(entry: ToolConfig, origin: str, provider: Provider) -> str:
 def search_kind(
     config: type[Entry], provider_of: Callable[[Entry], Provider], make: Make[Entry], **more: Any
 ) -> Kind[Entry]:
-    """The kind of a search.
-
-    Args:
-        config: as in `Kind`.
-        provider_of: the provider of an entry.
-        make: as in `Kind`.
-        **more: as in `Kind`.
-    """
+    """The kind of a search."""
 
     def describe(entry: Entry, origin: str) -> Iterator[str]:
         yield described(entry, origin, provider_of(entry))

@@ -40,9 +40,6 @@ class Place(Enum):
 class Openings:
     """The words with which a call may begin, for one set of tools.
 
-    Args:
-        tools: the names that may be called.
-
     Attributes:
         initials: the first characters of all these words.
     """
@@ -87,13 +84,7 @@ def is_ordinary(opening: str) -> bool:
 
 
 def is_inside(before: str, piece: str, word: str) -> bool:
-    """Whether a piece is an ordinary word within a sentence, or continues one: for most pieces, the place in short.
-
-    Args:
-        before: the text before the piece.
-        piece: the piece.
-        word: its last word.
-    """
+    """Whether a piece is an ordinary word within a sentence, or continues one: for most pieces, the place in short."""
     is_word = piece == word or (len(piece) == len(word) + 1 and piece[0] == " ")
     return is_word and len(before) > _FIRST_WORD and before[-1].isalnum() and before.isascii() and is_ordinary(word)
 

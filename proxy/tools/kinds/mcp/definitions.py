@@ -128,12 +128,7 @@ async def _pins_of(listed: Sequence[ListedTool]) -> dict[str, Pin]:
 
 
 class AcceptedDefinitions:
-    """`definitions: accepted`. Implements `Definitions`.
-
-    Args:
-        server: the name of the entry.
-        observe: gets an event for each change.
-    """
+    """`definitions: accepted`. Implements `Definitions`."""
 
     judged_by = None
 
