@@ -225,14 +225,11 @@ def _path_below_v1(scope: Scope) -> str:
     raw: bytes = scope["raw_path"].partition(b"?")[0]
     if _ODD_PATH.search(raw):
         raise NotFound(f"There is no {scope['path']} here.")
-    query = b"&".join([part for part in scope["query_string"].split(b"&") if not _is_key(part)])
+    named = [(unquote_to_bytes(part.partition(b"=")[0]), part) for part in scope["query_string"].split(b"&")]
+    # A key of the client's in the query would use another account.
+    query = b"&".join([part for name, part in named if not _KEY_PARAMETER.fullmatch(name)])
     path = raw.removeprefix(b"/v1") + (b"?" + query if query else b"")
     return path.decode("latin-1")
-
-
-def _is_key(parameter: bytes) -> bool:
-    """Whether a parameter of a query is a key of the client's, with which another account would be used."""
-    return _KEY_PARAMETER.fullmatch(unquote_to_bytes(parameter.partition(b"=")[0])) is not None
 
 
 def _forwarded(scope: Scope, user_headers: frozenset[bytes]) -> list[tuple[bytes, bytes]]:

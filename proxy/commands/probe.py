@@ -137,7 +137,8 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
         if endpoint.credential.of_client:
             return await _reach(endpoint, path)
         if model is None:
-            return await _list_models(endpoint, path)
+            await _get_models(endpoint)
+            return Finding(path, "lists its models; no model was asked, because `models` names none of them")
         return await _complete(endpoint, path, upstream, model)
     except UpstreamRefused as exc:
         return _refusal(path, exc, model)
@@ -173,11 +174,6 @@ async def _reach(endpoint: Endpoint, path: str) -> Finding:
         if exc.status == _NOT_FOUND:
             return _nothing_there(path)
     return Finding(path, "can be reached; clients bring their own keys")
-
-
-async def _list_models(endpoint: Endpoint, path: str) -> Finding:
-    await _get_models(endpoint)
-    return Finding(path, "lists its models; no model was asked, because `models` names none of them")
 
 
 async def _get_models(endpoint: Endpoint) -> None:

@@ -52,12 +52,8 @@ def is_guessable(key: str) -> bool:
     """
     if len(key) < SHORT_CLIENT_KEY or is_placeholder(key):
         return True
-    return all(part in _STAND_INS or _is_pattern(part) for part in _BETWEEN_WORDS.split(key.lower()))
-
-
-def _is_pattern(text: str) -> bool:
-    """Whether a text repeats one or two characters, or is counted up."""
-    return len(set(text)) <= 2 or text in _COUNTED  # noqa: PLR2004 - as the sentence says
+    words = [word for word in _BETWEEN_WORDS.split(key.lower()) if word not in _STAND_INS]
+    return all(word in _COUNTED or len(set(word)) <= 2 for word in words)  # noqa: PLR2004 - one or two characters, repeated
 
 
 def split_keys(text: str) -> list[str]:

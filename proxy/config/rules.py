@@ -124,9 +124,8 @@ def faults_in(parts: Parts) -> list[tuple[str, str]]:
         *_fallback_faults(parts),
         *_address_faults(parts),
         *_header_faults(parts),
-        *_server_faults(parts.config),
+        *_package_faults(parts.config),
         *_state_faults(parts.config),
-        *_telemetry_faults(parts.config),
         *_tool_faults(parts),
         *_served_faults(parts),
         *_check_faults(parts),
@@ -225,15 +224,25 @@ def _header_faults(parts: Parts) -> _Faults:
             yield f"tools.{name}.headers", f"cannot refer to {header!r}, which the proxy itself reads"
 
 
-def _server_faults(config: c.Config) -> _Faults:
-    if config.server.mcp and find_spec("mcp") is None:
-        yield "server.mcp", "needs a package that is not installed: pip install mcp"
+def _package_faults(config: c.Config) -> _Faults:
+    needed = {"state.url": c.BACKENDS[config.state.backend].package}
+    if config.server.mcp:
+        needed["server.mcp"] = "mcp"
+    if config.telemetry.otlp_endpoint:
+        needed["telemetry.otlp_endpoint"] = "opentelemetry.sdk"
+    for key, package in needed.items():
+        if package is not None and not _is_installed(package):
+            yield key, f"needs a package that is not installed: pip install {package.replace('.', '-')}"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def _state_faults(config: c.Config) -> _Faults:
-    package = c.BACKENDS[config.state.backend].package
-    if package is not None and find_spec(package) is None:
-        yield "state.url", f"needs a package that is not installed: pip install {package}"
     if config.state.url.endswith("/:memory:"):
         yield "state.url", "is not a file; to keep state in memory, write memory://"
     if any(map(is_placeholder, config.state.secrets)):
@@ -248,18 +257,6 @@ def _fallback_faults(parts: Parts) -> _Faults:
                 yield f"tools.{name}.fallback", f"there is no other tool {other!r}"
             elif other in servers:
                 yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"
-
-
-def _telemetry_faults(config: c.Config) -> _Faults:
-    if config.telemetry.otlp_endpoint and not _can_trace():
-        yield "telemetry.otlp_endpoint", "traces need a package that is not installed: pip install opentelemetry-sdk"
-
-
-def _can_trace() -> bool:
-    try:
-        return find_spec("opentelemetry.sdk") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _tool_faults(parts: Parts) -> _Faults:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote
 
 import orjson
 
@@ -92,7 +92,7 @@ class _View:
 
     def decoded(self) -> "_View":
         """The view as a part of a URL."""
-        return self.read((one.start(), one.end(), _octets(one[0])) for one in _PERCENT.finditer(self.text))
+        return self.read((one.start(), one.end(), unquote(one[0])) for one in _PERCENT.finditer(self.text))
 
     def fields(self) -> Iterator["_View"]:
         """The texts of the fields of one name that stand in the events of a stream, joined."""
@@ -259,7 +259,3 @@ def _meaning(escape: re.Match[str]) -> str:
     """The character that an escape of JSON stands for."""
     code, sign = escape.groups()
     return chr(int(code, 16)) if code else _MEANING.get(sign, sign)
-
-
-def _octets(escapes: str) -> str:
-    return unquote_to_bytes(escapes).decode("utf-8", "replace")

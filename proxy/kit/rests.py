@@ -109,7 +109,10 @@ class KeyRests(Struct, weakref=True):
             return False
         rest = Rest(cause, now, until, error)
         if cause == "model":
-            self._rest_for(model, rest)
+            self._of_models.pop(model, None)
+            if len(self._of_models) >= _MOST_MODELS:
+                del self._of_models[next(iter(self._of_models))]
+            self._of_models[model] = rest
         else:
             self._latest = rest
             self._doublings[cause] = doublings + 1
@@ -124,12 +127,6 @@ class KeyRests(Struct, weakref=True):
         self._latest = None
         self._doublings.clear()
         return True
-
-    def _rest_for(self, model: str, rest: Rest) -> None:
-        self._of_models.pop(model, None)
-        if len(self._of_models) >= _MOST_MODELS:
-            del self._of_models[next(iter(self._of_models))]
-        self._of_models[model] = rest
 
 
 def rest_seconds(refusal: Refusal, doublings: int = 0) -> float:

@@ -164,8 +164,9 @@ class CallHistory(Struct):
                     result = self.dialect.annotate(decision.to_run, decision.call.name, result)
                 if decision.left_out:
                     result = with_left_out(result, decision.left_out)
-                if self.searchable:
-                    result = self._of_many_tools(decision, result)
+                if self.searchable and decision.tool is not None and result.outcome == InvalidArguments.outcome:
+                    # The model may not have seen the schema.
+                    result = with_schema(result, decision.tool, most_bytes=self.limits.max_result_bytes)
                 new[decision.key] = result
                 self.sources.update(result.sources)
                 if not decision.counts:
@@ -176,12 +177,6 @@ class CallHistory(Struct):
                     self.results[decision.key] = result
             answers.append(self._quoting(decision.call, decision.result or new[decision.key]))
         return answers
-
-    def _of_many_tools(self, decision: CallDecision, result: ToolResult) -> ToolResult:
-        """A result; if the arguments did not fit, with the schema of the tool, which the model may not have seen."""
-        if decision.tool is None or result.outcome != InvalidArguments.outcome:
-            return result
-        return with_schema(result, decision.tool, most_bytes=self.limits.max_result_bytes)
 
     def refuse(self, calls: Iterable[ToolCall], why: str) -> list[ToolResult]:
         """The answers to calls that are not run."""

@@ -99,15 +99,11 @@ def harmless(text: str) -> str:
     while begun < len(text):
         end = begun + _MOST_AT_ONCE
         if end < len(text):  # what looks like the fence begins with an angle and has no other, so it is cut at none
-            end = _end_before_angle(text, begun + 1, end)
+            angle = max(text.rfind(angle, begun + 1, end) for angle in _BEGINNINGS)
+            end = end if angle < 0 else angle
         pieces.append(_harmless(text[begun:end]))
         begun = end
     return "".join(pieces)
-
-
-def _end_before_angle(text: str, begun: int, end: int) -> int:
-    last = max(text.rfind(angle, begun, end) for angle in _BEGINNINGS)
-    return end if last < 0 else last
 
 
 def _harmless(text: str) -> str:

@@ -75,10 +75,11 @@ class Console:
     def _request(self, line: Line) -> str:
         status = line.get("status") or 0
         color = _color_of(status, line)
+        path = f"{line.get('method')} {line.get('path')}".removeprefix("POST ")
         cells = [
             self._style(_time_of(line), "dim"),
             f"{_cell(line.get('client') or '-', _CLIENT)}",
-            _cell(line.get("model") or line.get("unknown_model") or _path_of(line), _MODEL),
+            _cell(line.get("model") or line.get("unknown_model") or path, _MODEL),
             self._style(f"{'left' if status == CLIENT_CLOSED_REQUEST else status:>4}", color, "bold"),
             f"{_seconds(line.get('seconds')):>8}",
             f"{_counts(line):<{_COUNTS}}",
@@ -139,10 +140,6 @@ def _color_of(status: int, line: Line) -> str:
 def _time_of(line: Line) -> str:
     when = line["timestamp"]
     return when.astimezone().strftime("%H:%M:%S") if isinstance(when, datetime) else str(when)
-
-
-def _path_of(line: Line) -> str:
-    return f"{line.get('method')} {line.get('path')}".removeprefix("POST ")
 
 
 def _cell(value: object, width: int) -> str:

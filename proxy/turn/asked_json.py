@@ -40,7 +40,8 @@ def asked_json(request: Json, messages: Iterable[Json]) -> AskedJson:
     """
     if demands_json(request):
         return AskedJson.BY_FORMAT
-    is_asked = any(message.get("role") in _ROLES and _asks(text_of(message)) for message in messages)
+    texts = (text_of(message) for message in messages if message.get("role") in _ROLES)
+    is_asked = any("json" in text.lower() and "json" in _FORBIDDING.sub("", text).lower() for text in texts)
     return AskedJson.IN_WORDS if is_asked else AskedJson.NO
 
 
@@ -48,7 +49,3 @@ def demands_json(request: Json) -> bool:
     """Whether a request's `response_format` permits nothing but JSON."""
     response_format = request.get("response_format")
     return isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema")
-
-
-def _asks(text: str) -> bool:
-    return "json" in text.lower() and "json" in _FORBIDDING.sub("", text).lower()

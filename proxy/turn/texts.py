@@ -272,11 +272,6 @@ def without_blank_lines_before(text: str) -> str:
     return text[match.end() :] if (match := _BLANK_LINES.match(text)) else text
 
 
-def without_blank_lines_after(text: str) -> str:
-    """The text with at most one blank line at its end, as a stream shows it before another turn."""
-    return TrailingNewlines().feed(text)
-
-
 def shifted(details: Any, by: int) -> Any:
     """The `reasoning_details` of one turn with `by` added to each index."""
     if not by or not isinstance(details, list):

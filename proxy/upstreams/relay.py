@@ -105,17 +105,14 @@ class RelayReader:
             if delta := choice.get("delta"):
                 self.head = chunk
                 self.written += 1
-                so_far = self.choices.get(index) or self._begin_choice(index)
-                changed = so_far.take(delta) or changed
+                if index not in self.choices:
+                    self.choices[index] = _StreamedChoice(RelayedCalls(self.request, self.budget))
+                changed = self.choices[index].take(delta) or changed
         if changed:
             self.pattern = None
             return sse.encode(chunk)
         self.pattern = pattern_of(event.data, only_text_field(chunk))
         return event.raw
-
-    def _begin_choice(self, index: int) -> "_StreamedChoice":
-        choice = self.choices[index] = _StreamedChoice(RelayedCalls(self.request, self.budget))
-        return choice
 
     def _missing_end(self) -> bytes:
         """The events that are missing before `[DONE]`: finish reasons for complete choices without one.

@@ -12,7 +12,6 @@ from proxy.turn.texts import (
     count_indices,
     separator_after,
     shifted,
-    without_blank_lines_after,
     without_blank_lines_before,
 )
 from proxy.wire.errors import UpstreamError
@@ -78,7 +77,7 @@ def shown_in(pieces):
     ],
 )
 def test_two_newlines_at_the_end_are_shown_and_the_rest_waits_for_more_text(text, shown):
-    assert without_blank_lines_after(text) == shown
+    assert TrailingNewlines().feed(text) == shown
 
 
 @given(st.lists(TEXTS))
@@ -103,7 +102,7 @@ def test_between_two_texts_there_is_one_blank_line(first, second):
     if separator is None:
         assert not first.strip()
     elif second.strip():
-        joined = without_blank_lines_after(first) + separator + without_blank_lines_before(second)
+        joined = TrailingNewlines().feed(first) + separator + without_blank_lines_before(second)
         between = joined[len(first.rstrip()) : len(joined) - len(second.lstrip())]
         assert between.count("\n") == 2
 

@@ -59,7 +59,11 @@ class ObjectScanner(Struct):
             is_possible = is_browsers or may_be_named_call(begun, self.tools)
         else:
             is_named = may_be_named_call(begun, self.tools)
-            is_possible = is_named or key[1] in BROWSER_ARGUMENTS or _is_argument(key[1], self.tools)
+            is_possible = (
+                is_named
+                or key[1] in BROWSER_ARGUMENTS
+                or any(key[1] in _properties(schema) for schema in self.tools.values())
+            )
             if not is_named:
                 self._begun = None
         if not is_possible:
@@ -107,10 +111,6 @@ def _is_cut_call(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> bo
         return is_browsers or ("name" in keys and may_be_named_call(text, tools))
     is_argument = any(keys <= properties.keys() for properties in map(_properties, tools.values()))
     return is_argument or may_be_named_call(text, tools)
-
-
-def _is_argument(name: str, tools: Mapping[str, Json]) -> bool:
-    return any(name in _properties(schema) for schema in tools.values())
 
 
 def _properties(schema: Json) -> Json:
