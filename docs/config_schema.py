@@ -154,8 +154,11 @@ def _leaf(kind: Any) -> Schema:
 
 
 def _ecma(pattern: str) -> str:
-    r"""A pattern of Python's in the dialect of JSON Schema, which knows no `\Z`, and whose `\w` is ASCII."""
-    return pattern.replace(r"\Z", "$").replace(r"\w", r"\p{L}\p{N}_")  # each `\w` stands in brackets
+    r"""A pattern of Python's in what is common to the dialects of validators: none knows `\Z`, and some `\w` is ASCII.
+
+    Python's own validator knows no `\p{L}`, so that all characters beyond ASCII stand for letters.
+    """
+    return pattern.replace(r"\Z", "$").replace(r"\w", r"\w\u0080-\uffff")  # each `\w` stands in brackets
 
 
 def text() -> str:

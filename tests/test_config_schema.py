@@ -1,5 +1,6 @@
 """The schema of the configuration that editors use: as new as the program, and of the same opinion."""
 
+import re
 import subprocess
 import sys
 
@@ -24,6 +25,21 @@ def test_the_committed_schema_is_made_of_the_code():
 def test_the_schema_is_a_schema_of_draft_2020_12():
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema_rs.meta.validate(SCHEMA)
+
+
+def patterns_in(node):
+    if isinstance(node, dict):
+        yield from (value for key, value in node.items() if key == "pattern" and isinstance(value, str))
+        for value in node.values():
+            yield from patterns_in(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from patterns_in(value)
+
+
+def test_its_patterns_are_read_by_validators_in_python_too():
+    for pattern in {*patterns_in(SCHEMA)}:
+        re.compile(pattern)
 
 
 def test_the_command_prints_the_schema_wherever_it_runs(tmp_path):
