@@ -18,9 +18,10 @@ from proxy.app.process import Process, start_process
 from proxy.cases import in_process
 from proxy.cases.played_tools import Results, played_tools
 from proxy.cases.player import Proxy, Received
+from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.settings import CLIENT_KEY, settings_of
-from proxy.cases.world import World, content_of
+from proxy.cases.world import World
 from proxy.config.keys import FROM_CLIENT
 from proxy.config.loaded import Loaded
 from proxy.config.model import ModelConfig, TelemetryConfig

@@ -19,10 +19,11 @@ from proxy.cases.case_format import Play, surface_of
 from proxy.cases.comparison import MISSING, Comparison, Difference
 from proxy.cases.expectations import Outcome, check, expected
 from proxy.cases.played_tools import Results
+from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.turns import written
 from proxy.cases.unmet import Unmet
-from proxy.cases.world import World, content_of
+from proxy.cases.world import World
 from proxy.wire.chat import Json
 
 _STREAM: Final = "text/event-stream"

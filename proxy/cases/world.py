@@ -5,7 +5,6 @@ What was recorded is given at the time at which it came then, counted from the c
 """
 
 import asyncio
-from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Any, Final
@@ -15,9 +14,9 @@ import orjson
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.cases import turns
 from proxy.cases.comparison import is_same
 from proxy.cases.mcp_server import McpPlayer
+from proxy.cases.replies import parsed, reply_of
 from proxy.cases.strict import refusals
 from proxy.wire.chat import Json
 from proxy.wire.errors import UpstreamDown
@@ -206,33 +205,22 @@ class World:
         Raises:
             httpx.HTTPError, UpstreamDown: the call failed when it was recorded.
         """
-        streamed = request.get("stream") is True
-        if "by_stream" in answer:
-            answer = answer["by_stream"]["stream" if streamed else "whole"]
-        model = str(request.get("model"))
-        parts, kind = _parts(answer, model, streamed=streamed)
-        headers = {"content-type": kind, **answer.get("headers", {})}
-        lines = [(key.encode(), value.encode()) for key, value in headers.items() if value is not None]
-        passed = answer.get("at", 0.0)
-        if "at" not in answer:
-            await asyncio.sleep(answer.get("delay", 0))
-        is_begun = False
-        for part in parts:
+        reply = reply_of(answer, request)
+        passed, is_begun = reply.answer.get("at", 0.0), False
+        for part in reply.parts:
             if isinstance(part, int | float):
                 passed += part
                 await (self.until(passed) if "at" in answer else asyncio.sleep(part))
                 continue
             if not is_begun:
-                await send({"type": "http.response.start", "status": answer.get("status", 200), "headers": lines})
+                await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
                 is_begun = True
-            await send({"type": "http.response.body", "body": turns.written(part, model), "more_body": True})
-            if "at" not in answer:
-                await asyncio.sleep(answer.get("pace", 0))
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         if "at" in answer:
             await self._end_as_then(name, answer)
         if not is_begun:
-            await send({"type": "http.response.start", "status": answer.get("status", 200), "headers": lines})
-        if not answer.get("cut"):
+            await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+        if not reply.answer.get("cut"):
             await send({"type": "http.response.body", "body": b""})
 
     async def _end_as_then(self, name: str, answer: Json) -> None:
@@ -275,32 +263,6 @@ def _failure_in(name: str, answer: Json) -> Exception | None:
     if failure == _DOWN:
         return UpstreamDown(name, retry_after=answer.get("wait", 1))
     return None if failure is None else _FAILURES.get(failure, httpx.ReadError)(f"The case says {failure}.")
-
-
-def parsed(body: bytes) -> Any:
-    """A body as JSON; None if it is something else."""
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def content_of(holder: Json) -> bytes:
-    """The bytes of a body: `body` as JSON, `raw` as text, `base64`."""
-    if "body" in holder:
-        return orjson.dumps(holder["body"])
-    return b64decode(holder["base64"]) if "base64" in holder else holder.get("raw", "").encode()
-
-
-def _parts(answer: Json, model: str, *, streamed: bool) -> tuple[Sequence[Any], str]:
-    """The pieces of an answer, and its content type."""
-    if "pieces" in answer:
-        return answer["pieces"], "text/event-stream"
-    if {"body", "raw"} & answer.keys():
-        return [content_of(answer).decode()], "application/json"
-    if answer.get("form", "stream" if streamed else "whole") == "stream":
-        return [*turns.pieces(answer)], "text/event-stream"
-    return [orjson.dumps(turns.whole(answer, model)).decode()], "application/json"
 
 
 def _turns(answers: Sequence[Json]) -> Iterator[Json]:

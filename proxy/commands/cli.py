@@ -125,7 +125,15 @@ def _add_test_commands(commands: Any) -> None:
     mock.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
     mock.add_argument("--port", type=_port, default=0, help="default: 0, any free one")
     mock.add_argument("--workers", type=_count, default=1, help="processes; default: 1")
-    mock.add_argument("--script", type=Path, help="a YAML file with conversations of your own")
+    mock.add_argument(
+        "--script",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="a YAML file with conversations of your own, or cases of /debug and folders of them",
+    )
+    mock.add_argument("--pace", action="store_true", help="answers of cases take the time that they took then")
     mock.set_defaults(run=_mock_upstream)
 
     again = commands.add_parser("replay", help="play cases of /debug again, and say what differs from then")
@@ -317,7 +325,13 @@ def _demo(arguments: argparse.Namespace) -> None:
 def _mock_upstream(arguments: argparse.Namespace) -> None:
     from proxy.mock import command  # noqa: PLC0415 - as above
 
-    command.main(host=arguments.host, port=arguments.port, workers=arguments.workers, script=arguments.script)
+    command.main(
+        host=arguments.host,
+        port=arguments.port,
+        workers=arguments.workers,
+        script=arguments.script,
+        pace=arguments.pace,
+    )
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -98,15 +98,25 @@ class Folder:
         return [line for _, line in sorted(timed, key=itemgetter(0))][-MOST_REQUESTS:]
 
 
-def entry_of(method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes, status: int) -> bytes:
-    """A request as JSON on one line: when it came, what it was, and the status of its answer."""
+def entry_of(
+    method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes, status: int, **more: Any
+) -> bytes:
+    """A request as JSON on one line: when it came, what it was, the status of its answer, and `more` about that."""
     try:
         orjson.loads(body)
         sent: Any = orjson.Fragment(body.translate(_LINE_BREAKS))
     except orjson.JSONDecodeError:
         sent = body.decode("utf-8", "replace") or None
     named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-    fields = {"at": time.time(), "method": method, "path": path, "status": status, "headers": named, "body": sent}
+    fields = {
+        "at": time.time(),
+        "method": method,
+        "path": path,
+        "status": status,
+        "headers": named,
+        "body": sent,
+        **more,
+    }
     return orjson.dumps(fields)
 
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+import msgspec
 import uvicorn
 import yaml
 
+from proxy.mock.case_reading import Scripted, scripted_by
 from proxy.mock.command import uvicorn_config
 from proxy.mock.demo import DEMO
 from proxy.mock.journal import Attempts, Memory
-from proxy.mock.script import Script, load, parse
+from proxy.mock.script import Script, parse
 from proxy.mock.server import MockUpstream
 from proxy.server.listener import address_of, listen
 
@@ -69,17 +71,18 @@ class RunningMock:
         Args:
             turns: the model's turns in order, each a mapping or its text; or one path of a script, of a case or of a
                 folder of cases; or one whole script as a mapping or as YAML.
-            settings: further keys of the script: `pace`, `delay`, `seed` ...
+            settings: further keys of the script: `pace`, `delay`, `seed` ...; of cases `pace=True`, so that recorded
+                answers take the time that they took then.
 
         Raises:
             ConfigurationError: with one line per fault.
         """
-        self._mock.script = _script_of(turns, settings)
+        self._mock.script, self._mock.cases = _script_of(turns, settings)
         self._mock.clear()
 
     def reset(self) -> None:
         """Forget the script and all requests."""
-        self._mock.script = DEMO
+        self._mock.script, self._mock.cases = Scripted()
         self._mock.clear()
 
     def _run(self) -> None:
@@ -100,15 +103,27 @@ class _Server(uvicorn.Server):
         self._has_started.set()
 
 
-def _script_of(turns: tuple[Turn, ...], settings: Mapping[str, Any]) -> Script:
+def _script_of(turns: tuple[Turn, ...], settings: Mapping[str, Any]) -> Scripted:
+    paths = [path for turn in turns if (path := _path_in(turn)) is not None]
+    if paths and len(paths) == len(turns):
+        found = scripted_by(paths, pace=settings.get("pace") is True)
+        return found if found.cases is not None else Scripted(_with_settings(found.script, settings))
     match turns:
-        case (Path() as path,):
-            return load(path)
-        case (str() as text,) if text.endswith((".yaml", ".yml", ".json")):
-            return load(Path(text))
         case (str() as text,) if "conversations:" in text:
-            return parse(text)
+            return Scripted(_with_settings(parse(text), settings))
         case (dict() as whole,) if "conversations" in whole:
-            return parse(yaml.safe_dump({**whole, **settings}))
+            return Scripted(parse(yaml.safe_dump({**whole, **settings})))
     said = [{"text": turn} if isinstance(turn, str) else turn for turn in turns]
-    return parse(yaml.safe_dump({"conversations": [{"turns": said}], **settings}))
+    return Scripted(parse(yaml.safe_dump({"conversations": [{"turns": said}], **settings})))
+
+
+def _path_in(turn: Turn) -> Path | None:
+    if isinstance(turn, str) and turn.endswith((".yaml", ".yml", ".json", "/")):
+        return Path(turn)
+    return turn if isinstance(turn, Path) else None
+
+
+def _with_settings(script: Script, settings: Mapping[str, Any]) -> Script:
+    """A script with other settings. Raises `ConfigurationError`."""
+    read = parse(yaml.safe_dump({"conversations": [{"turns": [{}]}], **settings}))
+    return msgspec.structs.replace(script, **{name: getattr(read, name) for name in settings})
