@@ -26,11 +26,7 @@ _KEY_BYTES: Final = 32  # of chance: 43 URL-safe characters
 
 
 def file_of(loaded: Loaded, config: Path) -> Path:
-    """The `clients_file` of a configuration, which was read from `config`.
-
-    Raises:
-        ConfigurationError: it has none.
-    """
+    """The `clients_file` of a configuration, which was read from `config`. Raises `ConfigurationError`: it has none."""
     if loaded.clients_file is None:
         raise ConfigurationError([f"{config} has no file for clients; add this line to it: clients_file: clients.yaml"])
     return Path(loaded.clients_file.path)

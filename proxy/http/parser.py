@@ -185,11 +185,7 @@ class ResponseParser:
             self.reusable = self.reusable and bool(self._tail[-_LAST_LINE_ENDS - 1 :].strip(b"\r\n"))
 
     def end(self) -> None:
-        """Handle the end of the connection.
-
-        Raises:
-            httpx.RemoteProtocolError: the response is not complete.
-        """
+        """Handle the end of the connection. Raises `httpx.RemoteProtocolError`: the response is not complete."""
         if self.head is None:
             raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
         if self._is_chunked or self._left is not None:

@@ -40,11 +40,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         self._pool = Pool(self._connect, max_connections=max_connections)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The response to a request of httpx.
-
-        Raises:
-            httpx.TransportError: as httpx's own transport raises it.
-        """
+        """The response to a request of httpx. Raises `httpx.TransportError`: as httpx's own transport raises it."""
         stream, length = request.stream, int(request.headers.get("content-length") or 0)
         body: bytes | AsyncIterable[bytes]
         if not isinstance(stream, AsyncIterable):

@@ -54,11 +54,7 @@ class Forcing(Struct, frozen=True):
         return self.attempt == _ATTEMPTS - 1
 
     def next(self) -> "Forcing":
-        """The next attempt.
-
-        Raises:
-            NoFinalAnswer: this was the last attempt.
-        """
+        """The next attempt. Raises `NoFinalAnswer`: this was the last attempt."""
         if self.is_last:
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
         return replace(self, attempt=self.attempt + 1)

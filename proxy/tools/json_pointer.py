@@ -11,11 +11,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,17}")  # Python does not parse numbers of m
 
 
 def parse(pointer: str) -> tuple[str, ...]:
-    """The steps of a pointer; empty for the whole document.
-
-    Raises:
-        ValueError: the text is not a pointer.
-    """
+    """The steps of a pointer; empty for the whole document. Raises `ValueError`: the text is not a pointer."""
     if not _POINTER.fullmatch(pointer):
         raise ValueError("a JSON pointer is empty or begins with '/', and has '~' only as ~0 and ~1")
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])

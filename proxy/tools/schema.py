@@ -177,11 +177,7 @@ def serving_fault(parameters: Json) -> str | None:
 
 
 class References:
-    """The targets of the references within a schema.
-
-    Raises:
-        ValueError: two of its parts have one name.
-    """
+    """The targets of the references within a schema. Raises `ValueError`: two of its parts have one name."""
 
     def __init__(self, schema: Json) -> None:
         self.schema = schema

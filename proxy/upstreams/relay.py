@@ -169,11 +169,7 @@ class CompletionReader:
         return self.done
 
     def completion(self) -> Json:
-        """The whole completion.
-
-        Raises:
-            UpstreamError: the stream has broken off.
-        """
+        """The whole completion. Raises `UpstreamError`: the stream has broken off."""
         envelope: Mapping[str, Any] = {}
         choices: list[Json] = []
         for index, assembler in sorted(self._choices.items()):

@@ -45,11 +45,7 @@ _MOST_SEARCHED = 1024 * 1024
 
 
 def loads(data: bytes) -> Any:
-    """The JSON value in `data`, with its numbers untouched.
-
-    Raises:
-        orjson.JSONDecodeError: `data` is not JSON.
-    """
+    """The JSON value in `data`, with its numbers untouched. Raises `orjson.JSONDecodeError`: `data` is not JSON."""
     try:
         value = orjson.loads(data)  # stricter than Python's parser, except with numbers
     except orjson.JSONDecodeError as exc:

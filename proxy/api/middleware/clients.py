@@ -87,11 +87,7 @@ class Auth:
         return not self._needs_key or any(header(scope, name) is not None for name in _KEY_HEADERS)
 
     def _find(self, keys: Sequence[str]) -> Caller:
-        """The caller with one of these keys.
-
-        Raises:
-            InvalidApiKey: no client has any of them.
-        """
+        """The caller with one of these keys. Raises `InvalidApiKey`: no client has any of them."""
         if not self._needs_key:
             return Caller(upstream_key=next(iter(keys), None) if self._forwards_keys else None)
         for key in keys:

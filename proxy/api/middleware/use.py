@@ -67,11 +67,7 @@ class UseMeter:
             await booking.settle()
 
     async def _require_left(self, client: str, budget: BudgetConfig) -> Use:
-        """Read what a client has used of its budget so far.
-
-        Raises:
-            BudgetExceeded: that is all of it.
-        """
+        """Read what a client has used of its budget so far. Raises `BudgetExceeded`: that is all of it."""
         period = period_of(self._ports.clock.time(), budget.per)
         used = await self._ports.budgets.used(client, period.name)
         kinds = {kind: (limit, amount) for kind, limit, amount in kinds_of(budget, used)}

@@ -110,11 +110,7 @@ class Callee:
 
 
 def imported(reference: str) -> Any:
-    """The object that `module:attribute` names.
-
-    Raises:
-        ValueError: it cannot be imported.
-    """
+    """The object that `module:attribute` names. Raises `ValueError`: it cannot be imported."""
     importlib.invalidate_caches()
     try:
         return EntryPoint(reference, reference, "").load()

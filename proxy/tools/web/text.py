@@ -66,11 +66,7 @@ def check_content_type(content_type: str, *, pdf: bool) -> None:
 
 
 def read_page(answer: Answer, *, read_pdf: ReadPdf | None) -> Page:
-    """The page with its title and text.
-
-    Raises:
-        ToolError: the body is not text after all, or cannot be read.
-    """
+    """The page with its title and text. Raises `ToolError`: the body is not text after all, or cannot be read."""
     kind, url = _media_type(answer.content_type), answer.target.url
     if kind == _PDF or answer.body.startswith(b"%PDF-"):
         return _pdf_page(answer, read_pdf)

@@ -55,11 +55,7 @@ class Template:
     defaults: Json
 
     def fill(self, arguments: Json) -> Request:
-        """The request of one call.
-
-        Raises:
-            InvalidArguments: an argument is not valid in its place.
-        """
+        """The request of one call. Raises `InvalidArguments`: an argument is not valid in its place."""
         try:
             arguments = self.defaults | orjson.loads(orjson.dumps(arguments))
         except orjson.JSONEncodeError as exc:
