@@ -282,13 +282,7 @@ def _of_call(turn: int, call: ToolCall) -> Json:
 
 
 def whole_completion(answers: Sequence[Respond], completion: Completion, events: list[Json]) -> Json:
-    """The answer for a client that does not stream: the last turns as they were received, as one completion.
-
-    Args:
-        answers: the ends of the runs, one for each choice.
-        completion: the properties of the completion.
-        events: the progress events of the runs, for a client that is shown them.
-    """
+    """The answer for a client that does not stream: the last turns as they were received, as one completion."""
     envelope = answers[0].turn.envelope
     choices = []
     for index, answer in enumerate(answers):

@@ -87,15 +87,7 @@ def needs_check(request: ResolvedRequest) -> bool:
 def _retry(
     request: ResolvedRequest, check: SchemaCheck, text: str, fault: str, output_left: int | None
 ) -> ResolvedRequest:
-    """The request, without tools, to correct an answer that does not fit.
-
-    Args:
-        request: the request.
-        check: the check that failed.
-        text: the answer.
-        fault: what is wrong with the answer.
-        output_left: how many tokens the model may still write; None: any number.
-    """
+    """The request, without tools, to correct an answer that does not fit."""
     demand = DOES_NOT_FIT.format(fault=fault, schema=orjson.dumps(check.schema).decode())
     turns: Sequence[Any] = [{"role": "user", "content": demand}]
     if text.strip():  # GLM refuses an empty message

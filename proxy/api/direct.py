@@ -48,11 +48,6 @@ class Door:
 class DirectCalls:
     """Makes the calls of one request.
 
-    Args:
-        ports: the interfaces to the rest of the proxy.
-        scope: the request.
-        own: the tools that there are for it at all, and the credentials of its user.
-
     Attributes:
         tools: the tools that the client may call, by their own names, in the order of the file.
         offered: those of them for whose calls the request has all headers; a call of another one says what is missing.

@@ -35,15 +35,6 @@ async def observed(
 ) -> ToolOutput:
     """The output of a call, which has its tool's own name.
 
-    Args:
-        call: the call.
-        execute: runs it.
-        context: the context of the call.
-        deadline: ends if the call has used up the time.
-        observe: gets the events of the call.
-        clock: times it.
-        **where: fields of all of its events.
-
     Raises:
         ToolError: the call could not be carried out; the message is for the model.
     """

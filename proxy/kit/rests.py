@@ -90,15 +90,7 @@ class KeyRests(Struct, weakref=True):
         return "usable" if rest is None or rest.cause == "model" or now >= rest.until else rest.cause
 
     def refused(self, refusal: Refusal, error: Exception, *, began: float, now: float, model: str = "") -> bool:
-        """Put the key to rest; whether that is news: not if a call was refused that had begun before the rest did.
-
-        Args:
-            refusal: what the provider says.
-            error: the refusal as an exception, for `Rest.error`.
-            began: when the refused call began.
-            now: the time.
-            model: the model of the call.
-        """
+        """Put the key to rest; whether that is news: not if a call was refused that had begun before the rest did."""
         cause = refusal.cause
         before = self._of_models.get(model) if cause == "model" else self._latest
         late = before if before is not None and began <= before.began else None  # it began while the call was under way

@@ -84,13 +84,7 @@ def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
 
 
 def is_answer(turn: Turn, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
-    """Whether a turn is an answer: it has something for the user, and no calls, not even written in its text.
-
-    Args:
-        turn: the turn.
-        tools: the names that may be called -> their JSON Schemas.
-        asked_json: how the client asked for JSON.
-    """
+    """Whether a turn is an answer: it has something for the user, and no calls, not even written in its text."""
     if is_blank(turn) or turn.calls or turn.garbled or holds_raw_format(turn.text):
         return False
     return not is_bare_call(turn.text, tools, asked_json=asked_json)

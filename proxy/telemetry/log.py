@@ -133,13 +133,7 @@ _output: _Output | None = None  # as `configure` has set it up
 
 
 def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: TextIO | None = None) -> None:
-    """Set up the log of this process, and with it structlog and the standard library's logging.
-
-    Args:
-        config: level and format.
-        secrets: texts that are masked in every line.
-        stream: standard error unless given.
-    """
+    """Set up the log of this process, and with it structlog and the standard library's logging."""
     global _output  # noqa: PLW0603 - like the standard library's logging, the log is one per process
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]

@@ -114,11 +114,6 @@ def _failed(why: str) -> Verdict:
 def check_of(given: str | CheckConfig | None, where: str, client: httpx.AsyncClient) -> Check | None:
     """The check that the configuration has at a place.
 
-    Args:
-        given: the value there.
-        where: the path of the value, for faults.
-        client: sends requests to the servers that judge.
-
     Raises:
         ConfigurationError: the function cannot be imported, or is none.
     """

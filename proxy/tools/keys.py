@@ -25,13 +25,6 @@ _MARGIN_SECONDS = 0.1
 class ToolKeys:
     """The keys of one tool.
 
-    Args:
-        name: the tool's name.
-        api_key: the keys; None: it needs none.
-        base_url: where they are used.
-        resources: make the pool of several.
-        timeout: the tool's timeout in seconds; None: the request's.
-
     Attributes:
         pool: the pool; None: there is one key at most, whose calls are not limited.
     """

@@ -59,13 +59,7 @@ _MOST_CHARACTERS = 2000
 
 
 def cause_of(status: int, codes: Collection[str], message: str) -> KeyCause | None:
-    """Why an upstream refuses a key; None: the refusal is about the request, or about the upstream itself.
-
-    Args:
-        status: the HTTP status.
-        codes: the code and the type of the error, in lower case.
-        message: its words.
-    """
+    """Why an upstream refuses a key; None: the refusal is about the request, or about the upstream itself."""
     if status not in (_BAD_REQUEST, _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _TOO_MANY):
         return None
     words = _QUOTED.sub("", message[:_MOST_CHARACTERS])

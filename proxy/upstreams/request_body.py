@@ -87,12 +87,6 @@ def serialize(
 ) -> tuple[bytes, ToolNames | None]:
     """A turn's request as the upstream accepts it, and the names that were replaced in it; None: all are valid.
 
-    Args:
-        call: the upstream call.
-        profile: the profile of the upstream.
-        model: the upstream's name for the model.
-        latest: the requests that may be extended; it is updated.
-
     Raises:
         RequestError: the request needs a feature that the upstream does not have, or is nested too deep.
     """

@@ -267,11 +267,6 @@ def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
 
     xAI behind OpenRouter (when `max_tokens` was reached), Snowflake and Nebius leave it out, or send `null` or `""`.
 
-    Args:
-        message: the assistant message.
-        request: the request that it answers, for its `max_tokens`.
-        usage: the upstream's count of tokens, if it sent one.
-
     Returns:
         `tool_calls` if all calls are complete, else `length` if `max_tokens` was reached, else `stop`; None: nothing in
         the answer is complete.

@@ -80,11 +80,6 @@ def running_at(server: ServerConfig) -> str | None:
 def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
     """Start a proxy as a child of this process; returns its address once it accepts connections.
 
-    Args:
-        load: reads the configuration, which has been checked.
-        folder: the child's working directory.
-        log: the file of the child's output.
-
     Raises:
         ConfigurationError: it did not start; with the last lines of its log.
     """

@@ -12,14 +12,7 @@ HEADERS: Final = headers_for(_STYLE, _SCRIPT)
 
 
 def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
-    """A page of `/debug`.
-
-    Args:
-        title: the title of the window.
-        body: the elements below the navigation.
-        current: the path that the navigation marks as the current one.
-        is_live: whether the script keeps the page up to date.
-    """
+    """A page of `/debug`."""
     links = [
         tag("a", name, href=path, aria_current="page" if path == current else None)
         for path, name in (("/debug", "Requests"), ("/debug/usage", "Usage"))

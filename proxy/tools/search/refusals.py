@@ -52,15 +52,7 @@ class Refused(Struct, frozen=True):
 def answer_of(
     description: Description, status: int, headers: Mapping[str, str], body: bytes, zone: timezone = UTC
 ) -> dict[str, Any] | list[Any] | Refused:
-    """The JSON of an answer, empty if the provider reports that nothing was found.
-
-    Args:
-        description: the provider's description.
-        status: the HTTP status.
-        headers: of the answer, with names in lower case.
-        body: of the answer.
-        zone: of the times in its refusals that name none.
-    """
+    """The JSON of an answer, empty if the provider reports that nothing was found."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:

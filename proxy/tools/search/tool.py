@@ -54,18 +54,7 @@ def search_tool_of(
     block: tuple[str, ...] = (),
     reading: Reading | None = None,
 ) -> Tool:
-    """A tool that searches with a provider; it is also gpt-oss's `browser.search`.
-
-    Args:
-        name: the name in the configuration.
-        entry: the entry; of its `max_concurrent_calls` each query takes one.
-        provider_of: the provider of an entry with one key.
-        resources: the client that sends the requests, the time, and the cache that keeps the pages that were found.
-        description: the description for the model.
-        most_characters: the limit for the text of a hit.
-        block: domains, or paths below a domain, whose pages are never returned.
-        reading: as in `Tool`.
-    """
+    """A tool that searches with a provider; it is also gpt-oss's `browser.search`."""
     slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
     api_key, base_url = getattr(entry, "api_key", None), getattr(entry, "base_url", None)
     keys = ToolKeys(name, api_key, base_url, resources, timeout=entry.timeout)

@@ -35,14 +35,7 @@ class SystemResolver:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens TCP connections for httpcore, to addresses that the guard permits.
-
-    Args:
-        guard: decides which addresses are permitted.
-        resolve: finds the addresses of a host.
-        network: opens the connections; None: httpcore's own.
-        patience: the timeout of `resolve`, in seconds.
-    """
+    """Opens TCP connections for httpcore, to addresses that the guard permits."""
 
     def __init__(
         self,
