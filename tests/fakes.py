@@ -81,6 +81,17 @@ def chunk(delta: dict[str, Any] | None = None, finish_reason: str | None = None,
     })  # fmt: skip
 
 
+def call_chunk(*calls: tuple[str, str, Any], at: int = 0, finish_reason: str | None = None, **delta: Any) -> bytes:
+    """A chunk with whole calls, the first of them at that index, and what else its delta says."""
+    entries = [{"index": index, **_call(*call)} for index, call in enumerate(calls, at)]
+    return chunk({**delta, "tool_calls": entries}, finish_reason)
+
+
+def arguments_chunk(text: str, *, at: int = 0, finish_reason: str | None = None) -> bytes:
+    """A chunk with a further piece of a call's arguments."""
+    return chunk({"tool_calls": [{"index": at, "function": {"arguments": text}}]}, finish_reason)
+
+
 DONE = b"data: [DONE]\n\n"
 
 

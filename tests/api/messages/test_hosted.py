@@ -52,14 +52,6 @@ async def test_the_users_place_goes_to_the_model_and_the_search(upstream):
     assert upstream.searches[0]["gl"] == "ca"
 
 
-async def test_a_busy_search_service_is_too_many_requests(upstream):
-    upstream.search = Reply([b"{}"], status=429, headers=[(b"retry-after", b"100")])
-    upstream.replies = answers(False, ("u1", "web_search", {"query": "words"}))
-    async with proxy_of(upstream) as url:
-        message = await ask(url, streaming=False, tools=[SEARCH])
-    assert message["content"][1]["content"]["error_code"] == "too_many_requests"
-
-
 @BOTH
 @pytest.mark.parametrize("name", ["fetch_page", "web_fetch"])
 async def test_a_fetched_page_is_a_document_and_comes_back(upstream, streaming, name):
