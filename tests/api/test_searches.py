@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from proxy.tools.tool import Tool
-from tests.api.surfaces import DOOR, SEARCH, ServerCall, on
+from tests.api.surfaces import DOOR, ITEMS_OR_BLOCKS, SEARCH, ServerCall, on
 from tests.fakes import Reply, turn
 
 ANOTHER = ("u3", "web_search", {"query": "weather"})
@@ -146,3 +146,15 @@ async def test_the_clients_own_calls_reach_it(surface):
     answer = await surface.ask(turn(calls=[DOOR]), functions=["open_door"])
     assert (answer.calls, answer.finish) == ([("open_door", '{"id":1}')], "tool_calls")
     assert surface.upstream.searches == []
+
+
+@ITEMS_OR_BLOCKS
+async def test_a_client_that_may_not_search_is_refused_or_goes_without(surface):
+    more = "clients: [{name: app, key: k, tools: []}]"
+    async with surface.proxy(turn("Done"), more=more) as client:
+        alone = await client.ask(search=True, key="k")
+        beside = await client.ask(search=True, functions=["open_door"], key="k")
+    assert (alone.status, beside.status) == (400, 200)
+    assert "web_search" in alone.error["message"]
+    assert beside.headers["x-tools-ignored"].startswith("web_search")
+    assert [tool["function"]["name"] for tool in surface.upstream.requests[0]["tools"]] == ["open_door"]

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from tests.api.messages.asking import DOOR, FETCH, SEARCH, ask, follow_up, kinds, raw
+from tests.api.messages.asking import FETCH, SEARCH, ask, follow_up, kinds
 from tests.fakes import Reply, streamed, whole
 from tests.serving import proxy_of
 from tests.tools.web.sites import Site, html, running, text
@@ -99,18 +99,6 @@ async def test_max_content_tokens_cuts_a_page(upstream):
         upstream.replies = answers(False, ("u1", "fetch_page", {"url": f"http://127.0.0.1:{site.port}/long"}))
         message = await ask(url, streaming=False, tools=[{**FETCH, "max_content_tokens": 20}])
     assert len(message["content"][1]["content"]["content"]["source"]["data"]) < 200
-
-
-async def test_a_client_without_the_tool_is_refused_or_goes_without(upstream):
-    clients = "clients: [{name: app, key: k, tools: []}]"
-    upstream.replies = [whole("Hi")]
-    body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
-    async with proxy_of(upstream, more=clients) as url:
-        alone = await raw(url, {**body, "tools": [SEARCH]}, **{"x-api-key": "k"})
-        beside = await raw(url, {**body, "tools": [SEARCH, DOOR]}, **{"x-api-key": "k"})
-    assert (alone.status_code, beside.status_code) == (400, 200)
-    assert beside.headers["x-tools-ignored"] == "web_search_20250305"
-    assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["open_door"]
 
 
 @pytest.mark.parametrize("name", ["web_search", "webSearch"])

@@ -6,7 +6,6 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.api.responses.folding import fold
-from tests.fakes import streamed, whole
 
 HOSTED = {"type": "web_search"}
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}, "strict": False}
@@ -56,17 +55,5 @@ async def ask(url, body, *, streaming, **headers):
     return folded(events_in(response.text))
 
 
-def reply_of(streaming):
-    return streamed if streaming else whole
-
-
 def kinds(response):
     return [item["type"] for item in response["output"]]
-
-
-def texts(response):
-    return [part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]]
-
-
-def roles(request):
-    return [message["role"] for message in request["messages"] if message["role"] != "system"]
