@@ -18,6 +18,10 @@ from proxy.cases.comparison import is_same
 from proxy.cases.mcp_server import McpPlayer
 from proxy.cases.replies import parsed, reply_of
 from proxy.cases.strict import refusals
+from proxy.kit import recording
+from proxy.kit.recording import NOT_MADE
+from proxy.upstreams.failures import KeyRefused
+from proxy.upstreams.request_keys import keys_busy
 from proxy.wire.chat import Json
 from proxy.wire.errors import UpstreamDown
 
@@ -27,7 +31,6 @@ _JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 _SYSTEM: Final = ("system", "developer")
 _ONLY_FIRST: Final = b'{"error": {"message": "System message must be at the beginning.", "type": "BadRequestError"}}'
 _DEFAULT: Final = ({"text": "FINAL answer."},)
-_DOWN: Final = "UpstreamDown"
 _FAILURES: Final[Mapping[str, type[httpx.HTTPError]]] = {
     kind.__name__: kind
     for kind in (
@@ -185,7 +188,7 @@ class World:
         answers = self._answers.get(name, [])
         recorded = [answer for answer in answers if "at" in answer]
         if recorded:
-            recorded = [answer for answer in recorded if answer.get("fails") != _DOWN] or recorded
+            recorded = [answer for answer in recorded if answer.get("fails") not in NOT_MADE] or recorded
             found = next((answer for answer in recorded if is_same(answer.get("asked"), request)), recorded[0])
             answers.remove(found)
             return found
@@ -246,7 +249,7 @@ class World:
         failure = _failure_in(name, answer)
         if failure is not None:
             self._answers[name].remove(answer)
-            if answer.get("fails") != _DOWN:
+            if answer.get("fails") not in NOT_MADE:
                 self.asked.append(Asked(name, rest.removeprefix("v1"), body, request, answer))
         return failure
 
@@ -259,10 +262,17 @@ def _has_late_system(request: Json) -> bool:
 
 def _failure_in(name: str, answer: Json) -> Exception | None:
     """The failure with which a recorded answer ends."""
-    failure = answer.get("fails")
-    if failure == _DOWN:
-        return UpstreamDown(name, retry_after=answer.get("wait", 1))
-    return None if failure is None else _FAILURES.get(failure, httpx.ReadError)(f"The case says {failure}.")
+    match answer.get("fails"):
+        case recording.DOWN:
+            return UpstreamDown(name, retry_after=answer.get("wait", 1))
+        case recording.BUSY:
+            return keys_busy(name)
+        case recording.SPENT:
+            refused = KeyRefused.of(answer["refusal"])
+            refused.rest_for(answer.get("wait", 1))
+            return refused
+        case failure:
+            return None if failure is None else _FAILURES.get(failure, httpx.ReadError)(f"The case says {failure}.")
 
 
 def _turns(answers: Sequence[Json]) -> Iterator[Json]:

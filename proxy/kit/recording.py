@@ -22,8 +22,9 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 CUT: Final = b"\x00cut"
 """In the place of what was left out, because the recording would have become too large."""
 
-DOWN: Final = "UpstreamDown"
-"""The failure of a call that was not made, because the upstream has failed before."""
+DOWN, SPENT, BUSY = "UpstreamDown", "KeysSpent", "KeysBusy"
+NOT_MADE: Final = frozenset({DOWN, SPENT, BUSY})
+"""The failures of calls that were not made: the upstream has failed before, every key of it rests or is in use."""
 
 _OF_FAILURES: Final = ("outcome", "why", "cause", "wait", "blame")  # the attributes of `results.ToolError`
 _NANOSECOND: Final = 1e-9
@@ -59,6 +60,7 @@ class UpstreamCall:
         failure: the name of the exception by which it failed, such as `ReadTimeout`; None: it did not fail.
         ended_at: when the response was complete or the call had failed; None: neither, because it was given up.
         wait: seconds until a call that was not made may be made.
+        refusal: the refusal of a key by which a call that was not made failed, as JSON.
     """
 
     upstream: str
@@ -72,6 +74,7 @@ class UpstreamCall:
     failure: str | None = None
     ended_at: float | None = None
     wait: int | None = None
+    refusal: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -205,7 +208,7 @@ class Recording:
 
     def knows(self, upstream: str) -> bool:
         """Whether the upstream has been called already."""
-        return any(call.upstream == upstream for call in self.calls)
+        return any(call.upstream == upstream and call.failure not in NOT_MADE for call in self.calls)
 
     def call(self, upstream: str, method: str, target: str, asked: bytes) -> UpstreamCall:
         """A call of an upstream that is sent now."""
@@ -215,9 +218,11 @@ class Recording:
             call.asked = CUT
         return call
 
-    def refused(self, upstream: str, wait: int) -> None:
-        """Note a call that was not made, because the upstream is given `wait` seconds to recover."""
-        call = UpstreamCall(upstream, "", "", self.at, b"", failure=DOWN, wait=wait)
+    def refused(
+        self, upstream: str, failure: str, wait: int | None = None, refusal: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note a call that was not made: why, one of `NOT_MADE`, and the other fields as `UpstreamCall` has them."""
+        call = UpstreamCall(upstream, "", "", self.at, b"", failure=failure, wait=wait, refusal=refusal)
         call.ended_at = call.at
         self.calls.append(call)
 

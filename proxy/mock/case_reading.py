@@ -9,7 +9,7 @@ import orjson
 
 from proxy.cases import case_format
 from proxy.cases.requests import QUESTION
-from proxy.kit.recording import DOWN
+from proxy.kit.recording import NOT_MADE
 from proxy.mock.case_script import CHAT, CaseScript, Given, Rules, end_of, question_of
 from proxy.mock.demo import DEMO
 from proxy.mock.script import FIRST_FAILURE, Script, load
@@ -109,7 +109,7 @@ def _answers(exchange: Json) -> Iterable[tuple[str, int, Json]]:
     given = exchange.get("upstream", [{"text": "FINAL answer."}])
     named = given if isinstance(given, dict) else {"up": given}
     found = [(name, at, one) for name, answers in named.items() for at, one in enumerate(answers, 1)]
-    made = [one for one in found if one[2].get("fails") != DOWN]
+    made = [one for one in found if one[2].get("fails") not in NOT_MADE]
     return sorted(made, key=lambda one: one[2].get("at", 0.0))
 
 

@@ -75,7 +75,7 @@ class Telemetry:
         if not (config.telemetry.log_content and _may_be_read(config)):
             return None
         if self.cases is None:
-            self.cases = Cases(workers.directory(), version=self.version)
+            self.cases = Cases(workers.directory(), version=self.version, observe=self.observe)
         return self.cases.under(loaded, tools, secrets)
 
     def apply(self, config: Config, secrets: frozenset[str]) -> None:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from proxy.config.loaded import Loaded
 from proxy.kit.recording import Recording
 from proxy.kit.secrets import Secrets
+from proxy.ports import Observer
 from proxy.telemetry.case_file import CaseContext, encode
 from proxy.wire.chat import ToolSpec
 
@@ -39,6 +40,7 @@ class Cases:
     Args:
         directory: where several workers share their cases; None: there is only one worker.
         version: of the proxy.
+        observe: gets an event when a case could not be written.
         most_bytes: the bytes of all recordings together, those of open requests among them.
         most_cases: the number of complete ones.
     """
@@ -48,6 +50,7 @@ class Cases:
         directory: str | None = None,
         *,
         version: str = "",
+        observe: Observer,
         most_bytes: int = MOST_BYTES,
         most_cases: int = MOST_CASES,
     ) -> None:
@@ -57,7 +60,7 @@ class Cases:
         self._bytes = 0
         self._lock = threading.Lock()  # the writer gives back the bytes of what it has written
         self._kept: deque[_Kept] = deque()
-        self._folder = _Folder(Path(directory), most_bytes, most_cases) if directory else None
+        self._folder = _Folder(Path(directory), most_bytes, most_cases, observe) if directory else None
 
     def reserve(self, size: int) -> bool:
         """Take so many bytes for a recording, for which the oldest ones are dropped; False: there are not so many."""
@@ -121,10 +124,11 @@ class CasesUnder(NamedTuple):
 class _Folder:
     """Cases as files, of which each worker writes its own in a thread and bounds their number and size."""
 
-    def __init__(self, directory: Path, most_bytes: int, most_cases: int) -> None:
+    def __init__(self, directory: Path, most_bytes: int, most_cases: int, observe: Observer) -> None:
         self._directory = directory
         self._most_bytes = most_bytes
         self._most_cases = most_cases
+        self._observe = observe
         self._written: deque[tuple[Path, int]] = deque()
         self._bytes = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-cases")
@@ -134,8 +138,9 @@ class _Folder:
 
         def work() -> None:
             try:
-                with suppress(OSError):  # the disk is full: there is no case
-                    self._write(_name_of(recording.request_id), encode(recording, context))
+                self._write(_name_of(recording.request_id), encode(recording, context))
+            except Exception:  # noqa: BLE001 - the disk may be full; the log has it, because nobody waits for this thread
+                self._observe("case.failed", exc_info=True, request_id=recording.request_id)
             finally:
                 written(recording)
 

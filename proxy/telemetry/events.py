@@ -78,6 +78,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "use.not_counted": Event(
         _ERROR, "A bug: what a request has used could not be counted; its answer is complete.", "exception"
     ),
+    "case.failed": Event(
+        _ERROR,
+        "The case of a request could not be made or written, so there is none; its answer is complete.",
+        "request_id exception",
+    ),
     "request.started": Event(_DEBUG, "A request arrived.", "method path"),
     "response.started": Event(_DEBUG, "The first byte of a response was sent.", "status event_stream seconds"),
     "budget.checked": Event(

@@ -94,6 +94,7 @@ _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
 # A 403 is about one of them if it has an `operator_code`.
 _OUR_ACCOUNT = frozenset({401, 402, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 _LONGEST_MESSAGE = 2000
+_REFUSAL = ("message", "status", "type", "code", "param", "operator_code")
 _MOST_WRAPPERS = 8  # real errors have up to three, and deeper ones would need a deep recursion
 _UNNAMED = "The upstream reported an error without saying which."
 
@@ -157,6 +158,27 @@ class KeyRefused(UpstreamRefused):
         if self.cause == "window":
             return Refusal("window", seconds if seconds is not None else wait)
         return Refusal(self.cause, wait if wait is not None or not seconds or seconds < 0 else seconds)
+
+    @property
+    def fields(self) -> Json:
+        """What the upstream says, and why the key was refused, as JSON."""
+        told = {name: getattr(self, name) for name in _REFUSAL}
+        return {**told, "cause": self.cause, "headers": self.headers}
+
+    @classmethod
+    def of(cls, fields: Json) -> "KeyRefused":
+        """The refusal of which `fields` were told."""
+        refused = cls(
+            fields["message"],
+            status=fields["status"],
+            type=fields["type"],
+            code=fields.get("code"),
+            param=fields.get("param"),
+            operator_code=fields.get("operator_code"),
+            headers=fields.get("headers"),
+        )
+        refused.cause = fields["cause"]
+        return refused
 
     def rest_for(self, seconds: float) -> None:
         """Say that no key can be used for so many seconds, whatever the upstream says of this one."""

@@ -1,5 +1,6 @@
 """The keys of one request at upstreams that have several: at each upstream one, for as long as it works."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
@@ -8,6 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from proxy.http.key_pool import KeysBusy, KeysSpent, KeyTurn, PoolKey, Stay
+from proxy.kit.recording import BUSY, CURRENT, SPENT
 from proxy.kit.rests import Refusal
 from proxy.ports import Clock
 from proxy.upstreams.failures import KeyRefused
@@ -104,10 +106,22 @@ class RequestKeys:
 
 def _error_for(exc: KeysBusy | KeysSpent, upstream: str) -> ProxyError:
     """The error for a call that gets no key."""
+    recording = CURRENT.get()
+    # Once the request itself has called the upstream, what it has met there leads to the same error again.
+    records = recording is not None and not recording.knows(upstream)
     if isinstance(exc, KeysBusy):
-        return Overloaded(f"All keys of the upstream {upstream!r} are in use.")
+        if recording is not None and records:
+            recording.refused(upstream, BUSY)
+        return keys_busy(upstream)
     # It was raised before, in this request or another one, whose error it stays.
     error = copy(exc.refusal)
     assert isinstance(error, KeyRefused)  # noqa: S101 - nothing else is a refusal of a key
+    if recording is not None and records:
+        recording.refused(upstream, SPENT, math.ceil(exc.seconds), error.fields)
     error.rest_for(exc.seconds)
     return error
+
+
+def keys_busy(upstream: str) -> Overloaded:
+    """The error for a call for which no key was free in time."""
+    return Overloaded(f"All keys of the upstream {upstream!r} are in use.")

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from proxy.http.key_pool import KeyTurn
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
-from proxy.kit.recording import CURRENT
+from proxy.kit.recording import CURRENT, DOWN
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
 from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
@@ -253,7 +253,7 @@ class BreakerGuard:
         """The error for a call that the breaker does not allow."""
         seconds = math.ceil(self.breaker.wait(now)) or 1
         if (recording := CURRENT.get()) is not None:
-            recording.refused(self.name, seconds)
+            recording.refused(self.name, DOWN, seconds)
         return UpstreamDown(self.name, retry_after=seconds)
 
     def succeeded(self) -> None:

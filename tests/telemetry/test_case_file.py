@@ -1,7 +1,9 @@
 """A recording as a case: what it holds, what is masked in it wherever it stands, and what is cut."""
 
+import queue
 import random
 import string
+import sys
 from base64 import b64encode
 from urllib.parse import quote
 
@@ -15,6 +17,7 @@ from proxy.cases.case_format import schema
 from proxy.kit.recording import CUT, Body, Recording, ToolRun
 from proxy.loop.results import ToolOutput
 from proxy.telemetry.case_file import CaseContext, encode
+from proxy.telemetry.cases import Cases
 from proxy.tools.tool import Tool
 from proxy.wire.search import SearchHit
 from tests.kit.test_masking import runs
@@ -205,6 +208,22 @@ def test_a_piece_that_ends_within_a_character_is_in_base64():
         0.1,
         {"base64": "qQoK"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "raised"), [({"folder": "gone"}, FileNotFoundError), ({"context": None}, AttributeError)], ids=str
+)
+def test_each_case_that_cannot_be_written_is_an_event(tmp_path, breaks, raised):
+    seen = queue.SimpleQueue()
+    cases = Cases(
+        str(tmp_path / breaks.get("folder", "")),
+        observe=lambda event, **fields: seen.put((event, fields["request_id"], sys.exc_info()[0])),
+    )
+    recording = plain(request_id="id-1", body=Body())
+    recording.method = "GET"
+    for _ in range(3):
+        cases.add(recording, breaks.get("context", PLAIN))
+        assert seen.get(timeout=10) == ("case.failed", "id-1", raised)
 
 
 def test_what_makes_a_case_too_large_is_cut_the_largest_first_and_named():
