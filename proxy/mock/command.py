@@ -23,7 +23,7 @@ from proxy.mock.server import MockUpstream
 from proxy.server.graceful import Server, Worker
 from proxy.server.head import Bounds
 from proxy.server.listener import accept_in_bulk, address_of, listen
-from proxy.server.protocol import BoundedProtocol
+from proxy.server.protocol import HttpProtocol
 from proxy.server.supervisor import Supervisor
 
 _BACKLOG = 4096
@@ -55,9 +55,9 @@ def main(*, host: str, port: int, workers: int, script: Sequence[Path], pace: bo
 
 def uvicorn_config(mock: MockUpstream) -> uvicorn.Config:
     """The settings of uvicorn, with the proxy's own protocol, which writes a chunk in a third of the time."""
-    # A scripted answer may end without its end, which uvicorn would report as a fault of the application.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    protocol = functools.partial(BoundedProtocol, bounds=Bounds.of(ServerConfig()), observe=NoObserver())
+    # A scripted answer may end without its end, which the server would report as a fault of the application.
+    logging.getLogger("proxy.server.cycle").setLevel(logging.CRITICAL)
+    protocol = functools.partial(HttpProtocol, bounds=Bounds.of(ServerConfig()), observe=NoObserver())
     return uvicorn.Config(
         mock,
         http=protocol,  # type: ignore[arg-type] # to uvicorn, a protocol is a class

@@ -16,7 +16,7 @@ from proxy.api.middleware.admission import Lifecycle
 from proxy.kit.no_observer import NoObserver
 from proxy.ports import Observer
 from proxy.server import systemd
-from proxy.server.protocol import BoundedProtocol
+from proxy.server.protocol import HttpProtocol
 from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD
 
 # For the first request of a connection that has just been accepted; and the interval at which it is looked for.
@@ -163,7 +163,7 @@ class Server(uvicorn.Server):
 
     def _has_silent_connection(self) -> bool:
         connections = self.server_state.connections
-        return any(isinstance(one, BoundedProtocol) and one.cycle is None for one in connections)
+        return any(isinstance(one, HttpProtocol) and one.awaits_request for one in connections)
 
     async def _await_requests(self, seconds: float, *, even_if_forced: bool = False) -> None:
         """Wait until no request is open, for at most so many seconds."""

@@ -5,10 +5,11 @@ it, may read it in the other way.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
+from http.client import responses
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -19,6 +20,7 @@ from msgspec import Struct
 from proxy.app.routes import error_shape
 from proxy.config.model import ServerConfig
 from proxy.http.parser import HARMLESS, TOKEN
+from proxy.kit.request_context import request_id_of
 from proxy.wire.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
 
 Fields: TypeAlias = Iterable[tuple[bytes, bytes]]
@@ -141,6 +143,12 @@ def split_url(url: bytes) -> tuple[str, bytes, bytes]:
     return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
 
 
+@lru_cache(128)  # there are not many, but an upstream may invent some
+def status_line(status: int) -> bytes:
+    """The first line of a response."""
+    return b"HTTP/1.1 %d %b\r\n" % (status, responses.get(status, "").encode())
+
+
 @lru_cache(128)  # few are used, and one may be as long as a head
 def is_field_name(name: bytes) -> bool:
     """Whether these bytes may be the name of a header."""
@@ -152,9 +160,12 @@ def is_clean(block: bytes, *, line_ends: int) -> bool:
     return block.count(b"\r\n") == line_ends and block.translate(None, HARMLESS) == b"\r\n" * line_ends
 
 
-def error_response(
-    error: ProxyError, request_id: str, headers: Sequence[tuple[bytes, bytes]], *, url: bytes = b""
-) -> bytes:
+def request_id_in(headers: Fields) -> str:
+    """The id of a request that no application sees, as the application would choose it."""
+    return request_id_of(next((value.decode("latin-1") for name, value in headers if name == b"x-request-id"), None))
+
+
+def error_response(error: ProxyError, request_id: str, headers: Fields, *, url: bytes = b"") -> bytes:
     """The whole response for a request that no application sees; the connection ends with it.
 
     Args:
@@ -165,7 +176,7 @@ def error_response(
     """
     shape = error_shape(url.partition(b"?")[0].decode("latin-1"))
     body = orjson.dumps(shape.envelope(error, request_id))
-    headers = [
+    fields = [
         *headers,
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
@@ -173,6 +184,5 @@ def error_response(
         (b"x-request-id", request_id.encode()),
         *((name.encode(), value.encode()) for name, value in shape.headers(error, request_id).items()),
     ]
-    status = HTTPStatus(shape.status_of(error))
-    lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode()), *(b": ".join(field) for field in headers)]
-    return b"\r\n".join((*lines, b"", body))
+    lines = [b"%b: %b\r\n" % field for field in fields]
+    return b"".join((status_line(shape.status_of(error)), *lines, b"\r\n", body))

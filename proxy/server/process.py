@@ -33,7 +33,7 @@ from proxy.server.checks import check_startable, check_usable
 from proxy.server.graceful import Server, Worker
 from proxy.server.head import Bounds
 from proxy.server.listener import accept_in_bulk, address_of, listen
-from proxy.server.protocol import BoundedProtocol
+from proxy.server.protocol import HttpProtocol
 from proxy.server.reload import Reloads, Trigger, report
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry import build_observer, log, workers
@@ -172,7 +172,7 @@ async def _put_in_force(app: Application, server: Server, loaded: Loaded) -> Non
 
 def _protocol(server: ServerConfig) -> Any:
     """The factory of the protocol of a connection; to uvicorn, it is a class."""
-    return functools.partial(BoundedProtocol, bounds=Bounds.of(server), observe=log.LogObserver())
+    return functools.partial(HttpProtocol, bounds=Bounds.of(server), observe=log.LogObserver())
 
 
 def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:

@@ -6,6 +6,7 @@ import pytest
 
 from proxy.api.exchange import CONNECTION
 from proxy.server.cycle import Cycle
+from proxy.server.head import Framing
 
 
 class Connection:
@@ -23,19 +24,18 @@ class Connection:
 class Exchange:
     """One request with its cycle and what has come of it."""
 
-    def __init__(self, *, method="POST", version="1.1", keep_alive=True):
+    def __init__(self, *, method="POST", version="1.1", keep_alive=True, flow=None):
         self.connection = Connection()
         self.completed = 0
         self.scope = {"method": method, "http_version": version}
         self.cycle = Cycle(
             self.scope,
+            Framing(has_small_body=True, expects_continue=False),
             self.connection,
-            self.connection,
+            self.connection if flow is None else flow,
+            keep_alive=keep_alive,
             default_headers=[(b"date", b"today")],
             on_response=self.complete,
-            logger=None,
-            expect_100_continue=False,
-            keep_alive=keep_alive,
         )
 
     def complete(self):
@@ -269,13 +269,11 @@ class Reading(Connection):
 
 
 async def test_a_body_that_is_here_is_taken_at_once_and_then_the_client_is_waited_for():
-    exchange = Exchange()
-    exchange.cycle.flow = Reading()
-    exchange.cycle.body += b"early"
+    exchange = Exchange(flow=Reading())
+    exchange.cycle.add_to_body(b"early")
     assert exchange.cycle.take_body() is None  # there is more to come
-    exchange.cycle.body += b" and late"
-    exchange.cycle.more_body = False
-    exchange.cycle.message_event.set()
+    exchange.cycle.add_to_body(b" and late")
+    exchange.cycle.end_body()
     assert exchange.cycle.take_body() == b"early and late"
     left = asyncio.ensure_future(exchange.cycle.receive())
     await asyncio.sleep(0)
@@ -286,6 +284,6 @@ async def test_a_body_that_is_here_is_taken_at_once_and_then_the_client_is_waite
 
 async def test_of_a_client_that_has_left_no_body_is_taken():
     exchange = Exchange()
-    exchange.cycle.more_body = False
+    exchange.cycle.end_body()
     exchange.cycle.leave()
     assert exchange.cycle.take_body() is None

@@ -17,10 +17,10 @@ from uvicorn.server import ServerState
 from proxy.app.configuration import parse
 from proxy.server.cycle import Cycle
 from proxy.server.process import uvicorn_config
-from proxy.server.protocol import BoundedProtocol
+from proxy.server.protocol import HttpProtocol
 from tests.fakes import FakeUpstream, Reply, whole
 from tests.http.rawserver import raw_server
-from tests.serving import CONFIG, proxy_of, serving_as_shipped
+from tests.serving import CONFIG, proxy_of, serving_as_shipped, serving_of
 
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
 PATHS = [CHAT, RESPONSES, EMBEDDINGS]
@@ -267,7 +267,7 @@ async def test_a_connection_that_is_lost_leaves_none_of_its_waiting_requests_beh
             assert alive(Cycle) > 1
             writer.transport.abort()
         gate.set()
-        await until(lambda: not alive(BoundedProtocol, Cycle))
+        await until(lambda: not alive(HttpProtocol, Cycle))
 
 
 async def test_a_connection_that_was_refused_and_is_reset_is_not_kept(upstream, no_collector):
@@ -278,7 +278,7 @@ async def test_a_connection_that_was_refused_and_is_reset_is_not_kept(upstream, 
         linger = struct.pack("ii", 1, 0)  # so that closing is a reset
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
-        await until(lambda: not alive(BoundedProtocol, Cycle))
+        await until(lambda: not alive(HttpProtocol, Cycle))
 
 
 @pytest.fixture
@@ -311,6 +311,48 @@ async def test_nonsense_behind_a_request_does_not_take_its_answer_away(upstream,
         gate.set()
         ((status, _, body),) = answers(await saying)
     assert (status, orjson.loads(body)["choices"][0]["message"]["content"]) == (200, "Hi")
+
+
+async def test_nonsense_behind_two_requests_takes_neither_answer_away(upstream):
+    upstream.replies = [whole("Hi"), whole("Hi")]
+    async with proxy_of(upstream) as url:
+        found = answers(await said(url, post() + post() + b"nonsense\r\n\r\n"))
+    assert [(status, headers.get("connection")) for status, headers, _ in found] == [(200, None), (200, "close")]
+
+
+async def crashes(send):
+    raise ValueError
+
+
+async def crashes_with_a_head(send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    raise ValueError
+
+
+async def answers_nothing(send):
+    pass
+
+
+async def stops_half_way(send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"Half", "more_body": True})
+
+
+@pytest.mark.parametrize("work", [crashes, crashes_with_a_head, answers_nothing, stops_half_way])
+async def test_an_application_that_fails_is_an_internal_error_or_the_end_of_the_connection(work):
+    async def app(scope, receive, send):
+        await work(send)
+
+    config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}).config, app)
+    config.lifespan = "off"
+    async with serving_of(config) as url:
+        raw = await said(url, post("x-request-id: mine-1", path="/v1/messages"))
+    if work is stops_half_way:
+        assert raw.endswith(b"\r\n\r\n4\r\nHalf\r\n")
+        return
+    ((status, headers, body),) = answers(raw)
+    assert (status, headers["connection"], headers["x-request-id"]) == (500, "close", "mine-1")
+    assert orjson.loads(body)["type"] == "error"  # in the shape of its API
 
 
 async def test_a_body_that_turns_into_nonsense_is_refused_while_it_is_read(upstream):
@@ -669,9 +711,11 @@ def wire_to(transport):
     """A connection whose requests nobody answers yet: their tasks have no turn before the test awaits anything."""
 
     async def app(scope, receive, send):
+        await asyncio.sleep(0)
         await receive()
 
     config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}).config, app)
+    config.load()
     wire = config.http(config=config, server_state=ServerState(), app_state={})
     wire.connection_made(transport)
     return wire
@@ -714,7 +758,7 @@ async def test_a_body_that_nobody_reads_is_not_read_on_because_it_looks_like_the
     wire.data_received(head("content-length: 10000000"))
     wire.data_received(b"\r\n\r\n" * 50_000)
     assert not transport.is_read
-    assert len(wire.cycle.body) == 200_000
+    assert len(wire.requests[0].body) == 200_000
     wire.connection_lost(None)
 
 
