@@ -123,18 +123,20 @@ def turn(
     finish: str | None = None,
     usage: int | dict[str, Any] | None = 10,
     size: int = 7,
+    in_fragments: bool = True,
     **message: Any,
 ) -> Callable[[dict[str, Any]], Reply]:
     """A turn of the model, written as it is asked for: whole, or streamed in pieces of `size` characters.
 
-    A text that is a list is in its pieces already; a call is (id, name, arguments), with its arguments in pieces too.
-    What else the message has comes behind the text.
+    A text that is a list is in its pieces already; a call is (id, name, arguments), with its arguments in pieces too if
+    it comes in fragments. What else the message has comes behind the text.
     """
     counted = (
         {"prompt_tokens": usage, "completion_tokens": 1, "total_tokens": usage + 1} if isinstance(usage, int) else usage
     )
     words: dict[str, Any] = {"usage": counted, "characters": size, "message": message}
-    words["calls"] = [{"id": i, "name": n, "arguments": a, "characters": size} for i, n, a in calls]
+    pieces = {"characters": size} if in_fragments else {}
+    words["calls"] = [{"id": i, "name": n, "arguments": a, **pieces} for i, n, a in calls]
     words |= {} if text is None else {"text": text}
     words |= {"reasoning": thoughts} if thoughts else {}
     words |= {"finish_reason": finish} if finish else {}

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.cases import answers
+from proxy.cases.case_format import surface_of
 from proxy.turn.texts import without_blank_lines_before
-from tests.api.messages import asking
 from tests.api.responses.folding import fold
-from tests.fakes import SEARCH_ANSWER, Reply, chunk, completion, event, stream
+from tests.api.surfaces import request
+from tests.fakes import SEARCH_ANSWER, Reply, turn
 from tests.serving import proxy_of
 
 CONFIG = """
@@ -86,51 +88,24 @@ asked = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-def whole_reply(turn: Any) -> Reply:
-    entries = [(f"c{at}", name, arguments) for at, (name, arguments) in enumerate(turn["calls"])]
-    answer = completion(turn["text"] or None, calls=entries)
-    choice = answer["choices"][0]
-    extra = {"reasoning_content": turn["thoughts"], "refusal": turn["refusal"], "annotations": turn["annotations"]}
-    choice["message"] |= {key: value for key, value in extra.items() if value}
-    choice["finish_reason"] = turn["reason"] or choice["finish_reason"]
-    return Reply([orjson.dumps(answer)])
-
-
-def streamed_reply(turn: Any) -> Reply:
-    events = [chunk({"role": "assistant", "content": ""})]
-    texts = {"reasoning_content": turn["thoughts"], "content": turn["text"], "refusal": turn["refusal"]}
-    for key, text in texts.items():
-        events += [chunk({key: text[at : at + turn["piece"]]}) for at in range(0, len(text), turn["piece"])]
-    if turn["annotations"]:
-        events.append(chunk({"annotations": turn["annotations"]}))
-    for index, (name, arguments) in enumerate(turn["calls"]):
-        opening = {"index": index, "id": f"c{index}", "type": "function"}
-        if not turn["in_fragments"]:
-            call = {**opening, "function": {"name": name, "arguments": arguments}}
-            events.append(chunk({"tool_calls": [call]}))
-            continue
-        events.append(chunk({"tool_calls": [{**opening, "function": {"name": name, "arguments": ""}}]}))
-        for at in range(0, len(arguments), turn["piece"]):
-            fragment = {"index": index, "function": {"arguments": arguments[at : at + turn["piece"]]}}
-            events.append(chunk({"tool_calls": [fragment]}))
-    events.append(chunk({}, turn["reason"] or ("tool_calls" if turn["calls"] else "stop")))
-    usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
-    return stream(*events, event({"id": "up-1", "model": "the-upstream-model", "choices": [], "usage": usage}))
-
-
-def replying(turns, options):
+def replying(conversation, options):
     """The replies of an upstream; after the script it answers."""
     text = '{"id": "end"}' if options["format"] else "The end."
-    ends = {"thoughts": "", "text": text, "calls": [], "reason": "", "refusal": "", "annotations": [], "fails": False,
-            "piece": 4, "in_fragments": False}  # fmt: skip
-    return [partial(reply, turn, options["upstream"]) for turn in [*turns, ends]]
+    replies = [partial(reply, one, options["upstream"]) for one in conversation]
+    return [*replies, partial(reply, {"text": text, "piece": 4}, options["upstream"])]
 
 
-def reply(turn, upstream, request):
-    if turn["fails"]:
+def reply(words, upstream, request):
+    if words.get("fails"):
         return Reply([b'{"error": {"message": "Overheated."}}'], status=500)
     streams = upstream == "streams" or (upstream == "streams where asked" and request.get("stream"))
-    return streamed_reply(turn) if streams else whole_reply(turn)
+    calls = [(f"c{at}", name, arguments) for at, (name, arguments) in enumerate(words.get("calls", ()))]
+    message = {key: words[key] for key in ("refusal", "annotations") if words.get(key)}
+    written = turn(
+        words["text"] or None, calls=calls, thoughts=words.get("thoughts", ""), finish=words.get("reason"),
+        size=words["piece"], in_fragments=words.get("in_fragments", False), **message,
+    )  # fmt: skip
+    return written({"stream": streams})
 
 
 def found(request):
@@ -153,128 +128,60 @@ def bare(value: Any) -> Any:
     return _TIME.sub("TIME", value) if isinstance(value, str) else value
 
 
-async def post(url, path, body, headers):
-    async with httpx.AsyncClient(timeout=60) as http:
-        return await http.post(f"{url}{path}", json=body, headers=headers)
-
-
-MINE = {"type": "object", "properties": {"id": {"type": "integer"}}}
 SCHEMA = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"], "additionalProperties": False}
-JSON_SCHEMA = {"name": "answer", "schema": SCHEMA, "strict": True}
 
 
-class Chat:
-    path = "/v1/chat/completions"
-
-    @staticmethod
-    def body(options):
-        functions = [{"name": "mine", "parameters": MINE}, {"name": "other", "parameters": {"type": "object"}}]
-        search = [{"type": "web_search"}] if options["searches"] else []
-        body = {"model": options["model"], "messages": [{"role": "user", "content": "?"}],
-                "tools": [*search, *({"type": "function", "function": one} for one in functions)]}  # fmt: skip
-        match options["format"]:
-            case "object":
-                body["response_format"] = {"type": "json_object"}
-            case "schema":
-                body["response_format"] = {"type": "json_schema", "json_schema": JSON_SCHEMA}
-        return body
-
-    @staticmethod
-    def whole(answer):
-        """What both forms show: a whole completion has the text of the last turn only."""
-        choice = answer["choices"][0]
-        message = choice["message"]
-        named = [(one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls") or ()]
-        return [message.get("content") or "", named, choice["finish_reason"], answer["model"], answer["usage"]]
-
-    @staticmethod
-    def folded(text):
-        content, found, reason, usage, model = "", {}, None, None, None
-        for line in text.split("\n\n"):
-            if not line.startswith("data: {"):
-                continue
-            one = orjson.loads(line.removeprefix("data: "))
-            assert "error" not in one
-            usage, model = one.get("usage") or usage, one["model"]
-            for choice in one["choices"]:
-                content += choice["delta"].get("content") or ""
-                reason = choice["finish_reason"] or reason
-                for call in choice["delta"].get("tool_calls") or ():
-                    known = found.setdefault(call["index"], ["", ""])
-                    known[0] += call["function"].get("name") or ""
-                    known[1] += call["function"].get("arguments") or ""
-        return [content, [tuple(found[at]) for at in sorted(found)], reason, model, usage]
-
-    @staticmethod
-    def same(whole, folded):
-        assert folded[0].endswith(without_blank_lines_before(whole[0]))
-        assert folded[1:] == whole[1:]
-
-
-class Responses:
-    path = "/v1/responses"
-
-    @staticmethod
-    def body(options):
-        functions = [{"name": "mine", "parameters": MINE}, {"name": "other", "parameters": {"type": "object"}}]
-        search = [{"type": "web_search"}] if options["searches"] else []
-        body = {"model": options["model"], "input": "?", "include": ["web_search_call.action.sources"],
-                "tools": [*search, *({"type": "function", **one} for one in functions)]}  # fmt: skip
-        if options["thinking"]:
-            body |= {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"], "store": False}
-        match options["format"]:
-            case "object":
-                body["text"] = {"format": {"type": "json_object"}}
-            case "schema":
-                body["text"] = {"format": {"type": "json_schema", **JSON_SCHEMA}}
-        return body
-
-    @staticmethod
-    def whole(answer):
-        return answer
-
-    @staticmethod
-    def folded(text):
-        blocks = [block.split("\ndata: ")[1] for block in text.split("\n\n") if block.startswith("event: ")]
-        events = [orjson.loads(block) for block in blocks]
-        response = events[-1]["response"]
-        items = fold([one for one in events if "output_index" in one])
-        assert items == response["output"]
-        return response
-
-    @staticmethod
-    def same(whole, folded):
-        assert bare(folded) == bare(whole)
-
-
-class Messages:
-    path = "/v1/messages"
-
-    @staticmethod
-    def body(options):
-        mine = [{"name": "mine", "input_schema": MINE}, {"name": "other", "input_schema": {"type": "object"}}]
-        body = {"model": options["model"], "max_tokens": 100, "messages": [{"role": "user", "content": "?"}],
-                "tools": [*([asking.SEARCH] if options["searches"] else []), *mine],
-                "stop_sequences": options["stops"]}  # fmt: skip
-        if options["thinking"]:
-            body["thinking"] = options["thinking"]
-        if options["format"]:
-            body["output_config"] = {"format": {"type": "json_schema", "schema": SCHEMA}}
+def asking(kind, options, *, stream):
+    """A request of that kind with these options, as far as its API has them."""
+    thinking = options["thinking"] and kind != "chat"
+    body = {}
+    if thinking and kind == "messages":
+        body["thinking"] = options["thinking"]
+    if options["format"] == "object" and kind != "messages":
+        form = {"type": "json_object"}
+        body |= {"response_format": form} if kind == "chat" else {"text": {"format": form}}
+    if kind == "messages":
+        body["stop_sequences"] = options["stops"]
         if not options["takes_several"]:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
-        return body
+    if kind == "responses" and not thinking:
+        body["include"] = ["web_search_call.action.sources"]
+    return request(
+        kind, stream=stream, model=options["model"], search=options["searches"], functions=["mine", "other"], body=body,
+        schema=SCHEMA if options["format"] == "schema" or (options["format"] and kind == "messages") else None,
+        thinking=thinking, events="true" if options["shows_calls"] else None,
+    )  # fmt: skip
 
-    @staticmethod
-    def whole(answer):
-        return answer
 
-    @staticmethod
-    def folded(text):
-        return asking.folded(asking.events_in(text))
+async def post(http, url, sent):
+    """The status of an answer, and what it is; of a stream what its events build."""
+    response = await http.post(url + sent["path"], json=sent["body"], headers=sent["headers"])
+    streamed = response.headers["content-type"].startswith("text/event-stream")
+    kind = surface_of(sent["path"])
+    answer = answers.fold(response.content, kind, streamed=streamed)
+    if streamed and kind == "responses" and not answer.error:
+        events = [one for one in answers.events(response.content) if "output_index" in one]
+        assert fold(events) == answer.whole["output"]
+    return response.status_code, answer
 
-    @staticmethod
-    def same(whole, folded):
-        assert bare(folded) == bare(whole)
+
+def same(kind, whole, streamed, *, with_usage):
+    """Expect that two answers are one; a whole completion has the text of the last turn only."""
+    one, other = (
+        {key: value for key, value in bare(answer.whole).items() if with_usage or key != "usage"}
+        for answer in (whole, streamed)
+    )
+    if kind == "chat":
+        [texts, others] = [one["choices"][0]["message"].pop("content", None) or "" for one in (one, other)]
+        assert others.endswith(without_blank_lines_before(texts))
+        one, other = (answer_of_chat(answer) for answer in (one, other))
+    assert other == one
+
+
+def answer_of_chat(whole):
+    choice = whole["choices"][0]
+    calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+    return [calls, choice["finish_reason"], whole["model"], whole.get("usage")]
 
 
 @pytest.fixture
@@ -283,28 +190,24 @@ async def url(upstream):
         yield url
 
 
-@pytest.mark.parametrize("surface", [Chat, Responses, Messages], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", ["chat", "responses", "messages"])
 @settings(
     max_examples=max(EXAMPLES, settings.default.max_examples),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(conversation=conversations, options=asked)
-async def test_folding_a_stream_gives_the_whole_answer(upstream, url, surface, conversation, options):
-    body, headers = surface.body(options), {"x-tool-events": "true"} if options["shows_calls"] else {}
-    upstream.restart(replying(conversation, options), search=found)
-    whole = await post(url, surface.path, body, headers)
-    asked = [bare(request["messages"]) for request in upstream.requests]
-    upstream.restart(replying(conversation, options), search=found)
-    include_usage = {"stream_options": {"include_usage": True}} if surface is Chat else {}
-    streamed = await post(url, surface.path, {**body, "stream": True, **include_usage}, headers)
-    again = [bare(request["messages"]) for request in upstream.requests]
-    if whole.status_code != 200:
-        assert streamed.status_code == whole.status_code or "error" in streamed.text
+async def test_folding_a_stream_gives_the_whole_answer(upstream, url, kind, conversation, options):
+    told, asked = [], []
+    async with httpx.AsyncClient(timeout=60) as http:
+        for stream in (False, True):
+            upstream.restart(replying(conversation, options), search=found)
+            told.append(await post(http, url, asking(kind, options, stream=stream)))
+            asked.append([bare(one["messages"]) for one in upstream.requests])
+    (status, whole), (status_of_stream, streamed) = told
+    if status != 200:
+        assert status_of_stream == status or streamed.error
         return
-    answers = surface.whole(whole.json()), surface.folded(streamed.text)
     # A stream has run a call before its turn was cut off, and leaves an upstream that goes on behind a stop sequence.
-    if options["stops"] or any(turn["reason"] or turn["fails"] for turn in conversation):
-        for answer in answers:
-            answer.pop("usage" if isinstance(answer, dict) else -1)
-    surface.same(*answers)
-    assert again == asked
+    with_usage = not options["stops"] and not any(one["reason"] or one["fails"] for one in conversation)
+    same(kind, whole, streamed, with_usage=with_usage)
+    assert asked[0] == asked[1]
