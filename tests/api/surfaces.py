@@ -48,14 +48,15 @@ def on(*names: str) -> pytest.MarkDecorator:
 STREAMS = on("chat-streamed", "responses-streamed", "messages-streamed")
 # `relay` is a chat completion with no server tool in play.
 STREAMS_AND_RELAY = on("chat-streamed", "relay-streamed", "responses-streamed", "messages-streamed")
-RELAY_TOO = on(
-    *(f"{kind}-{mode}" for kind in ("chat", "relay", "responses", "messages") for mode in ("whole", "streamed"))
-)
+_ALL = [f"{kind}-{mode}" for kind in ("chat", "relay", "responses", "messages") for mode in ("whole", "streamed")]
+RELAY_TOO = on(*_ALL)
+# `embeddings` stands for every path that is handed through.
+EVERYWHERE = on(*_ALL, "embeddings-whole")
 ITEMS_OR_BLOCKS = on("responses-whole", "responses-streamed", "messages-whole", "messages-streamed")
 
 
 def _api(kind: str) -> str:
-    return "chat" if kind == "relay" else kind.partition("-")[0]
+    return {"relay": "chat", "embeddings": "other"}.get(kind, kind.partition("-")[0])
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,9 @@ def request(
     ask["headers"] = {**({"x-tool-events": events} if events else {}), **(headers or {})}
     if key:
         ask["headers"]["authorization"] = f"Bearer {key}"
+    if kind == "embeddings":
+        fields = {"model": ask.get("model", "m"), "input": "x", **(body or {})}
+        return {"path": "/v1/embeddings", "method": "POST", "headers": ask["headers"], "body": fields}
     said = requests.first(ask, kind, stream=stream)
     fields = said["body"]
     if isinstance(search, dict):
@@ -362,7 +366,9 @@ def _check_messages(raw: str | None, whole: Any) -> None:
         of_messages.folded(of_messages.events_in(raw))
 
 
-_CHECKS = {"chat": _check_chat, "responses": _check_responses, "messages": _check_messages}
+_CHECKS = {
+    "chat": _check_chat, "responses": _check_responses, "messages": _check_messages, "other": lambda *_: None,
+}  # fmt: skip
 
 
 def _chat_parts(whole: Any) -> list[Any]:
@@ -436,7 +442,7 @@ def _block_parts(block: Any, results: Any) -> Iterator[Any]:
             yield ServerCall(block["name"], block["input"], failed, pages)
 
 
-_PARTS = {"chat": _chat_parts, "responses": _responses_parts, "messages": _messages_parts}
+_PARTS = {"chat": _chat_parts, "responses": _responses_parts, "messages": _messages_parts, "other": lambda _: []}
 
 
 def _read(arguments: str) -> Any:

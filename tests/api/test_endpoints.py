@@ -13,7 +13,8 @@ import pytest
 from proxy.app import create_app
 from proxy.app.configuration import parse
 from proxy.tools.tool import Tool
-from tests.fakes import FakeClock, Reply, streamed, whole
+from tests.api.surfaces import EVERYWHERE, RELAY_TOO, on
+from tests.fakes import FakeClock, Reply, turn, whole
 from tests.serving import CONFIG, proxy_of, serving
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tool_choice": "none"}
@@ -29,6 +30,14 @@ async def post(url, body=None, *, path="/v1/chat/completions", **options):
         if body is not None:
             options["content"] = body if isinstance(body, bytes) else orjson.dumps(body)
         return await client.post(url + path, **options)
+
+
+def offered(surface):
+    return [tool["function"]["name"] for tool in surface.upstream.requests[0].get("tools") or ()]
+
+
+def said(surface):
+    return surface.history()[-1]["content"]
 
 
 async def get(url, path, **headers):
@@ -293,24 +302,6 @@ async def test_a_model_may_have_tools_and_limits_of_its_own(upstream, sdk):
     assert ["tools" in request for request in upstream.requests] == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("header", "offered"),
-    [
-        ("none", None),
-        ("web_search", ["web_search"]),
-        ("all", ["web_search"]),
-        ("other", None),
-        ("other, web_search", ["web_search"]),
-    ],
-)
-async def test_a_request_may_choose_among_the_server_tools(upstream, header, offered):
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream) as url:
-        await post(url, {"model": "m", "messages": ASK["messages"]}, headers={"x-server-tools": header})
-    tools = upstream.requests[0].get("tools")
-    assert (tools and [tool["function"]["name"] for tool in tools]) == offered
-
-
 async def test_the_header_that_chooses_tools_may_have_several_lines(upstream):
     upstream.replies = [whole("Hi")]
     lines = [("x-server-tools", "time"), ("x-other", "a"), ("X-Server-Tools", "web_search,mail")]
@@ -320,68 +311,53 @@ async def test_the_header_that_chooses_tools_may_have_several_lines(upstream):
     assert response.headers["x-tools-ignored"] == "mail"
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
-async def test_what_the_header_names_is_offered_whatever_the_mode(upstream, path, mode):
-    more = f"""
-  time: {{type: clock}}
-  hidden: {{type: clock, offer: never}}
-offer: {{mode: {mode}}}
-"""
-    ask = {"model": "m", "messages": ASK["messages"], "input": "Hi"}
-    async with proxy_of(upstream, more=more) as url, httpx.AsyncClient() as client:
-        for said, offered, ignored in (
+async def test_what_the_header_names_is_offered_whatever_the_mode(surface, mode):
+    more = f"  time: {{type: clock}}\n  hidden: {{type: clock, offer: never}}\noffer: {{mode: {mode}}}"
+    async with surface.proxy(turn("Hi"), more=more) as client:
+        for said, names, ignored in (
+            ("none", [], None),
             ("all", ["web_search", "time"], None),
             ("time", ["time"], None),
+            ("other, web_search", ["web_search"], "other"),
             ("webSearch,mail", ["web_search"], "mail"),
-            ("hidden,mail", None, "hidden,mail"),
+            ("hidden,mail", [], "hidden,mail"),
         ):
-            for streaming in (False, True):
-                upstream.restart([streamed("Hi") if streaming else whole("Hi")])
-                body = {**ask, "stream": streaming}
-                response = await client.post(url + path, json=body, headers={"x-server-tools": said})
-                assert response.status_code == 200
-                assert response.headers.get("x-tools-ignored") == ignored
-                tools = upstream.requests[0].get("tools")
-                assert (tools and [tool["function"]["name"] for tool in tools]) == offered
+            surface.upstream.restart([turn("Hi")])
+            answer = await client.ask(server_tools=said)
+            assert answer.headers.get("x-tools-ignored") == ignored
+            assert offered(surface) == names
 
 
 @pytest.mark.parametrize(
-    ("question", "model", "offered", "asked"),
+    ("question", "model", "is_offered", "asked"),
     [
         ("// weather in Nanaimo", "m", True, "weather in Nanaimo"),
         ("weather in Nanaimo", "m", False, "weather in Nanaimo"),
         ("weather in Nanaimo", "m:online", True, "weather in Nanaimo"),
     ],
 )
-async def test_tools_are_offered_on_request_by_prefix_or_by_suffix(upstream, question, model, offered, asked):
-    upstream.replies = [whole("Hi")]
+async def test_tools_are_offered_on_request_by_prefix_or_by_suffix(surface, question, model, is_offered, asked):
     more = 'offer: {mode: on_request, prefix: "//", model_suffix: ":online"}'
-    async with proxy_of(upstream, more=more) as url:
-        response = await post(url, {"model": model, "messages": [{"role": "user", "content": question}]})
-    assert response.status_code == 200
-    (request,) = upstream.requests
-    assert ("tools" in request, request["model"], request["messages"][-1]["content"]) == (offered, "m", asked)
+    await surface.ask(turn("Hi"), more=more, model=model, text=question)
+    [request] = surface.upstream.requests
+    assert (bool(offered(surface)), request["model"], said(surface)) == (is_offered, "m", asked)
 
 
-async def test_a_prefix_is_taken_off_where_nothing_is_offered_as_well(upstream):
-    upstream.replies = [whole("Hi")]
+@on("chat-whole", "relay-whole")
+async def test_a_prefix_is_taken_off_where_nothing_is_offered_as_well(surface):
     more = 'offer: {mode: on_request, prefix: "//"}'
-    async with proxy_of(upstream, more=more) as url:
-        await post(url, {**ASK, "messages": [{"role": "user", "content": "// hello"}]})
-    assert upstream.requests[0]["messages"] == [{"role": "user", "content": "hello"}]
+    await surface.ask(turn("Hi"), more=more, text="// hello", choice="none")
+    assert surface.upstream.requests[0]["messages"] == [{"role": "user", "content": "hello"}]
 
 
+@RELAY_TOO
 @pytest.mark.parametrize("mode", ["always", "never", "declared"])
-async def test_where_no_tool_is_offered_on_request_a_prefix_and_a_suffix_mean_nothing(upstream, mode):
-    upstream.replies = [whole("Hi")]
+async def test_where_no_tool_is_offered_on_request_a_prefix_and_a_suffix_mean_nothing(surface, mode):
     more = f'offer: {{mode: {mode}, prefix: "//", model_suffix: ":online"}}'
-    asked = {**ASK, "model": "m:online", "messages": [{"role": "user", "content": "// a comment"}]}
     config = CONFIG.replace("  m: {{", '  "m:*": {{')
-    async with proxy_of(upstream, more=more, config=config) as url:
-        await post(url, asked)
-    (request,) = upstream.requests
-    assert (request["model"], request["messages"][-1]["content"]) == ("m:online", "// a comment")
+    await surface.ask(turn("Hi"), more=more, config=config, model="m:online", text="// a comment")
+    assert (surface.upstream.requests[0]["model"], said(surface)) == ("m:online", "// a comment")
 
 
 async def test_a_model_whose_configured_name_ends_like_a_suffix_is_meant_as_it_is(upstream):
@@ -735,42 +711,28 @@ SENT = {
     "x-organization-id": "mine",
     "authorization": "Bearer mine",
     "cookie": "a=b",
-    "x-server-tools": "none",
     "x-tool-events": "true",
 }
-FACES = {
-    "/v1/chat/completions": {"messages": ASK["messages"]},
-    "/v1/responses": {"input": "x"},
-    "/v1/embeddings": {"input": "x"},
-}
 
 
+@EVERYWHERE
 @pytest.mark.parametrize("transport", ["auto", "httpx"])
-@pytest.mark.parametrize("path", FACES)
-@pytest.mark.parametrize("said", ["none", "web_search"])
-async def test_every_path_sends_the_same_headers_on(upstream, transport, path, said):
+async def test_every_path_sends_the_same_headers_on(surface, transport):
     own = "headers: {{X-Organization-ID: operators}}, forward_headers: [traceparent, tracestate, X-Tenant]"
     config = CONFIG.replace("retries: 0", f"retries: 0, transport: {transport}, {own}")
-    async with proxy_of(upstream, config=config) as url:
-        for streaming in (False, True):
-            upstream.restart([streamed("Hi") if streaming else whole("Hi")])
-            body = {"model": "m", **FACES[path], "stream": streaming}
-            response = await post(url, body, path=path, headers={**SENT, "x-server-tools": said})
-            assert response.status_code == 200
-            (head,) = [head["headers"] for head in upstream.heads]
-            for name in ("traceparent", "tracestate", "x-tenant"):
-                assert head[name.encode()].decode() == SENT[name]
-            assert head[b"x-organization-id"] == b"operators"
-            assert head[b"authorization"] == b"Bearer upstream-secret"
-            assert not {b"cookie", b"x-server-tools", b"x-tool-events"} & head.keys()
+    await surface.ask(turn("Hi"), config=config, headers=SENT)
+    [head] = [head["headers"] for head in surface.upstream.heads]
+    for name in ("traceparent", "tracestate", "x-tenant"):
+        assert head[name.encode()].decode() == SENT[name]
+    assert head[b"x-organization-id"] == b"operators"
+    assert head[b"authorization"] == b"Bearer upstream-secret"
+    assert not {b"cookie", b"x-server-tools", b"x-tool-events"} & head.keys()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-async def test_by_default_the_trace_goes_on_and_nothing_else_of_the_clients(upstream, path):
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream) as url:
-        await post(url, {"model": "m", **FACES[path]}, path=path, headers=SENT)
-    (head,) = [head["headers"] for head in upstream.heads]
+@RELAY_TOO
+async def test_by_default_the_trace_goes_on_and_nothing_else_of_the_clients(surface):
+    await surface.ask(turn("Hi"), headers=SENT)
+    [head] = [head["headers"] for head in surface.upstream.heads]
     assert head[b"traceparent"].decode() == SENT["traceparent"]
     assert head[b"tracestate"].decode() == SENT["tracestate"]
     assert not {b"x-tenant", b"x-organization-id", b"cookie"} & head.keys()
@@ -805,27 +767,19 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "body", "code"),
-    # an answer with status 200 that is handed through is not read
-    [(path, *refusal) for path in FACES for refusal in REFUSALS if path != "/v1/embeddings" or refusal[0] != 200],
-)
-async def test_a_refusal_of_the_operators_key_is_no_fault_of_the_clients(upstream, logged, path, status, body, code):
-    async with proxy_of(upstream, config=CONFIG.replace("retries: 0", "retries: 2")) as url:
-        for streaming in (False, True):
-            upstream.restart([Reply([orjson.dumps(body)], status=status)])
-            for said in ("none", "web_search"):
-                upstream.requests.clear()
-                ask = {"model": "m", **FACES[path], "stream": streaming}
-                response = await post(url, ask, path=path, headers={"x-server-tools": said})
-                assert (response.status_code, response.json()["error"]["code"]) == (502, code)
-                assert response.headers["x-should-retry"] == "false"
-                assert "acct-77" not in response.text
-                assert "upstream-secret" not in response.text
-                assert len(upstream.requests) == 1, "another try cannot help"
-    failed = [line for line in logged() if line["event"] in ("turn.failed", "relay.failed")]
-    assert all(body["error"]["message"].replace("upstream-secret", "***") in line["why"] for line in failed)
-    assert failed
+@EVERYWHERE
+@pytest.mark.parametrize(("status", "body", "code"), REFUSALS)
+async def test_a_refusal_of_the_operators_key_is_no_fault_of_the_clients(surface, logged, status, body, code):
+    if surface.kind == "embeddings" and status == 200:
+        pytest.skip("an answer with status 200 that is handed through is not read")
+    refusal = Reply([orjson.dumps(body)], status=status)
+    answer = await surface.ask(refusal, config=CONFIG.replace("retries: 0", "retries: 2"))
+    assert (answer.status, answer.error["code"], answer.headers["x-should-retry"]) == (502, code, "false")
+    assert "acct-77" not in answer.raw
+    assert "upstream-secret" not in answer.raw
+    assert len(surface.upstream.requests) == 1, "another try cannot help"
+    [failed] = [line for line in logged() if line["event"] in ("turn.failed", "relay.failed")]
+    assert body["error"]["message"].replace("upstream-secret", "***") in failed["why"]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
@@ -838,35 +792,27 @@ async def test_the_log_has_the_name_of_a_model_that_does_not_exist(upstream, log
     assert (line["error"], line["unknown_model"]) == ("model_not_found", "glm-" + "9" * 96)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@RELAY_TOO
 @pytest.mark.parametrize(("status", "body", "code"), REFUSALS)
-async def test_a_fallback_answers_where_the_operators_key_is_refused(upstream, path, status, body, code):
+async def test_a_fallback_answers_where_the_operators_key_is_refused(surface, status, body, code):
     config = CONFIG.replace("m: {{upstream: up}}", "m: {{upstream: up, fallbacks: [alias]}}")
-    async with proxy_of(upstream, config=config) as url:
-        for streaming in (False, True):
-            refusal = Reply([orjson.dumps(body)], status=status)
-            upstream.restart([refusal, streamed("Hi") if streaming else whole("Hi")])
-            response = await post(url, {"model": "m", **FACES[path], "stream": streaming}, path=path)
-            assert response.status_code == 200
-            upstream.restart([refusal])
-            response = await post(url, {"model": "m", **FACES[path], "stream": streaming}, path=path)
-            assert (response.status_code, response.json()["error"]["code"]) == (502, code)
-            assert [request["model"] for request in upstream.requests] == ["m", "the/real-name"]
+    refusal = Reply([orjson.dumps(body)], status=status)
+    async with surface.proxy(refusal, turn("Hi"), config=config) as client:
+        assert (await client.ask()).text == "Hi"
+        surface.upstream.restart([refusal])
+        answer = await client.ask()
+    assert (answer.status, answer.error["code"]) == (502, code)
+    assert [request["model"] for request in surface.upstream.requests] == ["m", "the/real-name"]
 
 
-@pytest.mark.parametrize("path", FACES)
-async def test_what_is_said_of_the_clients_own_key_is_for_the_client(upstream, path):
+@EVERYWHERE
+@pytest.mark.parametrize(("status", "error"), [(401, {"message": "no"}), (429, {"code": "1113", "message": "no"})])
+async def test_what_is_said_of_the_clients_own_key_is_for_the_client(surface, status, error):
     config = CONFIG.replace("api_key: upstream-secret", "api_key: from_client")
-    async with proxy_of(upstream, config=config) as url:
-        for status, error in ((401, {"message": "no"}), (429, {"code": "1113", "message": "no"})):
-            upstream.restart([Reply([orjson.dumps({"error": error})], status=status)])
-            response = await post(
-                url, {"model": "m", **FACES[path]}, path=path, headers={"authorization": "Bearer mine-mine"}
-            )
-            assert (response.status_code, response.headers["x-should-retry"]) == (status, "false")
+    answer = await surface.ask(Reply([orjson.dumps({"error": error})], status=status), config=config)
+    assert (answer.status, answer.headers["x-should-retry"]) == (status, "false")
 
 
-MINE = {"authorization": "Bearer mine-mine"}
 MADE_UP_KEY = """
 upstreams:
   theirs: {{base_url: "{upstream}/v1", api_key: from_client, retries: 0}}
@@ -875,21 +821,16 @@ models: {{m: {{upstream: theirs, fallbacks: [spare]}}, spare: {{upstream: ours}}
 """
 
 
-async def test_no_fallback_answers_whoever_makes_up_a_key(upstream):
-    for status, expected in ((401, 401), (403, 403), (500, 200)):
-        upstream.restart([Reply([b"{}"], status=status), whole("Hi")])
-        async with proxy_of(upstream, config=MADE_UP_KEY) as url:
-            response = await post(url, {"model": "m", **FACES["/v1/chat/completions"]}, headers=MINE)
-        assert (response.status_code, len(upstream.requests)) == (expected, 1 + (expected == 200))
+@RELAY_TOO
+@pytest.mark.parametrize(("status", "expected"), [(401, 401), (403, 403), (500, 200)])
+async def test_no_fallback_answers_whoever_makes_up_a_key(surface, status, expected):
+    answer = await surface.ask(Reply([b"{}"], status=status), turn("Hi"), config=MADE_UP_KEY)
+    assert (answer.status, len(surface.upstream.requests)) == (expected, 1 + (expected == 200))
 
 
-async def test_an_empty_list_of_tools_goes_nowhere(upstream):
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream, config=CONFIG) as url:
-        for path, said in FACES.items():
-            if path != "/v1/embeddings":
-                await post(url, {"model": "m", **said, "tools": []}, path=path, headers={"x-server-tools": "none"})
-    assert ["tools" in request for request in upstream.requests] == [False, False]
+async def test_an_empty_list_of_tools_goes_nowhere(surface):
+    await surface.ask(turn("Hi"), server_tools="none", body={"tools": []})
+    assert "tools" not in surface.upstream.requests[0]
 
 
 async def test_a_handed_through_answer_streams(upstream):
