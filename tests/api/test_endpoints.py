@@ -399,145 +399,128 @@ async def test_a_model_that_stands_twice_is_the_checked_one_both_times(upstream,
     assert upstream.bodies[0].count(b'"m"') == 2
 
 
-SECONDS = [
-    'form-data; name="model" ',
-    'form-data; name="model"; filename="f"',
-    "form-data; name=model",
-    'form-data; filename="a name=b"; name="model"',
-    "form-data; name*=utf-8''model",
-    'form-data;\r\n name="model"',
-    'form-data; name="x"; name="model"',
-    "form-data; name=x; name=model",
-    "form-data; name=x; filename*=utf-8''a; name=model",
-    "form-data; name='model'",
-    'form-data; name="mod\\el"',
-    "form-data; filename=a'; name=x; name='model",
-]
+# -- forms --
 
 
-@pytest.mark.parametrize("name", ['"model"', "model", '"model"; filename=m'])
-async def test_the_model_of_a_form_may_be_named_as_any_client_library_does(upstream, name):
+def form(*parts, boundary="b", end="\r\n"):
+    """A multipart body; a part is what its head says, and its value."""
+    written = [f"--{boundary}{end}Content-Disposition: {head}\r\n\r\n{value}\r\n" for head, value in parts]
+    return "".join(written) + f"--{boundary}--\r\n"
+
+
+MODEL = ('form-data; name="model"', "alias")
+
+
+async def transcribed(upstream, body, *parameters):
+    """The answer to a form whose content type has these parameters, of several headers one each."""
     upstream.replies = [Reply([b"{}"])]
-    body = f"--b\r\nContent-Disposition: form-data; name={name}\r\n\r\nalias\r\n--b--\r\n"
-    headers = {"content-type": "multipart/form-data; boundary=b"}
+    headers = [("content-type", f"multipart/form-data; {one}") for one in parameters or ("boundary=b",)]
     async with proxy_of(upstream) as url:
-        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
-    assert response.status_code == 200
-    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
-
-
-@pytest.mark.parametrize("second", SECONDS)
-async def test_a_form_with_two_models_goes_nowhere_however_the_second_is_written(upstream, second):
-    parts = [('form-data; name="model"', "m"), (second, "alias")]
-    body = "".join(f"--b\r\nContent-Disposition: {head}\r\n\r\n{value}\r\n" for head, value in parts) + "--b--\r\n"
-    headers = {"content-type": "multipart/form-data; boundary=b", "api-key": "key-one"}
-    async with proxy_of(upstream, more=CLIENTS.format()) as url:
-        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
-    assert upstream.bodies == []
+        return await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
 
 
 @pytest.mark.parametrize(
-    "content_types",
+    ("body", "parameters"),
     [
-        ["boundary=c; boundary=b"],
-        ['x="boundary=c"; boundary=b; boundary="b"'],
-        ['x="boundary=c'],
-        ["boundary=c b"],
-        ['boundary="c "'],
-        ["charset=utf-8"],
-        ["boundary=" + "c" * 71],
-        [" ; " * 9_000 + "x"],
-        ["boundary=c", "boundary=b"],
+        *(
+            (form((f"form-data; name={name}", "alias")), "boundary=b")
+            for name in ('"model"', "model", '"model"; filename=m')
+        ),
+        (form(MODEL), "boundary=b ; charset=utf-8"),
+        (form(MODEL), 'charset=utf-8;boundary="b"\t;'),
+        (form(MODEL), 'x="boundary=c"; boundary=b'),
+        (form(MODEL), "xboundary=c; boundary=b"),
+        (form(MODEL, end=" \t \r\n"), "boundary=b"),
+        (form(MODEL, boundary="*****"), "boundary=*****"),
+        (
+            form(
+                ('form-data; filename="a name=b"; name="model"', "alias"),
+                (
+                    'form-data; name="file"; filename="x; name=model"',
+                    'text --bxx\r\nContent-Disposition: form-data; name="model"\r\n\r\nz',
+                ),
+                ("form-data; name=mask; filename=model.png; filename*=utf-8''%E2%82%AC.png", ""),
+                ('form-data; name="image"; filename="a \\"b\\".png"; filename*=utf-8\'\'a%20b.png', ""),
+            ),
+            'Boundary="b"',
+        ),
     ],
 )
-async def test_a_form_that_may_be_read_in_two_ways_goes_nowhere(upstream, content_types):
-    part = 'Content-Disposition: form-data; name="model"\r\n\r\n{}\r\n'
-    body = f"--c\r\n{part.format('m')}--c--\r\n--b\r\n{part.format('alias')}--b--\r\n"
-    headers = [("content-type", f"multipart/form-data; {parameters}") for parameters in content_types]
-    async with proxy_of(upstream, more=CLIENTS.format()) as url:
-        response = await post(
-            url, body.encode(), path="/v1/audio/transcriptions", headers=[*headers, ("api-key", "key-one")]
-        )
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
-    assert upstream.bodies == []
+async def test_the_model_of_a_form_is_found_however_a_client_library_writes_it(upstream, body, parameters):
+    assert (await transcribed(upstream, body, parameters)).status_code == 200
+    body = body.replace("--b \t \r\n", "--b\r\n")  # blanks behind a boundary are left out
+    assert upstream.bodies == [body.replace("\r\n\r\nalias", "\r\n\r\nthe/real-name").encode()]
+
+
+TWO_BOUNDARIES = form(('form-data; name="model"', "m"), boundary="c") + form(MODEL)
 
 
 @pytest.mark.parametrize(
-    "parameters",
+    ("body", "parameters"),
     [
-        "boundary=b ; charset=utf-8",
-        'charset=utf-8;boundary="b"\t;',
-        'x="boundary=c"; boundary=b',
-        "xboundary=c; boundary=b",
+        *(
+            (form(('form-data; name="model"', "m"), (second, "alias")), ["boundary=b"])
+            for second in (
+                'form-data; name="model" ',
+                'form-data; name="model"; filename="f"',
+                "form-data; name=model",
+                'form-data; filename="a name=b"; name="model"',
+                "form-data; name*=utf-8''model",
+                'form-data;\r\n name="model"',
+                'form-data; name="x"; name="model"',
+                "form-data; name=x; name=model",
+                "form-data; name=x; filename*=utf-8''a; name=model",
+                "form-data; name='model'",
+                'form-data; name="mod\\el"',
+                "form-data; filename=a'; name=x; name='model",
+            )
+        ),
+        *(
+            (TWO_BOUNDARIES, content_types)
+            for content_types in (
+                ["boundary=c; boundary=b"],
+                ['x="boundary=c"; boundary=b; boundary="b"'],
+                ['x="boundary=c'],
+                ["boundary=c b"],
+                ['boundary="c "'],
+                ["charset=utf-8"],
+                ["boundary=" + "c" * 71],
+                [" ; " * 9_000 + "x"],
+                ["boundary=c", "boundary=b"],
+            )
+        ),
     ],
 )
-async def test_a_boundary_may_stand_among_blanks_and_other_parameters(upstream, parameters):
-    upstream.replies = [Reply([b"{}"])]
-    body = '--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nalias\r\n--b--\r\n'
-    headers = {"content-type": f"multipart/form-data; {parameters}"}
-    async with proxy_of(upstream) as url:
-        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
-    assert response.status_code == 200
-    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
-
-
-async def test_blanks_behind_a_boundary_are_left_out(upstream):
-    upstream.replies = [Reply([b"{}"])]
-    body = '--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nalias\r\n--b--\r\n'
-    headers = {"content-type": "multipart/form-data; boundary=b"}
-    async with proxy_of(upstream) as url:
-        padded = body.replace("--b\r\n", "--b \t \r\n", 1).encode()
-        response = await post(url, padded, path="/v1/audio/transcriptions", headers=headers)
-    assert response.status_code == 200
-    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
+async def test_a_form_that_may_be_read_in_two_ways_goes_nowhere(upstream, body, parameters):
+    response = await transcribed(upstream, body, *parameters)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert upstream.bodies == []
 
 
 @pytest.mark.parametrize(
     "others",
     [
-        '--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n\r\n' * 1000,
-        '--b\r\nContent-Disposition: form-data; name="x"' + "; filename=f" * 1000 + "\r\n\r\n\r\n",
-        '--b\r\nContent-Disposition: form-data; name="x"\r\nA: ' + "a" * 9000 + "\r\n\r\n\r\n",
+        [('form-data; name="x"', "")] * 1000,
+        [('form-data; name="x"' + "; filename=f" * 1000, "")],
+        [('form-data; name="x"\r\nA: ' + "a" * 9000, "")],
     ],
 )
 async def test_a_form_has_a_bounded_number_of_parts_with_heads_of_a_bounded_length(upstream, others):
-    body = f'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n{others}--b--\r\n'.encode()
-    headers = {"content-type": "multipart/form-data; boundary=b"}
-    async with proxy_of(upstream) as url:
-        response = await post(url, body, path="/v1/audio/transcriptions", headers=headers)
+    response = await transcribed(upstream, form(('form-data; name="model"', "m"), *others))
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
     assert upstream.bodies == []
 
 
-async def test_a_boundary_of_asterisks_is_one(upstream):
+async def test_a_form_of_a_client_library_goes_through_with_its_models_name(upstream):
     upstream.replies = [Reply([b"{}"])]
-    body = '--*****\r\nContent-Disposition: form-data; name="model"\r\n\r\nalias\r\n--*****--\r\n'
-    headers = {"content-type": "multipart/form-data;boundary=*****"}
-    async with proxy_of(upstream) as url:
-        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
-    assert response.status_code == 200
-    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
-
-
-async def test_a_form_may_have_odd_file_names_and_contents(upstream):
-    upstream.replies = [Reply([b"{}"])]
-    parts = [
-        ('form-data; filename="a name=b"; name="model"', "alias"),
-        (
-            'form-data; name="file"; filename="x; name=model"',
-            '--bxx\r\nContent-Disposition: form-data; name="model"\r\n\r\nz',
-        ),
-        ("form-data; name=mask; filename=model.png; filename*=utf-8''%E2%82%AC.png", ""),
-        ('form-data; name="image"; filename="a \\"b\\".png"; filename*=utf-8\'\'a%20b.png', ""),
-    ]
-    body = "".join(f"--b\r\nContent-Disposition: {head}\r\n\r\n{value}\r\n" for head, value in parts) + "--b--\r\n"
-    body = body.replace("--bxx", "text --bxx")
-    headers = {"content-type": 'multipart/form-data; Boundary="b"'}
-    async with proxy_of(upstream) as url:
-        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
-    assert response.status_code == 200
-    assert upstream.bodies == [body.replace("\r\n\r\nalias", "\r\n\r\nthe/real-name").encode()]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        one = {"data": {"model": "alias"}, "files": {"file": ("a.wav", b"RIFF\r\n\r\nmodel")}}
+        assert (await client.post(f"{url}/v1/audio/transcriptions", **one)).status_code == 200
+        two = {"data": {"model": ["m", "alias"]}, "files": {"file": b""}}
+        assert (await client.post(f"{url}/v1/audio/transcriptions", **two)).json()["error"]["param"] == "model"
+    [body] = upstream.bodies
+    assert b'name="model"\r\n\r\nthe/real-name\r\n' in body
+    assert b"RIFF\r\n\r\nmodel" in body
 
 
 # -- overload --
@@ -847,18 +830,6 @@ async def test_a_handed_through_answer_streams(upstream):
             received.append(data)
             gate.set()
     assert received == [b"data: 1\n\n", b"data: 2\n\n"]
-
-
-async def test_a_form_goes_through_with_its_models_name(upstream):
-    upstream.replies = [Reply([b"{}"])]
-    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
-        form = {"data": {"model": "alias"}, "files": {"file": ("a.wav", b"RIFF\r\n\r\nmodel")}}
-        assert (await client.post(f"{url}/v1/audio/transcriptions", **form)).status_code == 200
-        two = {"data": {"model": ["m", "alias"]}, "files": {"file": b""}}
-        assert (await client.post(f"{url}/v1/audio/transcriptions", **two)).json()["error"]["param"] == "model"
-    (body,) = upstream.bodies
-    assert b'name="model"\r\n\r\nthe/real-name\r\n' in body
-    assert b"RIFF\r\n\r\nmodel" in body
 
 
 @pytest.mark.parametrize(
