@@ -10,7 +10,8 @@ from starlette.types import Message, Receive, Scope
 
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft
-from proxy.api.json_bounds import MOST_BLOCKS, MOST_VALUES, holds_too_many_blocks, holds_too_many_values
+from proxy.api.json_bounds import MOST_BLOCKS, MOST_MESSAGES, MOST_VALUES, blocks_in, holds_too_many_values
+from proxy.api.known import History, Known
 from proxy.config.model import ServerConfig
 from proxy.ports import Clock
 from proxy.wire import rawjson
@@ -19,9 +20,8 @@ from proxy.wire.errors import InvalidJson, RequestError, RequestTimeout, Request
 
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128
-# Every message and tool is checked before any work is done. OpenAI takes 2,048 messages and 128 tools; long agent runs
-# have had more.
-MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
+# Every tool is checked before any work is done. OpenAI takes 128; some clients have more.
+MOST_TOOLS = 1024
 
 _FLAG = (bool, type(None))  # a union would be created anew for each request
 
@@ -128,8 +128,12 @@ async def _receive_part(receive: Receive, seconds: float) -> Message:
     return message
 
 
-def parse_object(body: bytes) -> Json:
+def parse_object(body: bytes, history: History | None = None) -> Json:
     """The body as a JSON object.
+
+    Args:
+        body: the body.
+        history: how its history is parsed; None: it has none.
 
     Raises:
         InvalidJson: the body is not JSON, or is nested more than 1024 levels deep.
@@ -137,6 +141,8 @@ def parse_object(body: bytes) -> Json:
     """
     if holds_too_many_values(body):
         raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
+    if history is not None and (fields := history.parse(body)) is not None:
+        return fields
     try:
         request = rawjson.loads(body)
     except orjson.JSONDecodeError as exc:
@@ -271,7 +277,9 @@ def expect(condition: object, param: str, demand: str) -> None:
 def expect_few_blocks(messages: Any, param: str, *, of: bytes) -> None:
     """Raise `RequestError` if the messages or items of a request, read from the body `of`, have too many blocks."""
     if len(of) > MOST_BLOCKS and isinstance(messages, list):  # each block takes a byte at least
-        expect(not holds_too_many_blocks(messages), param, f"may hold {MOST_BLOCKS} blocks or parts at most")
+        count = sum([message.blocks for message in messages if isinstance(message, Known)])
+        count += blocks_in([message for message in messages if not isinstance(message, Known)])
+        expect(count <= MOST_BLOCKS, param, f"may hold {MOST_BLOCKS} blocks or parts at most")
 
 
 def _at_fault(param: str, demand: str) -> RequestError:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 MOST_VALUES: Final = 500_000
+# OpenAI takes 2,048 messages; long agent runs have had more.
+MOST_MESSAGES: Final = 10_000
 MOST_BLOCKS: Final = 50_000
 """The most content blocks, parts and calls of all messages or items of a request together."""
 
@@ -41,8 +43,8 @@ def _marks(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def holds_too_many_blocks(messages: Iterable[Any], most: int = MOST_BLOCKS) -> bool:
-    """Whether messages, or items, hold more than `most` blocks, parts and calls; those within a block are counted."""
+def blocks_in(messages: Iterable[Any], most: int = MOST_BLOCKS) -> int:
+    """How many blocks, parts and calls messages or items hold, also within blocks; the count ends above `most`."""
     found, waiting = 0, [*messages]
     while waiting and found <= most:
         holder = waiting.pop()
@@ -55,4 +57,4 @@ def holds_too_many_blocks(messages: Iterable[Any], most: int = MOST_BLOCKS) -> b
                     waiting += inner[: most + 1]
                 elif isinstance(inner, dict):
                     waiting.append(inner)
-    return found > most
+    return found

@@ -1,8 +1,9 @@
 """What the API gets from the composition root."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from proxy.api.known import KnownMessages
 from proxy.config.model import Config
 from proxy.kit.readiness import Readiness
 from proxy.kit.secrets import Secrets
@@ -42,6 +43,7 @@ class Ports:
     user_headers: frozenset[str] = frozenset()  # the headers of requests that hold credentials for tools
     # The tools of a request with credentials: `toolset`, and what servers list for them; None: no server does.
     toolset_for: Callable[[Credentials], Awaitable[Toolset]] | None = None
+    known: KnownMessages = field(default_factory=KnownMessages)
     scrape: Scrape | None = None
     recent_requests: RecentRequests | None = None
     cases: Cases | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from proxy.api.known import KnownMessages
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.clients import Auth, Quota, is_limited
 from proxy.api.middleware.cors import Cors, PageGuard
@@ -33,6 +34,9 @@ from proxy.tools.servers import SharedToolServer, UserToolsets
 from proxy.tools.state import ToolState
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.router import ConfigRouter
+
+# Of the memory for bodies, what may be kept of the conversations that clients have sent.
+_SHARE_OF_HISTORIES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class Generation:
             is_draining=lambda: process.lifecycle.draining,
             user_headers=self.loaded.user_headers,
             toolset_for=UserToolsets(self.registry, self.tool_servers.values()).toolset_for,
+            known=KnownMessages(process.capacity.bodies.limit // _SHARE_OF_HISTORIES),
             scrape=telemetry.scrape,
             recent_requests=telemetry.recent_requests(config),
             cases=telemetry.cases_under(self.loaded, lambda: self.registry.specs, process.state.secrets),

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 
-from proxy.api.json_bounds import holds_too_many_blocks, holds_too_many_values
+from proxy.api.json_bounds import blocks_in, holds_too_many_values
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.responses.stored import ResponseStore, StoredResponse
 from proxy.config.model import StateConfig
@@ -49,8 +49,8 @@ def test_blocks_are_counted_down_to_those_within_others():
     result = {"type": "tool_result", "content": [{"type": "text"}] * 3}
     document = {"type": "document", "source": {"type": "content", "content": [{"type": "text"}] * 2}}
     messages = [{"role": "user", "content": [result, document]}, {"role": "assistant", "tool_calls": [{}] * 4}, 5]
-    assert not holds_too_many_blocks(messages, 11)
-    assert holds_too_many_blocks(messages, 10)
+    assert blocks_in(messages) == 11
+    assert blocks_in(messages, 10) > 10
 
 
 def said(count):

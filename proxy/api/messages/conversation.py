@@ -4,6 +4,9 @@ One assistant message may hold several turns of the loop: thoughts, text, calls 
 so on. Only the order of the blocks tells the turns apart: the first block after results that is not a result begins the
 next turn. Each turn becomes an assistant message, followed directly by one tool message per call, in call order. The
 results of the client's own calls, in the last turn, are in the client's next message.
+
+What a message says by itself is read first (`_Reading`), and once for all requests that send it; how the messages
+follow one another is read in each request.
 """
 
 import re
@@ -13,8 +16,9 @@ from typing import Any, Protocol, TypeAlias
 import orjson
 from msgspec import Struct
 
-from proxy.api.body import MOST_MESSAGES
 from proxy.api.history import PastCall, PastResult, assistant_message, content_of, joined_text, result_of, with_results
+from proxy.api.json_bounds import MOST_MESSAGES
+from proxy.api.known import Known, is_read
 from proxy.api.messages.history import NO_CHANGES, TOOL_CHANGES, HistoryChanges
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, named, parts_of, refuse, result_parts, string_in
@@ -32,14 +36,13 @@ Unseal: TypeAlias = Callable[[Any], str | None]
 class ReadSignature(Protocol):
     """Reads the signature of a block of thoughts, as `Signatures.read` does."""
 
-    def __call__(self, signature: Any, *, has_thoughts: bool) -> Signed:
+    def __call__(self, signature: Any, *, has_thoughts: bool) -> Signed | None:
         """The contents of the signature; `has_thoughts`: whether the block itself shows the thoughts."""
         ...
 
 
-def _unsigned(signature: Any, *, has_thoughts: bool) -> Signed:  # noqa: ARG001
+def _unsigned(signature: Any, *, has_thoughts: bool) -> None:
     """A signature that says nothing."""
-    return Signed()
 
 
 # The mark of the first block of Claude Code's system prompt, which differs in every request and would make the
@@ -146,7 +149,7 @@ class _Turn(Struct):
     """An upstream turn, read back from an assistant message: its thoughts, text and calls.
 
     `origin` is the run and turn in the ids of its calls; None: the ids were not made here. `carried` are the fields
-    that the signature of its thoughts holds for it.
+    that the signature of its thoughts holds for it. `message` is that of the chat, once the turn is read.
     """
 
     thoughts: list[str] = []
@@ -156,6 +159,7 @@ class _Turn(Struct):
     ends_with_citation: bool = False
     origin: str | None = None
     carried: Carried = Carried()
+    message: Json = {}
     _by_id: dict[str, _Call] = {}
 
     def continues_with(self, origin: str | None) -> bool:
@@ -178,11 +182,40 @@ class _Turn(Struct):
         """The call that was added with that id."""
         return self._by_id.get(call_id) if isinstance(call_id, str) else None
 
-    def messages(self) -> Iterator[Json]:
-        """The turn in the chat; the pictures of its results become a part of what the user says next."""
+    def result_of(self, call: _Call, answers: Mapping[str, PastResult]) -> PastResult | None:
+        """The result of a call of the turn: its own, or the client's in `answers`, by id."""
+        return call.result or (answers.get(call.id) if self._by_id[call.id] is call else None)
+
+    def close(self) -> None:
+        """Take no more blocks.
+
+        Server calls without a result are left out. The others get the ids that they had in the run: with these ids, the
+        loop finds what is stored under the run and puts it back into its place.
+        """
+        self.calls = [call for call in self.calls if call.result is not None or not call.is_server_tool]
+        for call in self.calls:
+            match = _SHOWN.fullmatch(call.id) if call.is_server_tool else None
+            if match is not None:
+                call.id = server_call_id(match[1], int(match[2]))
         message = assistant_message("".join(self.texts), self.thoughts, self.calls)
-        message = self.carried.put_into(message) if self.carried else message
-        return with_results(message, [call.result for call in self.calls if call.result])
+        self.message = self.carried.put_into(message) if self.carried else message
+
+
+class _Result(Struct, frozen=True):
+    """A result of a client's call, in the block with the number `at` of its message; `given` is the id in the block."""
+
+    at: int
+    given: str
+    call_id: str
+    result: PastResult
+
+
+class _Reading(Struct, frozen=True):
+    """What a message says by itself: the turns of the assistant, or the results and the parts of what the user says."""
+
+    turns: Sequence[_Turn] = ()
+    results: Sequence[_Result] = ()
+    parts: Sequence[Json] = ()
 
 
 class _Reader:
@@ -196,23 +229,25 @@ class _Reader:
         self._read_signature = read_signature
         self._own_names = own_names
         self._open: _Turn | None = None
+        self._answers: dict[str, PastResult] = {}  # to the client's calls of the open turn, by id
         self._said: list[Json] = []  # by the user, and not yet in the chat
         self._chat: list[Json] = []
         self.pages: list[FoundPage] = []  # found by the searches so far
         self._system: list[Json] = []  # system messages that stand between calls and their results
 
         self.unknown: dict[str, None] = {}  # types of blocks, in order
+        self._is_alone = True  # whether nothing but its message has decided about what is being read
 
     def read(self, messages: list[Any], left_out: Collection[int]) -> list[Json]:
-        for where, role, blocks in _merged(messages, left_out):
+        for role, group in _grouped(messages, left_out):
             match role:
                 case "assistant":
                     self._close_turn()
-                    self._read_assistant(blocks)
+                    self._take_turns(group)
                 case "user":
-                    self._read_user(blocks)
+                    self._take_user(group)
                 case _:
-                    self._read_system(blocks, where)
+                    self._read_system(group)
         self._close_turn()
         self._end_user_message()
         return self._chat
@@ -223,16 +258,27 @@ class _Reader:
             if message["role"] == "user":
                 self._said += message["content"]
                 continue
-            self._end_user_message()
+            if self._said:
+                self._end_user_message()
             self._chat.append(message)
+
+    def _add_turn(self, turn: _Turn) -> None:
+        """Add a turn. Raises `RequestError` if one of its calls has no result."""
+        results: list[PastResult] = []
+        for call in turn.calls:
+            if (result := turn.result_of(call, self._answers)) is None:
+                refuse("messages", f"the call {call.block_id!r} has no tool_result in the message after it")
+            results.append(result)
+        self._add(with_results(turn.message, results))  # pictures become a part of what the user says next
 
     def _end_user_message(self) -> None:
         if self._said:
             self._chat.append({"role": "user", "content": content_of(self._said, BETWEEN)})
             self._said = []
 
-    def _read_system(self, blocks: Mapping[str, Any], where: str) -> None:
-        text = self.system_text([*blocks.values()], f"{where}.content")
+    def _read_system(self, group: "_Group") -> None:
+        [(where, message)] = group
+        text = self.system_text(as_blocks(message.get("content"), f"{where}.content"), f"{where}.content")
         if text and self._open:
             self._system.append({"role": "system", "content": text})
         elif text:
@@ -255,11 +301,68 @@ class _Reader:
         """Note the type of a block if it is unknown; whether it is."""
         if is_known(block) or block["type"] in TOOL_CHANGES:
             return False
+        self._is_alone = False
         if len(self.unknown) < _MOST_NOTED:
             self.unknown[block["type"]] = None
         return True
 
-    def _read_assistant(self, blocks: Mapping[str, Any]) -> None:
+    def _reading_of(self, group: "_Group", read: Callable[[Mapping[str, Any]], _Reading]) -> _Reading:
+        """What the messages of a group say by themselves, together; `read` takes their blocks, by place."""
+        alone = group[0][1] if len(group) == 1 else None
+        if is_read(alone):
+            known: _Reading = alone.reading
+            return known
+        blocks = {
+            f"{where}.content.{at}": block
+            for where, message in group
+            for at, block in enumerate(as_blocks(message.get("content"), f"{where}.content"))
+        }
+        self._is_alone = True
+        reading = read(blocks)
+        if self._is_alone and isinstance(alone, Known):
+            alone.reading = reading
+        return reading
+
+    def _take_turns(self, group: "_Group") -> None:
+        """Add the turns of the assistant; the last one stays open while the client's calls in it have no results."""
+        *complete, last = self._reading_of(group, self._read_assistant).turns
+        for turn in complete:
+            self._add_turn(turn)
+        if all(call.result is not None for call in last.calls):
+            self._add_turn(last)
+        else:
+            self._open = last
+
+    def _take_user(self, group: "_Group") -> None:
+        """Add the results of the open turn's calls, and keep what else the user says."""
+        rest: list[Json] = []
+        for where, message in group:
+            reading = self._reading_of([(where, message)], self._read_user)
+            for result in reading.results:
+                self._take_result(result, where)
+            rest += reading.parts
+        self._close_turn()
+        self._said += rest
+
+    def _take_result(self, result: _Result, where: str) -> None:
+        call = self._open.call(result.call_id) if self._open else None
+        if result.call_id in self._answers:
+            refuse(f"{where}.content.{result.at}", f"there are two results for the call {named(result.given)}")
+        if call is None or call.is_server_tool:
+            place = f"{where}.content.{result.at}"
+            refuse(place, f"there is no call {named(result.given)} in the message before for this tool_result")
+        self._answers[result.call_id] = result.result
+
+    def _close_turn(self) -> None:
+        """Close the open turn. Raises `RequestError` if one of its calls has no result."""
+        if self._open is None:
+            return
+        turn, self._open = self._open, None
+        self._add_turn(turn)
+        self._add(self._system)
+        self._answers, self._system = {}, []
+
+    def _read_assistant(self, blocks: Mapping[str, Any]) -> _Reading:
         turns = [_Turn()]
         for place, block in blocks.items():
             if not isinstance(block, dict):
@@ -274,17 +377,13 @@ class _Reader:
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
                 turns.append(_Turn())
             self._read_block(turns[-1], block, place)
-        _tie_to_runs(turns)
-        *complete, last = turns
-        for turn in complete:
-            self._add(turn.messages())
-        if any(call.result is None for call in last.calls):
-            self._open = last
-        else:
-            self._add(last.messages())
+        for turn in turns:
+            turn.close()
+        return _Reading(turns)
 
     def _is_ours(self, use: Json) -> bool:
         """Whether the block of a server's call is of a kind that this proxy shows."""
+        self._is_alone = False
         if use["type"] == "mcp_tool_use":
             return use.get("server_name") == SERVER_NAME
         name = use.get("name")
@@ -302,10 +401,11 @@ class _Reader:
             case "thinking":
                 shown = thought if isinstance(thought := block.get("thinking"), str) else ""
                 signed = self._read_signature(block.get("signature"), has_thoughts=bool(shown))
-                if thoughts := shown or signed.thoughts:
+                if signed is not None:
+                    self._is_alone = False
+                    turn.carried = signed.carried or turn.carried
+                if thoughts := shown or (signed.thoughts if signed is not None else ""):
                     turn.thoughts.append(thoughts)
-                if signed.carried:
-                    turn.carried = signed.carried
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 turn.origin = _origin_of(block)
                 turn.add_call(self._read_call(block, where))
@@ -331,17 +431,16 @@ class _Reader:
             name = self._own_names.get(name, name)
         return _Call(block_id, name, arguments, block_id=block_id, is_server_tool=True)
 
-    def _read_user(self, blocks: Mapping[str, Any]) -> None:
-        rest: list[Json] = []
-        answered: set[str] = set()
-        for place, block in blocks.items():
+    def _read_user(self, blocks: Mapping[str, Any]) -> _Reading:
+        results: list[_Result] = []
+        parts: list[Json] = []
+        for at, (place, block) in enumerate(blocks.items()):
             if isinstance(block, dict) and block.get("type") == "tool_result":
-                answered.add(self._take_result(block, place, answered))
+                results.append(self._result_in(block, at, place))
             else:
                 self._note_unknown(block)
-                rest += parts_of(block, place)
-        self._close_turn()
-        self._said += rest
+                parts += parts_of(block, place)
+        return _Reading(results=results, parts=parts)
 
     def _read_result(self, block: Json, tool: str) -> str:
         """The result of a server's call as the model has read it, from the result block."""
@@ -354,55 +453,28 @@ class _Reader:
         self.pages += pages
         return text or self._unseal(block.get("encrypted_content")) or NO_PAGES
 
-    def _take_result(self, block: Json, where: str, answered: set[str]) -> str:
+    def _result_in(self, block: Json, at: int, where: str) -> _Result:
         given = string_in(block, "tool_use_id", where)
-        call_id = _client_id(given)
-        call = self._open.call(call_id) if self._open else None
-        if call_id in answered:
-            refuse(where, f"there are two results for the call {named(given)}")
-        if call is None or call.is_server_tool or call.result is not None:
-            refuse(where, f"there is no call {named(given)} in the message before for this tool_result")
         content = as_blocks(block.get("content"), f"{where}.content")
         for one in content:
             self._note_unknown(one)
         result = result_of(result_parts(content), BETWEEN, if_empty=EMPTY_RESULT)
         if block.get("is_error") is True:
             result = PastResult(FAILED_RESULT.format(text=result.text), result.pictures)
-        call.result = result
-        return call.id
-
-    def _close_turn(self) -> None:
-        """Close the open turn. Raises `RequestError` if one of its calls has no result."""
-        if self._open is None:
-            return
-        missing = next((call.block_id for call in self._open.calls if call.result is None), None)
-        if missing is not None:
-            refuse("messages", f"the call {missing!r} has no tool_result in the message after it")
-        self._add([*self._open.messages(), *self._system])
-        self._open, self._system = None, []
+        return _Result(at, given, _client_id(given), result)
 
 
-def _tie_to_runs(turns: list[_Turn]) -> None:
-    """Leave out server calls without a result, and give the others the ids that they had in the run.
-
-    With these ids, the loop finds what is stored under the run and puts it back into its place.
-    """
-    for turn in turns:
-        turn.calls = [call for call in turn.calls if call.result is not None or not call.is_server_tool]
-        for call in turn.calls:
-            match = _SHOWN.fullmatch(call.id) if call.is_server_tool else None
-            if match is not None:
-                call.id = server_call_id(match[1], int(match[2]))
+_Group: TypeAlias = list[tuple[str, Json]]
+"""Consecutive messages of one role, each with its place."""
 
 
-def _merged(messages: list[Any], left_out: Collection[int]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Place, role and blocks of each message. Consecutive messages of one role, except system, are merged.
+def _grouped(messages: list[Any], left_out: Collection[int]) -> Iterator[tuple[str, _Group]]:
+    """The messages by their roles; a system message stands alone.
 
     Messages at the positions in `left_out` are not there at all.
-
-    The keys of the blocks are their places.
     """
-    held: tuple[str, str, dict[str, Any]] | None = None
+    held = ""
+    group: _Group = []
     for at, message in enumerate(messages):
         if at in left_out:
             continue
@@ -412,16 +484,14 @@ def _merged(messages: list[Any], left_out: Collection[int]) -> Iterator[tuple[st
         role = message.get("role")
         if role not in ("user", "assistant", "system"):
             refuse(f"{where}.role", "must be `user`, `assistant` or `system`")
-        given = message.get("content")
-        if given is None and role != "system":
-            refuse(f"{where}.content", "must be a string or a list of content blocks")
-        content = as_blocks(given, f"{where}.content")
-        blocks = {f"{where}.content.{position}": block for position, block in enumerate(content)}
-        if held and held[1] == role != "system":
-            held[2].update(blocks)
-            continue
-        if held:
-            yield held
-        held = (where, role, blocks)
-    if held:
-        yield held
+        if not isinstance(content := message.get("content"), list):
+            if content is None and role != "system":
+                refuse(f"{where}.content", "must be a string or a list of content blocks")
+            as_blocks(content, f"{where}.content")
+        if group and (held != role or role == "system"):
+            yield held, group
+            group = []
+        held = role
+        group.append((where, message))
+    if group:
+        yield held, group

@@ -17,6 +17,7 @@ from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.exchange import send_json
 from proxy.api.fold import Unstreamed
+from proxy.api.known import History
 from proxy.api.messages.conversation import BlockConversation, read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.history import changes_in
@@ -57,7 +58,8 @@ class _MessagesSurface(CheckingSurface):
         toolset, keys, most = own.toolset, self._keys.for_caller(caller), self.server.max_body_bytes
         sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
         own_names = hosted_names(own)
-        reading = partial(_read, body, toolset.names, sealer, own_names, for_answer=for_answer)
+        history = History(self.ports.known, caller.scope, "messages")
+        reading = partial(_read, body, history, toolset.names, sealer, own_names, for_answer=for_answer)
         request, declared, check, conversation = await beside(size_opened(body), reading)
         sealer.count_opened()
         if conversation.unknown:
@@ -90,10 +92,16 @@ class _MessagesSurface(CheckingSurface):
 
 
 def _read(
-    body: bytes, names: Collection[str], sealer: Sealer, own_names: Mapping[str, str], *, for_answer: bool
+    body: bytes,
+    history: History,
+    names: Collection[str],
+    sealer: Sealer,
+    own_names: Mapping[str, str],
+    *,
+    for_answer: bool,
 ) -> tuple[MessagesRequest, MessageTools, SchemaCheck | None, BlockConversation]:
     """A request, its tools, the check of its answer, and its conversation. Raises `RequestError`."""
-    fields = parse_object(body)
+    fields = parse_object(body, history)
     request = read_request(fields, needs_max_tokens=for_answer)
     system, messages = fields.get("system"), fields.get("messages")
     expect_few_blocks(messages, "messages", of=body)

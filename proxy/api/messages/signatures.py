@@ -40,10 +40,13 @@ class Signatures:
             return self._sealer.seal_text(thoughts)
         return _WITH_FIELDS + self._sealer.seal({"text": thoughts, "carried": carried.as_json()})
 
-    def read(self, signature: Any, *, has_thoughts: bool) -> Signed:
-        """The contents of the signature of a block; `has_thoughts`: whether the block itself shows the thoughts."""
+    def read(self, signature: Any, *, has_thoughts: bool) -> Signed | None:
+        """The contents of the signature of a block; None: it was not opened, as it can hold nothing that is needed.
+
+        `has_thoughts`: whether the block itself shows the thoughts.
+        """
         if not isinstance(signature, str) or (has_thoughts and not signature.startswith(_WITH_FIELDS)):
-            return Signed()
+            return None
         held = self._sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
         thoughts = held.get("text")
         return Signed(thoughts if isinstance(thoughts, str) else "", Carried.from_json(held.get("carried")) or _NOTHING)

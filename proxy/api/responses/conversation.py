@@ -19,8 +19,10 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from proxy.api.body import MOST_MESSAGES, expect
+from proxy.api.body import expect
 from proxy.api.history import PastCall, PastResult, assistant_message, content_of, joined_text, result_of, with_results
+from proxy.api.json_bounds import MOST_MESSAGES
+from proxy.api.known import Known, is_read
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, flat_names_of
@@ -83,6 +85,9 @@ def read_items(given: Any) -> list[Json]:
 
 
 def _read(item: Any, where: str) -> Json:
+    """The item at `where`; the same object if it has a type, and a list as the content of a message."""
+    if is_read(item):
+        return item
     if not isinstance(item, dict):
         raise RequestError(f"'{where}' must be an object.", param=where)
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
@@ -94,9 +99,22 @@ def _read(item: Any, where: str) -> Json:
         raise RequestError(f"Items of type {str(kind)[:64]!r} are not supported.", param=where)
     for key in _STRINGS_OF[kind]:
         expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
+    if kind == "message" and isinstance(text := item.get("content"), str):
+        item = {**item, "content": [_text_part(text, item["role"])]}
+    _check(item, kind, where)
+    if item.get("type") != kind:
+        return {**item, "type": kind}
+    if isinstance(item, Known):
+        item.reading = _said_in(item)
+    read: Json = item
+    return read
+
+
+def _check(item: Json, kind: str, where: str) -> None:
     if kind == "message":
         expect(item["role"] in _ROLES, where, _NEEDS_A_ROLE)
-        item = {**item, "content": _parts(item.get("content"), item["role"], where)}
+        expect(isinstance(item.get("content"), list), where, "needs a 'content'")
+        chat_parts(item["content"], f"{where}.content")
     elif kind == "reasoning":
         for key in ("content", "summary"):
             expect(isinstance(item.get(key), list | None), where, f"needs a list as '{key}'")
@@ -107,16 +125,41 @@ def _read(item: Any, where: str) -> Json:
     elif kind in _OUTPUTS:
         expect(isinstance(item.get("output"), str | list), where, "needs an 'output'")
         chat_parts(item["output"] if isinstance(item["output"], list) else (), f"{where}.output")
-    return {**item, "type": kind}
 
 
-def _parts(content: Any, role: str, where: str) -> list[Json]:
-    if isinstance(content, str):
-        kind = "output_text" if role == "assistant" else "input_text"
-        return [{"type": kind, "text": content, **({"annotations": []} if role == "assistant" else {})}]
-    expect(isinstance(content, list), where, "needs a 'content'")
-    chat_parts(content, f"{where}.content")
-    return list(content)
+def _text_part(text: str, role: str) -> Json:
+    if role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "input_text", "text": text}
+
+
+class _Said(Struct, frozen=True):
+    """What an item says by itself: the text of the assistant, the content of a message, or the result in an output."""
+
+    text: str = ""
+    content: str | list[Json] = ""
+    result: PastResult | None = None
+
+
+_NOTHING = _Said()
+
+
+def _said_in(item: Json) -> _Said:
+    """What an item says that was read in this request, or before it was stored."""
+    if is_read(item):
+        known: _Said = item.reading
+        return known
+    if item["type"] == "message":
+        parts = chat_parts(item["content"], "input")
+        if item["role"] == "assistant":
+            return _Said(text=joined_text(parts, _BETWEEN))
+        return _Said(content=content_of(parts, _BETWEEN))
+    if item["type"] not in _OUTPUTS:
+        return _NOTHING
+    output = _names_found(item) if item["type"] == FOUND else item["output"]
+    if isinstance(output, str):
+        return _Said(result=PastResult(output))
+    return _Said(result=result_of(chat_parts(output, "input"), _BETWEEN))
 
 
 def read_conversation(
@@ -140,8 +183,8 @@ def read_conversation(
     writer = _Writer(_outputs_in(items), name_of, unseal)
     if instructions:
         writer.messages.append({"role": "system", "content": instructions})
-    for at, item in enumerate(items):
-        writer.take(item, f"input[{at}]")
+    for item in items:
+        writer.take(item)
     return writer.finish()
 
 
@@ -173,18 +216,17 @@ class _Writer:
         self._calls: list[PastCall] = []
         self._has_results = False  # the items of the turn contain what its calls returned
 
-    def take(self, item: Json, where: str) -> None:
+    def take(self, item: Json) -> None:
         """Translate the next item of the conversation."""
         if self._has_results and item["type"] in ("message", "reasoning"):  # of the next turn
             self._flush()
         match item["type"]:
             case "message" if item["role"] == "assistant":
-                if text := joined_text(chat_parts(item["content"], where), _BETWEEN):
+                if text := _said_in(item).text:
                     self._texts.append(text)
             case "message":
                 self._flush()
-                content = content_of(chat_parts(item["content"], where), _BETWEEN)
-                self.messages.append({"role": item["role"], "content": content})
+                self.messages.append({"role": item["role"], "content": _said_in(item).content})
             case "reasoning":
                 self._add_reasoning(item)
             case kind if kind in _CALLS:
@@ -263,9 +305,7 @@ class _Writer:
         outputs = self._outputs.get(call_id)
         if not outputs:
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")
-        item = outputs.popleft()
-        output = _names_found(item) if item["type"] == FOUND else item["output"]
-        return PastResult(output) if isinstance(output, str) else result_of(chat_parts(output, "input"), _BETWEEN)
+        return _said_in(outputs.popleft()).result or PastResult("")
 
 
 def _names_found(item: Json) -> str:

@@ -14,6 +14,7 @@ from proxy.api.body_memory import SHARE, Share
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.fold import Unstreamed
+from proxy.api.known import History
 from proxy.api.ports import Ports
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
@@ -49,7 +50,8 @@ class CreateResponse(CheckingSurface):
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         size = size_opened(body)
-        request = await beside(size, partial(parse_request, body))
+        history = History(self.ports.known, scope[CALLER].scope, "input")
+        request = await beside(size, partial(parse_request, body, history))
         try:
             prepared = await self._prepare(scope, request, size)
             if request.stream:

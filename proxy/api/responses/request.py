@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from proxy.api.body import MOST_TOOLS, expect, expect_few_blocks, is_integer, make_whole, parse_object
+from proxy.api.known import History, is_read
 from proxy.api.responses.conversation import ItemConversation, read_items
 from proxy.api.responses.tools import ResponseTools
 from proxy.api.schema import SchemaCheck
@@ -123,9 +124,12 @@ class ResponsesRequest(Struct, frozen=True):
             error.param = sent
 
 
-def parse_request(body: bytes) -> ResponsesRequest:
-    """The request in a body, whose bounds are checked first. Raises `InvalidJson`, `RequestError`."""
-    fields = parse_object(body)
+def parse_request(body: bytes, history: History | None = None) -> ResponsesRequest:
+    """The request in a body, whose bounds are checked first. Raises `InvalidJson`, `RequestError`.
+
+    `history` is as for `parse_object`.
+    """
+    fields = parse_object(body, history)
     expect_few_blocks(fields.get("input"), "input", of=body)
     return read_request(fields)
 
@@ -142,9 +146,11 @@ def read_request(fields: Json) -> ResponsesRequest:
         is_met, demand = _DEMANDS[name]
         expect(fields[name] is None or is_met(fields[name]), name, demand)
     _check_inner(fields)
+    given = fields.get("input")
+    new = [item for item in given if not is_read(item)] if isinstance(given, list) else given
     # The response echoes the fields one level deeper, where they must not be nested too deep to be written.
-    rawjson.dumps({"response": fields})
-    items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
+    rawjson.dumps({"response": {**fields, "input": new}})
+    items = tuple([_without_secrets(item) for item in read_items(given)])
     return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
 
 
