@@ -128,11 +128,7 @@ def results(*texts: str) -> list[ToolResult]:
 
 
 def asks(
-    *roles: str,
-    step: Any = ...,
-    tools: list[str] | None = None,
-    tool_choice: Any = ...,
-    number: int | None = None,
+    *roles: str, step: Any = ..., tools: list[str] | None = None, tool_choice: Any = ..., number: int | None = None
 ) -> Expectation:
     def check(action: Action) -> None:
         assert isinstance(action, CallUpstream), action

@@ -225,11 +225,7 @@ HOW = ", in the environment or in a file .env beside the configuration (`toolpro
 NO_START = {
     "an empty file": ("", {}, ["there is no usable upstream: configure one"]),
     "nothing but a comment": ("# upstreams:\n", {}, ["there is no usable upstream: configure one"]),
-    "no key": (
-        UP.replace("api_key: k", "api_key: '${A_KEY}'"),
-        {},
-        [f"there is no usable upstream: set A_KEY{HOW}"],
-    ),
+    "no key": (UP.replace("api_key: k", "api_key: '${A_KEY}'"), {}, [f"there is no usable upstream: set A_KEY{HOW}"]),
     "a placeholder for a key": (
         UP.replace("api_key: k", "api_key: your-api-key"),
         {},
@@ -240,19 +236,13 @@ NO_START = {
         {},
         [f"there is no usable upstream: upstreams.up: api_key is a placeholder, not a key; set A_KEY{HOW}"],
     ),
-    "everybody may call": (
-        GOOD,
-        {"TOOLPROXY_HOST": "0.0.0.0"},
-        [ANYONE],
-    ),
+    "everybody may call": (GOOD, {"TOOLPROXY_HOST": "0.0.0.0"}, [ANYONE]),
     "a key that can be guessed": (
         GOOD
         + "server: {host: 0.0.0.0}\n"
         + "clients:\n- {name: old, key: ''}\n- {name: app, key: abc}\n- {name: web, key: a-long-and-secret-one}",
         {},
-        [
-            f"config.yaml:6: clients[1].key: refusing to serve on 0.0.0.0: {GUESSED.format('app')}",
-        ],
+        [f"config.yaml:6: clients[1].key: refusing to serve on 0.0.0.0: {GUESSED.format('app')}"],
     ),
     "a placeholder for a client's key": (
         GOOD + "server: {host: 0.0.0.0}\nclients: [{name: app, key: changeme}]",
@@ -264,14 +254,7 @@ NO_START = {
         {"TOOLPROXY_PORT": "0"},
         ["cannot listen on 192.0.2.1:0: Cannot assign requested address"],
     ),
-    "more than one reason": (
-        "server: {host: 0.0.0.0}",
-        {},
-        [
-            "there is no usable upstream: configure one",
-            ANYONE,
-        ],
-    ),
+    "more than one reason": ("server: {host: 0.0.0.0}", {}, ["there is no usable upstream: configure one", ANYONE]),
     "functions that are not there": (
         TOOL + "{type: python, function: 'no_such_module:f'}\n  c: {type: clock}\n  u: {type: python}",
         {},

@@ -58,6 +58,26 @@ def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
     assert full.disabled == {}
 
 
+def upstream(keys):
+    return f"upstreams: {{u: {{base_url: 'http://x', api_key: k, {keys}}}}}"
+
+
+def upstream_at(keys):
+    return f"upstreams: {{u: {{api_key: k, {keys}}}}}"
+
+
+def tool(keys):
+    return f"tools: {{t: {{{keys}}}}}"
+
+
+def mcp(keys):
+    return tool(f"type: mcp, url: 'http://x', {keys}")
+
+
+def http(keys):
+    return tool(f"type: http, description: d, url: 'http://x', {keys}")
+
+
 def test_an_empty_file_is_all_defaults():
     config = parse("", {}).config
     assert config.server.port == 8080
@@ -138,14 +158,8 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("clients: 7", "config.yaml:1: clients: must be a list, not a single value"),
         ("limits:\n  max_turns: 0", "config.yaml:2: limits.max_turns: must be at least 1"),
         ("upstreams: {u: {api_key: k}}", "config.yaml:1: upstreams.u.base_url: is missing"),
-        (
-            "upstreams: {u: {api_key: k, base_url: 'ftp://x'}}",
-            "upstreams.u.base_url: must be an http:// or https:// URL of a host",
-        ),
-        (
-            "upstreams: {u: {api_key: k, base_url: 'http://x', profile: glmm}}",
-            "upstreams.u.profile: must be one of glm, gpt_oss, openai",
-        ),
+        (upstream_at("base_url: 'ftp://x'"), "upstreams.u.base_url: must be an http:// or https:// URL of a host"),
+        (upstream("profile: glmm"), "upstreams.u.profile: must be one of glm, gpt_oss, openai"),
         (UP + "models:\n  m: {upstream: nope}", "config.yaml:3: models.m.upstream: there is no upstream 'nope'"),
         (UP + "models: {m: {upstream: up, tools: [x]}}", "models.m.tools: there is no tool 'x'"),
         ("clients: [{name: a, key: k, tools: [x]}]", "clients[0].tools: there is no tool 'x'"),
@@ -156,12 +170,12 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ),
         ("clients: [{name: a, key: k}, {name: a, key: l}]", "clients[1].name: there is another client named 'a'"),
         ("clients: [{name: a, key_sha256: abc}]", "clients[0].key_sha256: must be 64 hexadecimal digits"),
-        ("tools: {t: {typ: clock}}", "config.yaml:1: tools.t.type: is missing; known are clock, http"),
-        ("tools: {t: {type: cloc}}", "config.yaml:1: tools.t.type: unknown type 'cloc'; known are clock"),
+        (tool("typ: clock"), "config.yaml:1: tools.t.type: is missing; known are clock, http"),
+        (tool("type: cloc"), "config.yaml:1: tools.t.type: unknown type 'cloc'; known are clock"),
         ("tools: {t: []}", "tools.t: must be a mapping, not a list"),
-        ("tools: {t: {type: []}}", "tools.t.type: must be text, not a list"),
+        (tool("type: []"), "tools.t.type: must be text, not a list"),
         ("tools: {a.b: {type: clock}}", "tools.a.b: a tool's name may have letters"),
-        ("tools: {t: {type: clock, api_key: x}}", "tools.t.api_key: unknown key"),
+        (tool("type: clock, api_key: x"), "tools.t.api_key: unknown key"),
         (
             "tools: {a: {type: clock, aliases: [b]}, b: {type: clock}}",
             "tools.a.aliases: 'b' is the name of another tool",
@@ -174,47 +188,32 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "tools: {t: {type: clock, aliases: [call_tool]}}",
             "tools.t.aliases: 'call_tool' is the name of a tool of the proxy's own",
         ),
-        ("tools: {t: {type: clock, fallback: x}}", "tools.t.fallback: there is no other tool 'x'"),
-        ("tools: {t: {type: mcp}}", "config.yaml:1: tools.t: needs either url or command"),
-        ("tools: {t: {type: mcp, command: []}}", "config.yaml:1: tools.t: needs either url or command"),
-        ("tools: {t: {type: mcp, url: 'http://x', command: [y]}}", "tools.t: needs either url or command"),
-        ("tools: {t: {type: mcp, url: 'http://u:p@x'}}", "tools.t.url: must be an http:// or https:// URL"),
-        ("tools: {t: {type: mcp, command: [y], headers: {a: b}}}", "tools.t.headers: go with url"),
-        (
-            "tools: {t: {type: mcp, url: 'http://x', headers: {Transfer-Encoding: b}}}",
-            "tools.t.headers.Transfer-Encoding: is set by the proxy",
-        ),
-        ("tools: {t: {type: mcp, url: 'http://x', env: {a: b}}}", "tools.t.env: goes with command"),
-        (
-            "tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}",
-            "tools.t.headers.a b: has characters that no header",
-        ),
+        (tool("type: clock, fallback: x"), "tools.t.fallback: there is no other tool 'x'"),
+        (tool("type: mcp"), "config.yaml:1: tools.t: needs either url or command"),
+        (tool("type: mcp, command: []"), "config.yaml:1: tools.t: needs either url or command"),
+        (mcp("command: [y]"), "tools.t: needs either url or command"),
+        (tool("type: mcp, url: 'http://u:p@x'"), "tools.t.url: must be an http:// or https:// URL"),
+        (tool("type: mcp, command: [y], headers: {a: b}"), "tools.t.headers: go with url"),
+        (mcp("headers: {Transfer-Encoding: b}"), "tools.t.headers.Transfer-Encoding: is set by the proxy"),
+        (mcp("env: {a: b}"), "tools.t.env: goes with command"),
+        (mcp("headers: {'a b': c}"), "tools.t.headers.a b: has characters that no header"),
         (
             "tools: {t: {type: mcp, url: 'http://x', headers: {a: \"b\\n\"}}}",
             "tools.t.headers.a: must be printable ASCII",
         ),
-        (
-            "tools: {t: {type: mcp, url: 'http://x', prefix: 'a.'}}",
-            "tools.t.prefix: has characters that are not allowed",
-        ),
-        (
-            "tools: {t: {type: mcp, url: 'http://x', aliases: [a]}}",
-            "tools.t.aliases: a server of several tools has none",
-        ),
+        (mcp("prefix: 'a.'"), "tools.t.prefix: has characters that are not allowed"),
+        (mcp("aliases: [a]"), "tools.t.aliases: a server of several tools has none"),
         (
             "tools: {t: {type: mcp, url: 'http://x'}, c: {type: clock, fallback: t}}",
             "tools.c.fallback: 't' is a server of several tools",
         ),
-        ("tools: {t: {type: clock, fallback: t}}", "tools.t.fallback: there is no other tool 't'"),
+        (tool("type: clock, fallback: t"), "tools.t.fallback: there is no other tool 't'"),
         ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: is given twice"),
         (
             UP + 'models:\n  "${MODEL:-m}": {upstream: up}',
             "config.yaml:3: models.${MODEL:-m}: a key cannot hold a variable",
         ),
-        (
-            "upstreams: {u: {base_url: 'http://x', api_key: k, headers: {'${H}': a}}}",
-            "upstreams.u.headers.${H}: a key cannot hold a variable",
-        ),
+        (upstream("headers: {'${H}': a}"), "upstreams.u.headers.${H}: a key cannot hold a variable"),
         ("a:\n- [", "config.yaml:2: is not YAML: expected the node content"),
         ("a: \x07", "config.yaml: cannot be read as YAML: "),
         ("server: {host: !foo bar}", "server.host: cannot be read as the value"),
@@ -225,24 +224,15 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("offer: &a {mode: *a}", "config.yaml: is nested too deep, or refers to itself"),
         ("a: " + "[" * 3000, "config.yaml: cannot be read as YAML: "),
         ("server: {shutdown_grace_seconds: .inf}", "server.shutdown_grace_seconds: must be at most 1000000000"),
-        ("tools: {t: {type: clock, price: .inf}}", "tools.t.price: must be at most 1000000000"),
-        ("tools: {t: {type: clock, price: .nan}}", "tools.t.price: must be at least 0"),
-        ("tools: {t: {type: clock, cache_seconds: .inf}}", "tools.t.cache_seconds: must be at most 1000000000"),
+        (tool("type: clock, price: .inf"), "tools.t.price: must be at most 1000000000"),
+        (tool("type: clock, price: .nan"), "tools.t.price: must be at least 0"),
+        (tool("type: clock, cache_seconds: .inf"), "tools.t.cache_seconds: must be at most 1000000000"),
         ("clients: [{name: a, key: k}, {name: b, key: k}]", "clients[1]: another client has the same key"),
         ("clients: [{name: a, key: 'k k'}]", "clients[0].key: must be printable ASCII"),
         ("upstreams: {u: {api_key: 's\u00e9', base_url: 'http://x'}}", "upstreams.u.api_key: must be printable ASCII"),
-        (
-            "upstreams: {u: {api_key: k, base_url: 'http://user:pw@x'}}",
-            "base_url: must be an http:// or https:// URL of a",
-        ),
-        (
-            "upstreams: {u: {api_key: k, base_url: 'http://x:99999999'}}",
-            "base_url: must be an http:// or https:// URL of a",
-        ),
-        (
-            "upstreams: {u: {api_key: k, base_url: 'http://[::1/v1'}}",
-            "base_url: must be an http:// or https:// URL of a",
-        ),
+        (upstream_at("base_url: 'http://user:pw@x'"), "base_url: must be an http:// or https:// URL of a"),
+        (upstream_at("base_url: 'http://x:99999999'"), "base_url: must be an http:// or https:// URL of a"),
+        (upstream_at("base_url: 'http://[::1/v1'"), "base_url: must be an http:// or https:// URL of a"),
         (
             UP + "models: {glm-4.7: {upstream: up, fallbacks: [glm-4.7]}}",
             "models.glm-4.7.fallbacks: must not contain the model itself",
@@ -255,10 +245,7 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "tools: {t: {type: http, description: d, url: 'http://x', headers: {a: '${request.headers.Authorization}'}}}",
             "tools.t.headers: cannot refer to 'authorization', which the proxy itself reads",
         ),
-        (
-            "tools: {t: {type: http, description: d, url: 'http://x', headers: {a: '${request.headers.x:-y}'}}}",
-            "tools.t.headers.a: ${request...} is no variable",
-        ),
+        (http("headers: {a: '${request.headers.x:-y}'}"), "tools.t.headers.a: ${request...} is no variable"),
         (
             "upstreams: {u: {base_url: 'http://x', api_key: k, headers: {a: '${request.headers.x}'}}}",
             "upstreams.u.headers.a: ${request.headers.NAME} may stand only in the headers of a tool",
@@ -270,14 +257,11 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools_check: my_checks", "config.yaml:1: tools_check: must be module:function"),
         ("tools_check: {}", "tools_check: needs either function or url"),
         ("tools_check: {function: 'a:b', url: 'http://x'}", "tools_check: needs either function or url"),
-        (
-            "tools: {t: {type: clock, check: {url: 'http://x', timeout: 0}}}",
-            "tools.t.check.timeout: must be more than 0",
-        ),
-        ("tools: {t: {type: clock, check: {function: 'a:b', headers: {a: b}}}}", "tools.t.check.headers: go with url"),
-        ("tools: {t: {type: clock, check: {url: 'http://x', headers: {Host: b}}}}", "check.headers.Host: is set by"),
+        (tool("type: clock, check: {url: 'http://x', timeout: 0}"), "tools.t.check.timeout: must be more than 0"),
+        (tool("type: clock, check: {function: 'a:b', headers: {a: b}}"), "tools.t.check.headers: go with url"),
+        (tool("type: clock, check: {url: 'http://x', headers: {Host: b}}"), "check.headers.Host: is set by"),
         ("tools_check: {url: 'http://x', headers: {a: '${NOPE}'}}", "tools_check.headers.a: NOPE is not set"),
-        ("tools: {t: {type: http, description: d, url: 'http://x', serves: python}}", "tools.t.serves: must be one of"),
+        (http("serves: python"), "tools.t.serves: must be one of"),
         (
             "tools: {t: {type: http, description: d, url: 'http://x', serves: code_interpreter}}",
             "tools.t.serves: code_interpreter needs a tool whose arguments have a text 'code'",
@@ -354,11 +338,11 @@ NO_PORT = "has a port that is not from 1 to 65535"
     ("text", "path"),
     [
         ("upstreams: {u: {base_url: 'http://SERVER/v1', api_key: k}}", "upstreams.u.base_url"),
-        ("tools: {t: {type: mcp, url: 'http://SERVER/mcp'}}", "tools.t.url"),
-        ("tools: {t: {type: http, description: d, url: 'http://SERVER/x?y=z'}}", "tools.t.url"),
-        ("tools: {t: {type: serper, api_key: k, base_url: 'https://SERVER'}}", "tools.t.base_url"),
-        ("tools: {t: {type: zai_search, api_key: k, base_url: 'https://SERVER'}}", "tools.t.base_url"),
-        ("tools: {t: {type: search, provider: brave, api_key: k, base_url: 'https://SERVER'}}", "tools.t.base_url"),
+        (tool("type: mcp, url: 'http://SERVER/mcp'"), "tools.t.url"),
+        (tool("type: http, description: d, url: 'http://SERVER/x?y=z'"), "tools.t.url"),
+        (tool("type: serper, api_key: k, base_url: 'https://SERVER'"), "tools.t.base_url"),
+        (tool("type: zai_search, api_key: k, base_url: 'https://SERVER'"), "tools.t.base_url"),
+        (tool("type: search, provider: brave, api_key: k, base_url: 'https://SERVER'"), "tools.t.base_url"),
         (
             "tools: {t: {type: search, provider: {url: 'http://SERVER?q={query}', results: /r, fields: {url: /u}}}}",
             "tools.t.provider.url",

@@ -128,10 +128,7 @@ REFUSALS = {
         f"{URL_LINE}: the server at this address does not answer with a completion",
     ),
     "a failure": (error(503, "out of order"), f"{URL_LINE}: The upstream failed (HTTP 503): out of order"),
-    "a redirect": (
-        (302, b""),
-        f"{URL_LINE}: The upstream 'up' answered with a redirect, which is not followed.",
-    ),
+    "a redirect": ((302, b""), f"{URL_LINE}: The upstream 'up' answered with a redirect, which is not followed."),
     "what a terminal would obey": (
         error(401, "bad\x1b[2J\r\nkey"),
         f"{KEY_LINE}: the key is refused (HTTP 401: bad [2J key)",

@@ -284,10 +284,7 @@ async def test_glms_call_without_its_opening_tag_is_the_clients(upstream, sdk, s
     assert choice.message.content.strip() == response.output_text.strip() == joke
     assert choice.finish_reason == "tool_calls"
     (call,) = choice.message.tool_calls
-    assert (call.function.name, orjson.loads(call.function.arguments)) == (
-        "get_weather",
-        {"location": "New York City"},
-    )
+    assert (call.function.name, orjson.loads(call.function.arguments)) == ("get_weather", {"location": "New York City"})
     (item,) = (item for item in response.output if item.type == "function_call")
     assert (item.name, item.arguments) == (call.function.name, call.function.arguments)
 
@@ -414,12 +411,7 @@ async def test_thoughts_in_parts_before_a_call_are_told_too(upstream):
     async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
         response = (await client.post(f"{url}/v1/responses", json={"model": "m", "input": "x"})).json()
     told = [(item["type"], item["content"][0]["text"]) for item in response["output"]]
-    assert told == [
-        ("reasoning", "I look."),
-        ("message", "Looking."),
-        ("reasoning", "I know."),
-        ("message", "Known."),
-    ]
+    assert told == [("reasoning", "I look."), ("message", "Looking."), ("reasoning", "I know."), ("message", "Known.")]
 
 
 async def test_fastapis_errors_keep_their_status_and_their_words(upstream, sdk):

@@ -45,11 +45,7 @@ def why_not_running():
     command = [str(binaries / "llama-server"), "--version"]
     try:
         done = subprocess.run(
-            command,
-            env={**os.environ, "LD_LIBRARY_PATH": str(binaries)},
-            capture_output=True,
-            text=True,
-            check=False,
+            command, env={**os.environ, "LD_LIBRARY_PATH": str(binaries)}, capture_output=True, text=True, check=False
         )
     except OSError as exc:
         return str(exc)

@@ -90,8 +90,7 @@ def test_what_can_be_read_in_two_ways_is_not_guessed_at(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [("[1]", "one JSON object"), ('"q"', "one JSON object"), ('{"n":"one"}', "n: ")],
+    ("text", "why"), [("[1]", "one JSON object"), ('"q"', "one JSON object"), ('{"n":"one"}', "n: ")]
 )
 def test_json_that_does_not_fit_is_told_with_its_place(text, why):
     with pytest.raises(InvalidArguments, match=why):

@@ -83,8 +83,7 @@ def test_prose_that_ends_similarly_is_shown_as_it_is(text, step):
 
 @pytest.mark.parametrize("step", [1, 1000])
 @pytest.mark.parametrize(
-    "text",
-    ["{", '{"', '{"que', '{"query": "zeb', '{"name": "web_sea', '{"name": "web_search", "arguments": {"query"'],
+    "text", ["{", '{"', '{"que', '{"query": "zeb', '{"name": "web_sea', '{"name": "web_search", "arguments": {"query"']
 )
 def test_the_beginning_of_a_bare_call_is_not_shown_but_where_json_was_asked_for(text, step):
     assert cut_off(text, step=step)[0] == ""

@@ -321,11 +321,7 @@ def test_json_is_an_answer_where_json_was_asked_for(text, asked):
 
 @pytest.mark.parametrize(
     ("text", "leaks"),
-    [
-        (HERMES_JSON, [QUERY]),
-        ('{"cursor": 2, "id": 2}', []),
-        ('{"id": 2, "query": "x, \\"y\\"", "loc": 2}', []),
-    ],
+    [(HERMES_JSON, [QUERY]), ('{"cursor": 2, "id": 2}', []), ('{"id": 2, "query": "x, \\"y\\"", "loc": 2}', [])],
 )
 def test_words_that_ask_for_json_make_no_answer_of_what_is_sure_to_be_a_call_and_a_format_does(text, leaks):
     for pieces in ([text], text):

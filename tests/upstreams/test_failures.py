@@ -206,11 +206,7 @@ def test_recorded_error_bodies_are_understood():
 )
 def test_whatever_an_upstream_says_of_a_failure_it_is_one_in_openais_words(body, status):
     raw = hostile.written(body)
-    errors = [
-        from_response(status, {}, raw),
-        from_response(status, {}, raw[: len(raw) // 2]),
-        error_in(_readable(raw)),
-    ]
+    errors = [from_response(status, {}, raw), from_response(status, {}, raw[: len(raw) // 2]), error_in(_readable(raw))]
     for error in (error for error in errors if error is not None):
         assert isinstance(error, ProxyError)
         assert error.status in (status, 502) or 400 <= error.status < 500

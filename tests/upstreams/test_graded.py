@@ -45,14 +45,7 @@ WHOLE = {
 STREAMED = {f"{way}-streamed": functools.partial(ask, stream=True) for way, ask in WHOLE.items()}
 WAYS = {**WHOLE, **STREAMED}
 
-PASSING = [
-    Fail(429, retry_after=0.4),
-    Fail(503, retry_after=0.3, times=2),
-    Fail(500),
-    Fail(502),
-    Fail(408),
-    Fail(409),
-]
+PASSING = [Fail(429, retry_after=0.4), Fail(503, retry_after=0.3, times=2), Fail(500), Fail(502), Fail(408), Fail(409)]
 # What an upstream answers -> what the client is told; its key is the operator's.
 FINAL = {
     400: (400, openai.BadRequestError),

@@ -11,14 +11,7 @@ from proxy.upstreams.failures import retry_after
 from proxy.upstreams.late_system import SystemPlacement
 from proxy.upstreams.profile import GLM, GPT_OSS
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
-from proxy.wire.errors import (
-    Overloaded,
-    RequestError,
-    UpstreamDown,
-    UpstreamError,
-    UpstreamRefused,
-    UpstreamTimeout,
-)
+from proxy.wire.errors import Overloaded, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 from proxy.wire.relayed import RelayClient
 
 CALL = CallUpstream({"stream": True, "messages": []}, number=1)

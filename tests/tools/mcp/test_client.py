@@ -106,13 +106,7 @@ async def session(
 
     judge = definitions(observe)
     mcp = McpServer(
-        "wiki",
-        config,
-        configured=configured,
-        clock=clock,
-        observe=observe,
-        definitions=judge,
-        jitter=lambda: 1.0,
+        "wiki", config, configured=configured, clock=clock, observe=observe, definitions=judge, jitter=lambda: 1.0
     )
     shared = SharedToolServer(mcp)
     shared.publish_to(Telling())
@@ -533,10 +527,7 @@ async def test_a_secret_of_the_configuration_that_a_server_repeats_is_masked(ups
   wiki: {{type: mcp, url: '{url}', headers: {{x-wiki-key: canary}}, allow: [header]}}
   files: {{type: mcp, command: [{sys.executable}, {SCRIPT}], env: {env}, allow: [environment]}}
 """
-        async with (
-            proxy_of(upstream, more=entries) as proxy,
-            sdk(proxy) as client,
-        ):
+        async with proxy_of(upstream, more=entries) as proxy, sdk(proxy) as client:
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
     header, environment = (message["content"] for message in upstream.requests[1]["messages"][-2:])
     assert "[secret]" in header

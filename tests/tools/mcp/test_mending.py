@@ -41,11 +41,7 @@ def written(results, *, events=False):
 
 
 def answers(*, discovered=DISCOVERED, tools=(SEEK,), found=FOUND, lists=COMPLETE):
-    return {
-        "server/discover": {**lists, **discovered},
-        "tools/list": {**lists, "tools": [*tools]},
-        "tools/call": found,
-    }
+    return {"server/discover": {**lists, **discovered}, "tools/list": {**lists, "tools": [*tools]}, "tools/call": found}
 
 
 @pytest.mark.parametrize("events", [False, True])

@@ -83,10 +83,7 @@ async def test_a_response_has_the_pages_as_sources(name, upstream, sdk):
     async with searching(upstream, service, name) as url, sdk(url) as client:
         upstream.replies = [SEARCH, whole("It was Leo.")]
         response = await client.responses.create(
-            model="m",
-            input="Who won?",
-            tools=[{"type": "web_search"}],
-            include=["web_search_call.action.sources"],
+            model="m", input="Who won?", tools=[{"type": "web_search"}], include=["web_search_call.action.sources"]
         )
     [search] = [item for item in response.output if item.type == "web_search_call"]
     assert [source.url for source in search.action.sources] == [hit["url"] for hit in hits]

@@ -65,11 +65,7 @@ class Fetch:
         config = WebFetchConfig(allow_hosts=allow, **options)
         names = names or Names(site_test=[["127.0.0.1"]])
         self.tool = web_fetch_tool(
-            "fetch",
-            config,
-            Resources(client=None, clock=self.clock),
-            resolve=names,
-            ssl_context=ssl_context,
+            "fetch", config, Resources(client=None, clock=self.clock), resolve=names, ssl_context=ssl_context
         )
         self.registry = Registry([self.tool], clock=self.clock)
 
