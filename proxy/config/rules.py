@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from proxy.config import model as c
 from proxy.config.keys import FROM_CLIENT, is_placeholder
 from proxy.config.model import appended_path_fault
-from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
+from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US, header_faults
 from proxy.loop.many_tools import NAMES
 
 _OF_OUR_OWN = "is the name of a tool of the proxy's own (see offer.search_above)"
@@ -285,9 +285,7 @@ def _check_faults(parts: Parts) -> _Faults:
             yield path, "needs either function or url"
         elif check.url is None and check.headers:
             yield f"{path}.headers", "go with url"
-        for header in check.headers:
-            if header.lower() in WRITTEN_BY_US:
-                yield f"{path}.headers.{header}", "is set by the proxy"
+        yield from ((f"{path}.{key}", fault) for key, fault in header_faults(check.headers))
 
 
 def _alias_faults(parts: Parts) -> _Faults:

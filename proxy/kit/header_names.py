@@ -1,6 +1,7 @@
 """The names of headers that are treated alike wherever they occur: those of one hop, those that are ours, secrets."""
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 HOP_BY_HOP: Final = frozenset({
@@ -25,3 +26,8 @@ for a tool."""
 
 SECRET_NAME: Final = re.compile("auth|cookie|credential|key|pass|secret|signature|token", re.IGNORECASE)
 """Matches the names of variables and headers whose values are secrets."""
+
+
+def header_faults(headers: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The headers of an entry that nobody may set: the key of each, and the fault."""
+    return ((f"headers.{name}", "is set by the proxy") for name in headers if name.lower() in WRITTEN_BY_US)

@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from proxy.config.model import SERVER, address_fault
-from proxy.kit.header_names import WRITTEN_BY_US
+from proxy.kit.header_names import header_faults
 from proxy.tools import json_pointer
 from proxy.tools.search.description import Description
 from proxy.tools.search.provider import PLACEHOLDERS
@@ -42,9 +42,8 @@ def _template_faults(description: Description) -> Iterator[tuple[str, str]]:
     for name in ("query", "body", "options"):
         if not is_json(getattr(description, name)):
             yield name, NO_JSON
+    yield from header_faults(description.headers)
     for name, value in description.headers.items():
-        if name.lower() in WRITTEN_BY_US:
-            yield f"headers.{name}", "is set by the proxy"
         if set(names_in(value)) - {"api_key"}:
             yield f"headers.{name}", "{api_key} is the only placeholder that a header may have"
     if "query" not in names_in([description.url, description.query, description.body]):

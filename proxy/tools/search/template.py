@@ -91,35 +91,32 @@ def _filled_list(parts: list[Any], values: Mapping[str, Any]) -> list[Any]:
     return content
 
 
-def names_in(template: Any) -> Iterator[str]:
-    """The placeholders in a template."""
-    match template:
+def strings_in(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, except keys."""
+    match value:
         case str():
-            yield from (found[2] for found in _PLACEHOLDER.finditer(template) if found[2])
+            yield value
         case list() | tuple():
-            for item in template:
-                yield from names_in(item)
+            for item in value:
+                yield from strings_in(item)
         case dict():
-            for item in template.values():
-                yield from names_in(item)
+            for item in value.values():
+                yield from strings_in(item)
+
+
+def names_in(template: Any) -> list[str]:
+    """The placeholders in a template."""
+    return [found[2] for text in strings_in(template) for found in _PLACEHOLDER.finditer(text) if found[2]]
 
 
 def faults_in(template: Any, known: frozenset[str]) -> Iterator[str]:
     """The faults of a template: placeholders and operators that do not exist."""
-    match template:
-        case str():
-            for found in _PLACEHOLDER.finditer(template):
-                if found[2] and found[2] not in known:
-                    yield f"there is no placeholder {{{found[2]}}}; there are {', '.join(sorted(known))}"
-                for operator, _ in _OPERATOR.findall(found[3] or ""):
-                    if operator not in _OPERATORS:
-                        yield f"there is no operator {operator!r}; there are {', '.join(sorted(_OPERATORS))}"
-        case list() | tuple():
-            for item in template:
-                yield from faults_in(item, known)
-        case dict():
-            for item in template.values():
-                yield from faults_in(item, known)
+    for found in (found for text in strings_in(template) for found in _PLACEHOLDER.finditer(text)):
+        if found[2] and found[2] not in known:
+            yield f"there is no placeholder {{{found[2]}}}; there are {', '.join(sorted(known))}"
+        for operator, _ in _OPERATOR.findall(found[3] or ""):
+            if operator not in _OPERATORS:
+                yield f"there is no operator {operator!r}; there are {', '.join(sorted(_OPERATORS))}"
 
 
 def as_text(value: Any) -> str:

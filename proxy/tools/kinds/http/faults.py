@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
 from proxy.config.model import address_fault
-from proxy.kit.header_names import WRITTEN_BY_US
+from proxy.kit.header_names import header_faults
 from proxy.tools import json_pointer
 from proxy.tools.kind import Faults
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
 from proxy.tools.schema import schema_fault, serving_fault
+from proxy.tools.search.faults import NO_JSON, is_json
 
 _NOT_IDEMPOTENT = ("POST", "PATCH")
 _WRONG_URL = (
@@ -32,9 +31,8 @@ def faults(config: HttpToolConfig) -> Faults:
         yield "serves", fault
     yield from _placeholder_faults(config)
     yield from _place_faults(config)
+    yield from header_faults(config.headers)
     for name, value in config.headers.items():
-        if name.lower() in WRITTEN_BY_US:
-            yield f"headers.{name}", "is set by the proxy"
         if PLACEHOLDER.search(value):
             yield f"headers.{name}", "a model's words cannot stand in a header; put the placeholder in query or body"
     try:
@@ -83,10 +81,8 @@ def _place_faults(config: HttpToolConfig) -> Faults:
     unplaced = properties_of(config).keys() - placed_in(config)
     if config.body is not None and config.method == "GET":
         yield "body", "a GET request has no body: use query, or method: POST"
-    try:
-        orjson.dumps(config.body)
-    except orjson.JSONEncodeError:
-        yield "body", "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"
+    if not is_json(config.body):
+        yield "body", NO_JSON
     if config.method in CHANGING and config.body is not None:
         for name in sorted(unplaced):
             yield "parameters", f"{name} stands neither in url nor in query nor in body"

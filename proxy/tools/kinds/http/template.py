@@ -16,6 +16,7 @@ import orjson
 from proxy.loop.results import InvalidArguments
 from proxy.tools.exchange import Request
 from proxy.tools.kinds.http.entry import HttpToolConfig
+from proxy.tools.search.template import strings_in
 from proxy.wire.chat import Json
 
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w-]*)\}\}|\{([A-Za-z_][\w-]*)\}")
@@ -135,19 +136,6 @@ def properties_of(config: HttpToolConfig) -> Mapping[str, Any]:
 
 def _has_default(schema: Any) -> bool:
     return isinstance(schema, dict) and "default" in schema
-
-
-def strings_in(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, except keys."""
-    match value:
-        case str():
-            yield value
-        case list():
-            for item in value:
-                yield from strings_in(item)
-        case dict():
-            for item in value.values():
-                yield from strings_in(item)
 
 
 def names_in(template: Any) -> list[str]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from proxy.config.model import Config
 from proxy.config.redaction import Redact
-from proxy.kit.header_names import SECRET_NAME, WRITTEN_BY_US
+from proxy.kit.header_names import SECRET_NAME, header_faults
 from proxy.loop.results import ToolUnavailable
 from proxy.tools.kind import Faults, Finding, Kind, Resources
 from proxy.tools.kinds.mcp.entry import McpConfig
@@ -63,9 +63,7 @@ def _faults(entry: McpConfig) -> Faults:
         yield "aliases", "a server of several tools has none"
     if find_spec("mcp") is None:
         yield "type", "needs a package that is not installed: pip install mcp"
-    for header in entry.headers:
-        if header.lower() in WRITTEN_BY_US:
-            yield f"headers.{header}", "is set by the proxy"
+    yield from header_faults(entry.headers)
 
 
 def _warnings(entry: McpConfig, config: Config) -> Faults:
