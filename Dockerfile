@@ -21,6 +21,7 @@ RUN python -m venv /opt/build \
 # --- The package, installed below /package so that it can be a layer of its own.
 FROM dependencies AS package
 COPY pyproject.toml README.md LICENSE config.yaml config.schema.json sbom.cdx.json deploy/healthcheck /src/
+COPY docs/case.schema.json /src/docs/
 COPY proxy /src/proxy
 # The modes are set because those of the checkout depend on the umask of whoever made it.
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dist /src \
@@ -34,12 +35,13 @@ RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dis
 FROM ${BASE}
 # Official Python images have no compiled standard library, and a read-only container could not keep one: each start would
 # compile it again. Whoever runs the container with a user id of their own (OpenShift does) belongs to group 0.
+# The user is written down by hand because useradd also notes the day, and the image would have other bytes tomorrow.
 RUN stdlib=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))') \
  && rm -rf "$stdlib/ensurepip" "$stdlib"/site-packages/* /usr/share/python-wheels /usr/local/bin/pip* \
  && python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
       -x '/(idlelib|lib2to3|test|tests|tkinter|turtledemo)/' "$stdlib" \
- && groupadd --gid 10001 toolproxy \
- && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/toolproxy toolproxy \
+ && echo 'toolproxy:x:10001:' >> /etc/group \
+ && echo 'toolproxy:x:10001:10001::/var/lib/toolproxy:/usr/sbin/nologin' >> /etc/passwd \
  && install -d -o 10001 -g 0 -m 0770 /var/lib/toolproxy
 # tini is the first process: it passes signals on from the first moment, and reaps processes that tools leave behind.
 COPY --from=dependencies /usr/bin/tini-static /usr/bin/tini

@@ -8,6 +8,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v buildah))
 IMAGE ?= toolproxy
 BASE ?= python:3.13-slim
+# The time of everything in the image, so that it can be built again to the same bytes. It is that of the lock file: versions
+# of the proxy with the same dependencies share their layer.
+IMAGE_TIME = $(or $(shell git log -1 --format=%ct -- requirements.lock 2>/dev/null),1580601600)
 
 .PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site upgrade-check image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
 
@@ -96,7 +99,8 @@ docs-site: .venv-tools/.done  ## the documentation as a site in site/, with ever
 	NO_MKDOCS_2_WARNING=1 .venv-tools/bin/mkdocs build --quiet
 
 image:  ## the container image, built by ENGINE (podman, docker or buildah) on BASE; ENGINE_OPTIONS are its own
-	$(ENGINE) build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg BASE=$(BASE) \
+	SOURCE_DATE_EPOCH=$(IMAGE_TIME) $(ENGINE) build $(if $(filter docker,$(ENGINE)),,--format docker --timestamp $(IMAGE_TIME)) \
+		--build-arg BASE=$(BASE) \
 		--build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' proxy/__init__.py) --tag $(IMAGE) $(ENGINE_OPTIONS) .
 
 image-test: .venv/.dev  ## runs the image: read-only, without capabilities, as any user, stopped under an open stream
@@ -138,7 +142,7 @@ clean:
 	@touch $@
 
 .venv/.dev: pyproject.toml | .venv
-	$(INSTALL) --editable '.[demo,dev]'
+	$(INSTALL) --editable '.[demo,dev,examples]'
 	@touch $@
 
 # Tests of shared state start a redis-server of their own. As root on Debian it is fetched if it is missing, without being

@@ -10,12 +10,12 @@ engine=${ENGINE:-$(basename "$(command -v podman || command -v docker || command
 files=$(mktemp --suffix=.tar)
 trap 'rm -f "$files"' EXIT
 
-# Debian 12 has Python 3.11. Its manuals, documentation and translations are left out, as in Debian's own slim images.
+# Debian 13 has Python 3.13. Its manuals, documentation and translations are left out, as in Debian's own slim images.
 mmdebstrap --variant=apt --include=ca-certificates,python-is-python3,python3,python3-venv \
     --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
-    bookworm "$files" ${MIRROR:+"$MIRROR"}
+    trixie "$files" ${MIRROR:+"$MIRROR"}
 
 case $engine in
     buildah)

@@ -1,6 +1,7 @@
 """What a stranger looks for before he trusts a release: the list of what is in it, pinned actions, ways to report."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import docs_site
@@ -63,3 +64,12 @@ def test_every_page_of_the_documents_is_in_the_navigation_of_the_site():
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     shown = {page for _, page in docs_site.listed(config["nav"])}
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - shown == set()
+
+
+def test_the_image_is_built_from_every_file_that_the_wheel_takes_in():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    taken = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    copied = " ".join(re.findall(r"^COPY (?!--)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)).split()
+    let_in = (ROOT / ".dockerignore").read_text().splitlines()
+    wanted = [*taken["packages"], *taken["sbom-files"], *taken["force-include"], project["project"]["readme"]]
+    assert [name for name in wanted if name not in copied or f"!{name}" not in let_in] == []
