@@ -21,6 +21,10 @@ from proxy.turn.carried import Carried
 from proxy.wire import rawjson
 from proxy.wire.chat import JSON_BLANKS, Json
 
+_LONGEST_OPENING = 64  # characters: a brace and blanks behind it; an input that begins with more is taken for an object
+
+_ENDS = ("", "}", "]}", "}}", "}]}")  # what models leave out at the end of an input
+
 
 class Sign(Protocol):
     """Makes the signature of a turn's thoughts, as `Signatures.sign` does."""
@@ -83,7 +87,8 @@ class Blocks:
         self._pieces: list[str] = []  # of the open block's text, thoughts or input
         self._shows_thoughts = True
         self._commas = CommaFilter()  # of the open input
-        self._is_object: bool | None = None  # whether the input begins as an object; None: it has not begun
+        self._is_object: bool | None = None  # whether the input begins as an object; None: that cannot be told yet
+        self._opening = ""  # of the input, until that can be told
         self._scanner = ObjectScanner()
         self._has_ended = False  # whether the input is an object whose last bracket has come
         self._signed: dict[int, str] = {}  # the thoughts that the signature of a block holds, by its index
@@ -132,7 +137,7 @@ class Blocks:
         return events + self._begin_call(call)
 
     def add_input(self, index: int, text: str) -> Events:
-        """Add to the input of a client's call; input that does not begin as an object is sent when complete."""
+        """Add to the input of a client's call; input that does not begin as an object is repaired when complete."""
         if self.open_type == "tool_use" and index == self._open_index:
             return self._write_input(text)
         for call in self._waiting:  # one whose block is closed was complete
@@ -198,14 +203,19 @@ class Blocks:
     def _begin_call(self, call: "_ClientCall") -> Events:
         events = self._start(call.block)
         self._open_index, self._is_object, self._has_ended = call.index, None, False
+        self._opening = ""
         self._commas = CommaFilter()
         self._scanner = ObjectScanner(self._scanner.budget)
         return events + (self._write_input("".join(call.pieces)) if call.pieces else [])
 
     def _write_input(self, text: str) -> Events:
         self._has_ended = self._scanner.feed(text) is not None or self._has_ended
-        if self._is_object is None and (begun := text.lstrip(JSON_BLANKS)):
-            self._is_object = begun.startswith("{")
+        if self._is_object is None:
+            text = self._opening = (self._opening + text).lstrip(JSON_BLANKS)
+            begun = text[:1] + text[1:].lstrip(JSON_BLANKS)[:1]
+            if begun in ("", "{") and len(text) <= _LONGEST_OPENING:
+                return []
+            self._is_object, self._opening = begun in ('{"', "{}", "{"), ""
         if self._is_object:
             text = self._commas.feed(text)
         self._pieces.append(text)
@@ -229,10 +239,15 @@ class Blocks:
                 block["signature"] = self._sign(signed)
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
-                rest = self._commas.close()
-                block["input"] = parsed_input(whole + rest, self.mended)
-                if written := rest if self._is_object else _shown_input(whole):
-                    events.append(self._input_delta(written))
+                rest = self._commas.close() if self._is_object else self._opening
+                whole += rest
+                block["input"] = parsed_input(whole, self.mended)
+                if not self._is_object:
+                    rest = _shown_input(whole, block["input"])
+                elif not self._has_ended:
+                    rest += _missing_end(whole, block["input"])
+                if rest:
+                    events.append(self._input_delta(rest))
         self.open_type = ""
         self._pieces.clear()
         events.append({"type": "content_block_stop", "index": len(self.content) - 1})
@@ -281,14 +296,23 @@ def is_complete(text: str) -> bool:
     return "INVALID_JSON" not in parsed_input(text)
 
 
-def _shown_input(text: str) -> str:
+def _shown_input(text: str, given: Json) -> str:
     """The JSON that a stream shows for a complete input that does not begin as an object; broken JSON unchanged."""
-    try:
-        given = _object_in(text)
-    except orjson.JSONDecodeError:
-        return text
-    shown = {"INVALID_JSON": text} if given is None else given
-    return rawjson.dumps_answer(shown).decode() if shown else ""
+    if "INVALID_JSON" in given:
+        try:
+            _object_in(text)
+        except orjson.JSONDecodeError:
+            return text
+    return rawjson.dumps_answer(given).decode() if given else ""
+
+
+def _missing_end(text: str, given: Json) -> str:
+    """The brackets that an input lacks at its end to be the repaired one; empty: it lacks none, or something else."""
+    for end in _ENDS:
+        with suppress(orjson.JSONDecodeError):
+            if _object_in(text + end) == given:
+                return end
+    return ""
 
 
 def _object_in(text: str) -> Json | None:

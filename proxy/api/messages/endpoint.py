@@ -132,7 +132,7 @@ class CreateMessage(_MessagesSurface):
             await self.send_whole(prepared.resolved, partial(self._whole, prepared), scope, receive, send)
 
     async def _whole(self, prepared: "_Prepared") -> tuple[bytes, Headers]:
-        message = prepared.builder(mended=self.ports.toolset.mended)
+        message = prepared.builder(self.ports.toolset.mended)
         answer = await self._answer(prepared, Unstreamed(message))
         message.finish(answer)
         carried = prepared.carried(answer, message)
@@ -148,7 +148,7 @@ class CreateMessage(_MessagesSurface):
         return rawjson.dumps_answer(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
-        message, request_id = prepared.builder(), _request_id()
+        message, request_id = prepared.builder(self.ports.toolset.mended), _request_id()
         stream.add_headers(((REQUEST_ID, request_id.encode()),))
         tokens = await beside(prepared.size, prepared.input_tokens)
         head = MessageHead(prepared.run_id, prepared.request.model, tokens)
@@ -223,7 +223,7 @@ class _Prepared(Struct, frozen=True):
             return ()
         return tuple([message.carried_by(turn, self.resolved.offer.server_tools) for turn in turns])
 
-    def builder(self, mended: Callable[[str], Json | None] | None = None) -> MessageBuilder:
+    def builder(self, mended: Callable[[str], Json | None]) -> MessageBuilder:
         """A builder of the message; `mended` repairs the arguments of the client's calls."""
         options = replace(self.options, mended=mended)
         # JSON beside calls of the client's is no answer, and what stands beside it would not be JSON.
