@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import time
 
 import httpx
 import orjson
@@ -12,7 +13,9 @@ import pytest
 from proxy.cases.replay import played
 from tests.fakes import Reply, whole
 from tests.player.conversations import record
-from tests.serving import proxy_of
+from tests.serving import proxy_of, serving
+
+SEARCH = [("c1", "web_search", {"query": "one"})]
 
 
 def replayed(*arguments):
@@ -76,6 +79,109 @@ async def test_replay_names_the_field_that_differs_from_then(tmp_path):
     assert done.returncode == 1
     assert b"status" in done.stdout
     assert b"418" in done.stdout
+
+
+def write(path, upstream, got, **fields):
+    """A recorded case of one request, whose upstream and client have got this."""
+    request = {"path": "/v1/chat/completions", "body": ASKED}
+    exchange = {"request": request, "upstream": {"up": upstream}, "got": got}
+    path.write_bytes(orjson.dumps({"title": "t", "why": "w", "exchanges": [exchange], **fields}))
+    return path
+
+
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+ANSWER = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]}  # fmt: skip
+CALL = {"at": 0.0, "asked": {**ASKED, "model": "up-m"}, "status": 200, "headers": {"content-type": "application/json"}, "seconds": 0.25}  # fmt: skip
+PAUSED = {**CALL, "pieces": [0.25, orjson.dumps(ANSWER).decode()]}
+TOOLS = {"config": {"tools": {}}}
+
+
+def test_replay_says_which_cases_are_the_same_different_cut_or_not_playable_and_fails(tmp_path):
+    got = {"status": 200, "body": ANSWER}
+    write(tmp_path / "1-same.json", [PAUSED], got, **TOOLS)
+    write(tmp_path / "2-different.json", [PAUSED], {**got, "status": 201}, **TOOLS)
+    write(tmp_path / "3-cut.json", [PAUSED], got, cut=["/exchanges/0/tools/0/text"], **TOOLS)
+    (tmp_path / "4-faulty.json").write_text("{")
+    write(
+        tmp_path / "deeper.json",
+        [PAUSED],
+        got,
+        config={"upstreams": {"up": {"profile": "glm", "timeouts": {"read": -1}}}},
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "replay", str(tmp_path)], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, b"")
+    lines = [line.removeprefix(f"{tmp_path}/") for line in done.stdout.decode().splitlines()]
+    assert lines[:3] == ["1-same.json: as it was", "2-different.json: differs", "  exchange 1, the answer, status: 201 then, 200 now"]  # fmt: skip
+    assert lines[3:5] == ["3-cut.json: is cut", "  left out because the case was too large: /exchanges/0/tools/0/text"]
+    assert lines[5] == "4-faulty.json: cannot be played"
+    assert "is not JSON" in lines[6]
+    assert lines[-1] == "5 cases: 1 as then, 1 different, 1 cut, 2 not playable"
+
+
+@pytest.mark.parametrize("name", ["a folder", "a file.json"])
+def test_replay_of_an_empty_folder_or_of_no_file_says_so_and_fails(tmp_path, name):
+    (tmp_path / "a folder").mkdir()
+    done = replayed(tmp_path / name)
+    assert done.returncode == 1
+    assert b"there is no case in this folder" in done.stderr or b"cannot be read: No such file" in done.stdout
+
+
+@pytest.mark.parametrize(("pace", "takes"), [(["--pace"], True), ([], False)])
+async def test_with_pace_answers_take_the_time_that_they_took_then(tmp_path, pace, takes):
+    path = write(tmp_path / "case.json", [PAUSED], {"status": 200, "body": ANSWER}, **TOOLS)
+    began = time.monotonic()
+    found = await asyncio.to_thread(played, path, pace=bool(pace), model=None)
+    assert found.outcome == "same"
+    assert (time.monotonic() - began >= 0.25) is takes
+    if takes:
+        assert replayed(path, *pace).returncode == 0
+
+
+LOCAL = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: Kq8d7Fh2mZ}}, other: {{base_url: "{upstream}/other", api_key: k}}}}
+models: {{real: {{upstream: up, model: real-at-up}}, theirs: {{upstream: other}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "told"),
+    [
+        ([whole("I look.", calls=SEARCH), whole("Quite another text.")], "same", b""),
+        ([whole("I know already.")], "different", b"the calls of tools"),
+        ([whole("", status=500)], "different", b"status"),
+    ],
+    ids=["other words", "no search", "a failure"],
+)
+async def test_with_model_a_real_one_answers_and_status_shape_and_tools_are_compared(
+    upstream, tmp_path, answers, outcome, told
+):
+    calls = [{"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": '{"query": "one"}'}}]
+    looks = {**ANSWER, "choices": [{"index": 0, "message": {"role": "assistant", "content": "I look.", "tool_calls": calls}, "finish_reason": "tool_calls"}]}  # fmt: skip
+    tool = {"type": "serper", "recorded": {"description": "d", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}}  # fmt: skip
+    got = {"status": 200, "body": ANSWER}
+    path = write(tmp_path / "case.json", [{**CALL, "pieces": [orjson.dumps(looks).decode()]}, PAUSED], got, config={"tools": {"web_search": tool}})  # fmt: skip
+    case = orjson.loads(path.read_bytes())
+    case["exchanges"][0]["tools"] = [{"name": "web_search", "arguments": {"query": "one"}, "at": 0.1, "seconds": 0.0, "text": "It rains."}]  # fmt: skip
+    path.write_bytes(orjson.dumps(case))
+    upstream.replies = [*answers]
+    async with serving(upstream, lifespan="off") as url:
+        (tmp_path / "config.yaml").write_text(LOCAL.format(upstream=url))
+        done = await asyncio.to_thread(replayed, path, "--config", tmp_path / "config.yaml", "--model", "real")
+    (verdict,) = orjson.loads(done.stdout)["cases"]
+    assert (verdict["outcome"], done.returncode) == (outcome, int(outcome != "same")), verdict
+    assert told in done.stdout
+    assert {request["model"] for request in upstream.requests} == {"real-at-up"}
+    assert {head["path"] for head in upstream.heads} == {"/v1/chat/completions"}
+
+
+def test_with_a_model_that_the_configuration_does_not_have_replay_says_so(tmp_path):
+    path = write(tmp_path / "case.json", [PAUSED], {"status": 200, "body": ANSWER}, **TOOLS)
+    (tmp_path / "config.yaml").write_text(LOCAL.format(upstream="http://127.0.0.1:9"))
+    done = replayed(path, "--config", tmp_path / "config.yaml", "--model", "nobody")
+    assert done.returncode == 1
+    assert b"there is no model 'nobody' in the configuration; it has real, theirs" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
