@@ -109,14 +109,10 @@ class PageReader:
 
         page = await self._pages.get_or_read(target.url, fetch)
         if not fetched:  # a page found by a search, or read by a tool that may open other pages than this one
-            for passed in {target.url, page.url}:
-                await self._expect_open(parse_url(passed))
+            async with self._client.session() as session:
+                for passed in {target.url, page.url}:
+                    await session.check(parse_url(passed), visit=self._robots)
         return page
-
-    async def _expect_open(self, target: Target) -> None:
-        """Raise `ToolError` for a page that could not be fetched itself, because of guard, addresses or robots.txt."""
-        async with self._client.session() as session:
-            await session.check(target, visit=self._robots)
 
     async def _fetched(self, target: Target) -> Page:
         async with self._client.session() as session:
