@@ -48,15 +48,15 @@ def on(*names: str) -> pytest.MarkDecorator:
 STREAMS = on("chat-streamed", "responses-streamed", "messages-streamed")
 # `relay` is a chat completion with no server tool in play.
 STREAMS_AND_RELAY = on("chat-streamed", "relay-streamed", "responses-streamed", "messages-streamed")
-_ALL = [f"{kind}-{mode}" for kind in ("chat", "relay", "responses", "messages") for mode in ("whole", "streamed")]
-RELAY_TOO = on(*_ALL)
+ALL = [f"{kind}-{mode}" for kind in ("chat", "relay", "responses", "messages") for mode in ("whole", "streamed")]
+RELAY_TOO = on(*ALL)
 # `embeddings` stands for every path that is handed through.
-EVERYWHERE = on(*_ALL, "embeddings-whole")
+EVERYWHERE = on(*ALL, "embeddings-whole")
 ITEMS_OR_BLOCKS = on("responses-whole", "responses-streamed", "messages-whole", "messages-streamed")
 
 
 def _api(kind: str) -> str:
-    return {"relay": "chat", "embeddings": "other"}.get(kind, kind.partition("-")[0])
+    return "other" if kind in _HANDED_THROUGH else "chat" if kind == "relay" else kind.partition("-")[0]
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,14 @@ def request(
     ask["headers"] = {**({"x-tool-events": events} if events else {}), **(headers or {})}
     if key:
         ask["headers"]["authorization"] = f"Bearer {key}"
-    if kind == "embeddings":
-        fields = {"model": ask.get("model", "m"), "input": "x", **(body or {})}
-        return {"path": "/v1/embeddings", "method": "POST", "headers": ask["headers"], "body": fields}
+    if kind in _HANDED_THROUGH:
+        fields = {
+            "model": ask.get("model", "m"),
+            **_HANDED_THROUGH[kind],
+            **({"stream": True} if stream else {}),
+            **(body or {}),
+        }
+        return {"path": f"/v1/{kind}", "method": "POST", "headers": ask["headers"], "body": fields}
     said = requests.first(ask, kind, stream=stream)
     fields = said["body"]
     if isinstance(search, dict):
@@ -179,6 +184,7 @@ def request(
     return said
 
 
+_HANDED_THROUGH = {"embeddings": {"input": "x"}, "completions": {"prompt": "x"}}
 _CHOICES = {
     "chat": lambda choice: choice if choice in _MODES else {"type": "function", "function": {"name": choice}},
     "responses": lambda choice: choice if choice in _MODES else {"type": "function", "name": choice},

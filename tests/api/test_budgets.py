@@ -1,15 +1,18 @@
 """What clients use, what it costs, and what happens when a budget is used up: over real sockets, with the real SDK."""
 
 import asyncio
+from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import httpx
-import openai
 import orjson
 import pytest
 
 from proxy.wire.tokens import count_tokens
-from tests.fakes import FakeClock, Reply, chunk, completion, event, stream, streamed, whole
+from tests.api.surfaces import ALL, RELAY_TOO, on, request
+from tests.fakes import FakeClock, Reply, call_chunk, chunk, completion, event, stream, streamed, turn, whole
 from tests.serving import CONFIG, proxy_of
 
 KEY = "key-of-the-app-itself"
@@ -51,15 +54,11 @@ async def post(url, *, path="/v1/chat/completions", key=KEY, **changes):
         return await client.post(url + path, json={**ASK, **changes}, headers={"authorization": f"Bearer {key}"})
 
 
-async def read_until(url, word, **changes):
+async def read_until(client, word):
     """Ask, and leave when that word has come."""
-    headers = {"authorization": f"Bearer {KEY}"}
-    async with (
-        httpx.AsyncClient(timeout=20) as client,
-        client.stream("POST", f"{url}/v1/chat/completions", json={**ASK, **changes}, headers=headers) as response,
-    ):
-        async for line in response.aiter_lines():
-            if word in line.encode():
+    async with aclosing(client.read(key=KEY)) as pieces:
+        async for piece in pieces:
+            if word in piece:
                 break
 
 
@@ -77,34 +76,28 @@ async def used(url):
 
 
 @pytest.mark.parametrize(
-    ("budget", "replies", "what"),
+    ("budget", "calls", "what"),
     [
-        ("per: day, tokens: 2200", [counted("Hi")], "2200 tokens per day"),
-        ("per: day, cost: 0.0042", [counted("Hi")], "0.0042 (cost) per day"),
-        ("per: day, tool_calls: 2", [counted("", calls=SEARCH), counted("Hi")] * 2, "2 tool calls per day"),
+        ("per: day, tokens: 2200", [], "2200 tokens per day"),
+        ("per: day, cost: 0.0042", [], "0.0042 (cost) per day"),
+        ("per: day, tool_calls: 2", SEARCH, "2 tool calls per day"),
     ],
 )
-async def test_the_request_after_the_budget_is_used_up_is_told_when_it_is_renewed(upstream, sdk, budget, replies, what):
-    upstream.replies = replies
+async def test_the_request_after_the_budget_is_used_up_is_told_when_it_is_renewed(surface, budget, calls, what):
+    replies = [*([turn(calls=calls, usage=COUNTS)] if calls else []), turn("Hi", usage=COUNTS)] * 2
     clock = FakeClock(datetime(2026, 2, 28, 23, 59, 0, tzinfo=UTC).timestamp())
-    async with (
-        proxy_of(upstream, config=PRICED, more=clients(budget), clock=clock) as url,
-        sdk(url, api_key=KEY) as app,
-    ):
+    async with surface.proxy(*replies, config=PRICED, more=clients(budget), clock=clock) as client:
         for _ in range(2):
-            assert (await app.chat.completions.create(**ASK)).choices[0].message.content == "Hi"
-        with pytest.raises(openai.RateLimitError) as refused:
-            await app.chat.completions.create(**ASK)
-        assert refused.value.code == "budget_exceeded"
-        assert refused.value.response.json()["error"]["message"] == (
-            f"The budget of this key, {what}, is used up. It is renewed on 2026-03-01 at 00:00 UTC."
-        )
-        headers = refused.value.response.headers
-        assert (headers["retry-after"], headers["x-should-retry"]) == ("60", "false")
+            assert (await client.ask(key=KEY)).text == "Hi"
+        refused = await client.ask(key=KEY)
+        assert (refused.status, refused.error["code"]) == (429, "budget_exceeded")
+        told = f"The budget of this key, {what}, is used up. It is renewed on 2026-03-01 at 00:00 UTC."
+        assert refused.error["message"] == told
+        assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("60", "false")
         clock.now += 59.9
-        assert (await post(url)).status_code == 429
+        assert (await client.ask(key=KEY)).status == 429
         clock.now += 0.1  # the new day
-        assert (await post(url)).status_code == 200
+        assert (await client.ask(key=KEY)).status == 200
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -153,53 +146,24 @@ async def test_only_what_uses_something_is_refused(upstream):
     assert len(upstream.requests) == 2
 
 
-@pytest.mark.parametrize("is_streamed", [False, True])
-@pytest.mark.parametrize("tool_choice", ["auto", "none"])
-async def test_the_cost_of_models_and_tools_is_in_the_usage(upstream, sdk, is_streamed, tool_choice):
+@RELAY_TOO
+async def test_the_cost_of_models_and_tools_is_in_the_usage(surface):
     """With a search in the loop, and relayed without one."""
-    searches = tool_choice == "auto"
-    turn = [event({"id": "up-1", "object": "chat.completion.chunk", "choices": [], "usage": COUNTS})]
-    if is_streamed:
-        asks = stream(
-            chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function",
-                                   "function": {"name": "web_search", "arguments": '{"query": "a"}'}}]}),
-            chunk(finish_reason="tool_calls"), *turn)  # fmt: skip
-        answers = stream(chunk({"content": "Hi"}), chunk(finish_reason="stop"), *turn)
-    else:
-        asks, answers = counted("", calls=SEARCH), counted("Hi")
-    upstream.replies = [asks, answers] if searches else [answers]
-    async with (
-        proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url,
-        sdk(url, api_key=KEY) as app,
-    ):
-        if is_streamed:
-            chunks = [
-                one async for one in await app.chat.completions.create(
-                    **ASK, tool_choice=tool_choice, stream=True, stream_options={"include_usage": True})
-            ]  # fmt: skip
-            usage = chunks[-1].usage
-        else:
-            usage = (await app.chat.completions.create(**ASK, tool_choice=tool_choice)).usage
-        expected = 2 * COST + 0.25 if searches else COST
-        assert usage.cost == pytest.approx(expected)
-        turns = 1 + searches
-        assert (await used(url))["m"] == {
-            "requests": 1,
-            "input_tokens": 1000 * turns,
-            "cached_tokens": 600 * turns,
-            "output_tokens": 100 * turns,
-            "tool_calls": int(searches),
-            "cost": pytest.approx(expected),
-        }
-
-
-async def test_every_surface_says_what_it_cost(upstream):
-    upstream.replies = [counted("Hi")]
-    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
-        response = (await post(url, path="/v1/responses", input="x")).json()
-        message = (await post(url, path="/v1/messages", max_tokens=50)).json()
-        assert (response["usage"]["cost"], message["usage"]["cost"]) == (COST, COST)
-        assert (await used(url))["m"]["requests"] == 2
+    searches = surface.kind != "relay"
+    replies = [turn(calls=SEARCH, usage=COUNTS)] * searches + [turn("Hi", usage=COUNTS)]
+    async with surface.proxy(*replies, config=PRICED, more=clients("per: day, cost: 9")) as client:
+        usage = (await client.ask(key=KEY)).whole["usage"]
+        found = await used(client.url)
+    expected, turns = pytest.approx(2 * COST + 0.25 if searches else COST), 1 + searches
+    assert usage["cost"] == expected
+    assert found["m"] == {
+        "requests": 1,
+        "input_tokens": 1000 * turns,
+        "cached_tokens": 600 * turns,
+        "output_tokens": 100 * turns,
+        "tool_calls": int(searches),
+        "cost": expected,
+    }
 
 
 async def test_the_model_that_has_answered_sets_the_price(upstream):
@@ -247,18 +211,16 @@ async def test_what_a_request_has_used_is_counted_when_a_later_turn_fails(upstre
         assert (await used(url))["m"]["cost"] == pytest.approx(COST + 0.25)
 
 
-@pytest.mark.parametrize(
-    ("searches", "is_streamed", "written"), [(False, False, 0), (False, True, 4), (True, False, 1), (True, True, 7)]
-)
-async def test_what_an_upstream_was_asked_when_its_client_left_is_estimated(upstream, searches, is_streamed, written):
+@RELAY_TOO
+async def test_what_an_upstream_was_asked_when_its_client_left_is_estimated(surface):
     """Relayed, or in the loop after a search."""
-    tool_choice, never = "auto" if searches else "none", asyncio.Event()
-    begun = [chunk({"content": word}) for word in ("Once ", "upon ", "a ", "time ")] if is_streamed else []
-    first = [streamed(calls=SEARCH) if is_streamed else whole(calls=SEARCH)] if searches else []
-    upstream.replies = [*first, stream(*begun, never) if is_streamed else Reply([never])]
-    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
-        leaving = asyncio.create_task(read_until(url, b"time", stream=is_streamed, tool_choice=tool_choice))
-        if not is_streamed:
+    upstream, searches, never = surface.upstream, surface.kind != "relay", asyncio.Event()
+    begun = [chunk({"content": word}) for word in ("Once ", "upon ", "a ", "time ")]
+    first = [turn(calls=SEARCH)] if searches else []
+    last = stream(*begun, never) if surface.streaming else Reply([never])
+    async with surface.proxy(*first, last, config=PRICED, more=clients("per: day, cost: 9")) as client:
+        leaving = asyncio.create_task(read_until(client, "time"))
+        if not surface.streaming:
             while len(upstream.requests) <= len(first):
                 upstream.asked.clear()
                 await upstream.asked.wait()
@@ -266,14 +228,14 @@ async def test_what_an_upstream_was_asked_when_its_client_left_is_estimated(upst
         await asyncio.wait({leaving})
         await upstream.left.wait()
         async with asyncio.timeout(5):
-            while not (found := await used(url)):
+            while not (found := await used(client.url)):
                 pass
-        estimate = count_tokens(upstream.requests[-1])
-        counted = 10 if searches else 0
-        assert found["m"]["input_tokens"] == pytest.approx(estimate + counted, abs=1)
-        assert found["m"]["output_tokens"] == written
-        tokens = 2 * found["m"]["input_tokens"] + 10 * found["m"]["output_tokens"]
-        assert found["m"]["cost"] == pytest.approx(tokens / 1e6 + 0.25 * searches)
+    use = found["m"]
+    assert use["input_tokens"] == pytest.approx(count_tokens(upstream.requests[-1]) + 10 * searches, abs=1)
+    written = {(False, False): 0, (False, True): 4, (True, False): 1, (True, True): 7}
+    assert use["output_tokens"] == written[searches, surface.streaming]
+    tokens = 2 * use["input_tokens"] + 10 * use["output_tokens"]
+    assert use["cost"] == pytest.approx(tokens / 1e6 + 0.25 * searches)
 
 
 async def test_a_stream_that_breaks_off_is_estimated_and_one_that_is_refused_costs_nothing(upstream):
@@ -369,39 +331,16 @@ async def test_two_replicas_exceed_a_budget_by_no_more_than_what_was_under_way(u
         assert (await post(restarted)).status_code == 429
 
 
-STREAMS = {
-    "chat, relayed": ("/v1/chat/completions", {"x-server-tools": "none"}, {}, "[DONE]"),
-    "chat, a loop": ("/v1/chat/completions", {}, {}, "[DONE]"),
-    "Responses": ("/v1/responses", {}, {"input": "x"}, "[DONE]"),
-    "Messages": ("/v1/messages", {}, {"max_tokens": 9}, "message_stop"),
-    "legacy completions": ("/v1/completions", {}, {"prompt": "x"}, "[DONE]"),
-}
-
-
-@pytest.mark.parametrize("kind", STREAMS)
-async def test_a_client_that_goes_at_the_end_mark_has_been_answered_and_its_use_is_booked(upstream, tmp_path, kind):
-    path, headers, fields, mark = STREAMS[kind]
-    upstream.replies = [streamed("Hi there", usage=10)]
+@on("chat-streamed", "relay-streamed", "responses-streamed", "messages-streamed", "completions-streamed")
+async def test_a_client_that_goes_at_the_end_mark_has_been_answered_and_its_use_is_booked(surface, tmp_path):
     more = clients("per: day, tokens: 1000000") + f"\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}"
-    body = {**({} if "input" in fields or "prompt" in fields else {"messages": ASK["messages"]}), **fields}
-    async with proxy_of(upstream, more=more) as url, httpx.AsyncClient(timeout=20) as other:
+    async with surface.proxy(turn("Hi there"), more=more) as client, httpx.AsyncClient(timeout=20) as other:
         for _ in range(12):
-            async with (
-                httpx.AsyncClient(timeout=20) as client,
-                client.stream(
-                    "POST",
-                    url + path,
-                    json={"model": "m", "stream": True, **body},
-                    headers={"authorization": f"Bearer {KEY}", **headers},
-                ) as response,
-            ):
-                async for line in response.aiter_lines():
-                    if mark in line:
-                        break
+            await read_until(client, "message_stop" if surface.kind == "messages" else "[DONE]")
         async with asyncio.timeout(20):
-            while 'status="200"} 12.0' not in (metrics := (await other.get(f"{url}/metrics")).text):
+            while 'status="200"} 12.0' not in (metrics := (await other.get(f"{client.url}/metrics")).text):
                 assert 'status="499"' not in metrics
-        assert (await used(url))["m"]["requests"] == 12
+        assert (await used(client.url))["m"]["requests"] == 12
 
 
 async def test_a_stream_that_is_handed_through_without_a_count_is_booked_by_an_estimate(upstream):
@@ -414,27 +353,16 @@ async def test_a_stream_that_is_handed_through_without_a_count_is_booked_by_an_e
     assert (found["input_tokens"], found["output_tokens"]) == (12, 9)
 
 
-@pytest.mark.parametrize("tools", ["none", "all"])
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_an_answer_that_the_upstream_has_not_counted_is_booked_by_an_estimate(upstream, tools, streaming):
-    whole_one = {name: value for name, value in completion("Hello there").items() if name != "usage"}
-    upstream.replies = [stream(chunk({"content": "Hello"}), chunk({"content": " there"}), chunk(finish_reason="stop"))]
-    if not streaming:
-        upstream.replies = [Reply([orjson.dumps(whole_one)])]
-    async with proxy_of(upstream, more=clients("per: day, tokens: 1000")) as url, httpx.AsyncClient() as client:
-        headers = {"authorization": f"Bearer {KEY}", "x-server-tools": tools}
-        body = {**ASK, "stream": streaming}
-        assert (await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)).status_code == 200
-        found = (await used(url))["m"]
-    assert found["input_tokens"] > 3
-    assert found["output_tokens"] >= 2
+@RELAY_TOO
+async def test_an_answer_that_the_upstream_has_not_counted_is_booked_by_an_estimate(surface):
+    reply = turn(["Hello", " there"], usage=None)
+    async with surface.proxy(reply, more=clients("per: day, tokens: 1000")) as client:
+        assert (await client.ask(key=KEY)).status == 200
+        found = (await used(client.url))["m"]
+    assert (found["input_tokens"] > 3, found["output_tokens"] >= 2) == (True, True)
 
 
 async def test_a_search_that_was_begun_early_counts_also_where_its_turn_is_cut_off(upstream):
-    def call(index, arguments):
-        function = {"name": "web_search", "arguments": arguments}
-        return {"index": index, "id": f"c{index}", "type": "function", "function": function}
-
     searched, found = asyncio.Event(), upstream.search
 
     def search(_):
@@ -443,8 +371,8 @@ async def test_a_search_that_was_begun_early_counts_also_where_its_turn_is_cut_o
 
     def cut_off(_):
         return stream(
-            chunk({"tool_calls": [call(0, '{"query": "a"}')]}),
-            chunk({"tool_calls": [call(1, '{"query": "b')]}),
+            call_chunk(("c0", "web_search", '{"query": "a"}')),
+            call_chunk(("c1", "web_search", '{"query": "b'), at=1),
             searched,
             chunk(finish_reason="length"),
         )
@@ -471,37 +399,24 @@ async def test_the_choices_of_a_request_share_what_is_left_of_a_budget_of_calls(
 
 
 IMPOSSIBLE = [b"1e300", b"10000000000000000000", b"-7", b"2.5", b'"12"', b"true", b"null", b"1e400"]
-SURFACES = {
-    "chat, relayed": ("/v1/chat/completions", {"x-server-tools": "none"}, {}),
-    "chat, a loop": ("/v1/chat/completions", {}, {}),
-    "Responses": ("/v1/responses", {}, {"input": "x"}),
-    "Messages": ("/v1/messages", {}, {"max_tokens": 9}),
-    "legacy completions": ("/v1/completions", {}, {"prompt": "x"}),
-}
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize("surface", SURFACES)
-async def test_counts_that_no_model_can_have_written_are_estimated_and_cost_nobody_an_answer(
-    upstream, tmp_path, surface, streaming
-):
-    def counted_as(number):
+@on(*ALL, "completions-whole", "completions-streamed")
+async def test_counts_that_no_model_can_have_written_are_estimated_and_cost_nobody_an_answer(surface, tmp_path):
+    def counted_as(number, request):
         usage = b'{"prompt_tokens":%b,"completion_tokens":%b,"total_tokens":%b,"cost":%b}' % ((number,) * 4)
-        if streaming:
-            last = chunk({}, "stop", usage=0).replace(b'"usage":0', b'"usage":' + usage)
-            return stream(chunk({"content": "Hello there"}), last)
-        answer = orjson.dumps({**completion("Hello there"), "usage": 0})
-        return Reply([answer.replace(b'"usage":0', b'"usage":' + usage)])
+        reply, mark = turn("Hello there", usage={"n": 0}, size=100)(request), b'"usage":{"n":0}'
+        assert mark in b"".join(reply.body)
+        return replace(reply, body=[part.replace(mark, b'"usage":' + usage) for part in reply.body])
 
-    upstream.replies = [counted_as(number) for number in IMPOSSIBLE]
-    path, headers, fields = SURFACES[surface]
+    replies = [partial(counted_as, number) for number in IMPOSSIBLE]
     more = clients("per: day, tokens: 1") + f"\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}"
     more = more.replace("clients: [", "clients: [{name: other, key: other-key, budget: {per: day, tokens: 100000}}, ")
-    async with proxy_of(upstream, config=PRICED, more=more) as url, httpx.AsyncClient(timeout=20) as client:
+    async with surface.proxy(*replies, config=PRICED, more=more) as client, httpx.AsyncClient(timeout=20) as http:
 
         async def ask(key):
-            body = {**ASK, "stream": streaming, **fields}
-            return await client.post(url + path, json=body, headers={**headers, "authorization": f"Bearer {key}"})
+            sent = request(surface.kind, stream=surface.streaming, key=key)
+            return await http.post(client.url + sent["path"], json=sent["body"], headers=sent["headers"])
 
         for _ in IMPOSSIBLE:
             answer = await ask("other-key")
@@ -511,13 +426,13 @@ async def test_counts_that_no_model_can_have_written_are_estimated_and_cost_nobo
         assert (await ask(KEY)).status_code == 200
         assert (await ask(KEY)).status_code == 429  # the estimate has used the budget up
         admin = {"x-api-key": ADMIN}
-        assert (await client.get(f"{url}/debug?format=json", headers=admin)).status_code == 200
-        page = (await client.get(f"{url}/debug/usage?format=json", headers=admin)).json()
+        assert (await http.get(f"{client.url}/debug?format=json", headers=admin)).status_code == 200
+        page = (await http.get(f"{client.url}/debug/usage?format=json", headers=admin)).json()
         (other,) = (one for one in page["clients"] if one["client"] == "other")
         use = other["days"][0]["models"]["m"]
         assert use["requests"] == len(IMPOSSIBLE)
         assert len(IMPOSSIBLE) <= use["input_tokens"] + use["output_tokens"] < 10_000
-        assert "Inf" not in (await client.get(f"{url}/metrics")).text.replace('le="+Inf"', "")
+        assert "Inf" not in (await http.get(f"{client.url}/metrics")).text.replace('le="+Inf"', "")
 
 
 async def test_a_turn_that_the_upstream_has_not_counted_is_estimated_beside_those_that_it_has(upstream):
