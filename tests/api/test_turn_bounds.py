@@ -1,44 +1,20 @@
-"""An upstream's turn with too many calls, or with arguments that are too long, on every surface."""
+"""An upstream's turn with too many calls, or with arguments that are too long, on every API."""
 
 import asyncio
 
-import httpx
-import orjson
 import pytest
 
 from proxy.turn.turn_bounds import MOST_ARGUMENT_BYTES, MOST_CALLS
-from tests.fakes import Reply, chunk, completion, stream, whole
-from tests.serving import proxy_of
+from tests.api.surfaces import STREAMS, on
+from tests.fakes import Reply, call_chunk, chunk, stream, whole
 
-MESSAGES = [{"role": "user", "content": "Hi"}]
-SURFACES = {
-    "/v1/chat/completions": {"messages": MESSAGES},
-    "/v1/responses": {"input": "Hi"},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 1000},
-}
-EVERYWHERE = pytest.mark.parametrize("path", SURFACES)
-DOOR = {"parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
-TOOLS = {
-    "/v1/chat/completions": {"type": "function", "function": {"name": "open_door", **DOOR}},
-    "/v1/responses": {"type": "function", "name": "open_door", **DOOR},
-    "/v1/messages": {"name": "open_door", "input_schema": DOOR["parameters"]},
-}
+EVERYWHERE = on("chat-whole", "responses-whole", "messages-whole")
 LEAK = "<tool_call>web_search<arg_key>query</arg_key><arg_value>{}</arg_value></tool_call>"
+MINE = {"functions": ["open_door"]}
 
 
 def calls(name, count, arguments="{}"):
     return [(f"c{at}", name, arguments) for at in range(count)]
-
-
-def fragment(at, name, arguments):
-    function = {"name": name, "arguments": arguments}
-    return chunk({"tool_calls": [{"index": at, "id": f"c{at}", "type": "function", "function": function}]})
-
-
-async def post(url, path, *, streaming):
-    body = {"model": "m", **SURFACES[path], "tools": [TOOLS[path]], "stream": streaming}
-    async with httpx.AsyncClient(timeout=20) as http:
-        return await http.post(f"{url}{path}", json=body)
 
 
 @EVERYWHERE
@@ -48,53 +24,58 @@ async def post(url, path, *, streaming):
         whole(calls=calls("web_search", MOST_CALLS + 1)),
         whole(calls=calls("open_door", MOST_CALLS + 1)),
         whole("".join(LEAK.format(at) for at in range(MOST_CALLS + 1))),
-        Reply([orjson.dumps(completion(LEAK.format(0), calls=calls("open_door", MOST_CALLS)))]),
+        whole(LEAK.format(0), calls=calls("open_door", MOST_CALLS)),
         whole(calls=calls("web_search", 1, {"query": "x" * MOST_ARGUMENT_BYTES})),
         whole(calls=calls("open_door", 1, {"n": "x" * MOST_ARGUMENT_BYTES})),
     ],
 )
-async def test_a_whole_turn_that_passes_a_bound_is_a_failure_of_the_upstream(upstream, path, reply):
-    upstream.replies = [reply]
-    async with proxy_of(upstream) as url:
-        response = await post(url, path, streaming=False)
-    assert (response.status_code, response.json()["error"]["code"]) == (502, "upstream_error")
-    assert upstream.searches == []
+async def test_a_whole_turn_that_passes_a_bound_is_a_failure_of_the_upstream(surface, reply):
+    answer = await surface.ask(reply, **MINE)
+    assert (answer.status, answer.error["code"]) == (502, "upstream_error")
+    assert surface.upstream.searches == []
 
 
-@EVERYWHERE
+def one_by_one(name):
+    return [call_chunk(call, at=at) for at, call in enumerate(calls(name, MOST_CALLS + 1))]
+
+
+def endless(name):
+    return [call_chunk(("c0", name, "x" * 65536))] * (MOST_ARGUMENT_BYTES // 65536 + 1)
+
+
+@STREAMS
 @pytest.mark.parametrize(
     "events",
     [
-        [fragment(at, "web_search", "{}") for at in range(MOST_CALLS + 1)],
-        [fragment(at, "open_door", "{}") for at in range(MOST_CALLS + 1)],
+        one_by_one("web_search"),
+        one_by_one("open_door"),
         [chunk({"content": LEAK.format(at)}) for at in range(MOST_CALLS + 1)],
-        [fragment(0, "web_search", "x" * 65536)] * (MOST_ARGUMENT_BYTES // 65536 + 1),
-        [fragment(0, "open_door", "x" * 65536)] * (MOST_ARGUMENT_BYTES // 65536 + 1),
+        endless("web_search"),
+        endless("open_door"),
     ],
 )
-async def test_a_stream_that_passes_a_bound_ends_with_an_error_and_its_connection(upstream, path, events):
-    upstream.replies = [stream(chunk({"content": "Well."}), *events, asyncio.Event())]  # which would go on for ever
-    async with proxy_of(upstream) as url, asyncio.timeout(20):
-        response = await post(url, path, streaming=True)
-        await upstream.left.wait()
-    assert "Well." in response.text
-    assert '"upstream_error"' in response.text
-    assert "[DONE]" not in response.text.split('"upstream_error"')[0]
-    assert len(upstream.requests) == 1
+async def test_a_stream_that_passes_a_bound_ends_with_an_error_and_its_connection(surface, events):
+    reply = stream(chunk({"content": "Well."}), *events, asyncio.Event())  # which would go on for ever
+    async with surface.proxy(reply) as client, asyncio.timeout(20):
+        raw = "".join([part async for part in client.read(**MINE)])
+        await surface.upstream.left.wait()
+    before, failed, _ = raw.partition('"upstream_error"')
+    assert ("Well." in before, bool(failed), "[DONE]" in before) == (True, True, False)
+    assert len(surface.upstream.requests) == 1
 
 
-async def test_a_search_that_started_early_ends_with_a_turn_that_passes_a_bound(upstream):
+@STREAMS
+async def test_a_search_that_started_early_ends_with_a_turn_that_passes_a_bound(surface):
     searching = asyncio.Event()
 
     def search(_):
         searching.set()
         return Reply([asyncio.Event()])  # never answers
 
-    upstream.search = search
-    first = fragment(0, "web_search", '{"query":"x"}')
-    upstream.replies = [stream(first, searching, fragment(1, "web_search", " " * (MOST_ARGUMENT_BYTES + 1)))]
-    async with proxy_of(upstream) as url, asyncio.timeout(20):
-        response = await post(url, "/v1/chat/completions", streaming=True)
-        await upstream.left.wait()
-    assert '"upstream_error"' in response.text
-    assert len(upstream.requests) == 1
+    surface.upstream.search = search
+    too_long = call_chunk(("c1", "web_search", " " * (MOST_ARGUMENT_BYTES + 1)), at=1)
+    reply = stream(call_chunk(("c0", "web_search", '{"query":"x"}')), searching, too_long)
+    async with surface.proxy(reply) as client, asyncio.timeout(20):
+        answer = await client.ask()
+        await surface.upstream.left.wait()
+    assert (answer.error["code"], len(surface.upstream.requests)) == ("upstream_error", 1)
