@@ -25,11 +25,55 @@ def registry_of(tools, *, clock=None, **options):
 
 
 async def execute(registry, arguments='{"n":1}', name="t", default_timeout=5, scope="me", **context):
-    return (
-        await registry.execute(
-            ToolCall("id", name, arguments), CallContext(scope, default_timeout=default_timeout, **context)
-        )
-    ).text
+    context = CallContext(scope, default_timeout=default_timeout, **context)
+    return (await registry.execute(ToolCall("id", name, arguments), context)).text
+
+
+class Scripted:
+    """What a tool does, call by call: it returns a text or raises an error, the last one again and again.
+
+    With a gate, each call waits for it.
+    """
+
+    def __init__(self, *outcomes, gate=None):
+        self.outcomes, self.gate = [*outcomes], gate
+        self.runs, self.running, self.most = [], 0, 0
+
+    async def __call__(self, arguments):
+        self.runs.append(arguments)
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if self.gate:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await self.gate.wait()
+            self.running -= 1
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+async def hang(_):
+    await asyncio.Event().wait()
+
+
+BROKEN = ToolError("its key was refused")
+DOWN = ToolUnavailable("down")
+REFUSED = ToolUnavailable("its key was refused", cause="key")
+
+
+class Heard(list):
+    """An observer: the events, each with its fields."""
+
+    def __call__(self, event, /, **fields):
+        self.append((event, fields))
+
+
+async def all_of(calls, gate):
+    """The outcomes of calls that all wait for the gate."""
+    calls = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0)
+    gate.set()
+    return await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():
@@ -49,11 +93,9 @@ async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():
     ],
 )
 async def test_arguments_that_do_not_fit_are_told_and_nothing_is_run(arguments, why):
-    async def never(_):
-        raise AssertionError
-
     with pytest.raises(InvalidArguments, match=why):
-        await execute(registry_of([tool(never)]), arguments)
+        await execute(registry_of([tool(run := Scripted("found"))]), arguments)
+    assert run.runs == []
 
 
 async def test_a_tools_own_repair_comes_before_the_check():
@@ -71,63 +113,37 @@ async def test_a_name_that_is_not_on_the_whitelist_is_never_run():
     [(None, 0.01, 60), (0.01, 60, 60), (0.01, 0.001, 60), (60, 60, 0.01), (None, 60, 0.01)],
 )
 async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_requests(own, default_timeout, max_timeout):
-    async def hang(_):
-        await asyncio.Event().wait()
-
     with pytest.raises(ToolTimeout, match=r"0\.01 seconds"):
         await execute(registry_of([tool(hang, timeout=own)]), default_timeout=default_timeout, max_timeout=max_timeout)
 
 
 async def test_a_fallback_has_its_own_timeout():
-    async def hang(_):
-        await asyncio.Event().wait()
-
     tools = [tool(hang, timeout=0.01, fallback="other"), tool(hang, name="other", timeout=0.02)]
     with pytest.raises(ToolTimeout, match=r"0\.02 seconds"):
         await execute(registry_of(tools))
 
 
-def counting():
-    runs = []
-
-    async def run(arguments):
-        runs.append(arguments)
-        return f"result {len(runs)}"
-
-    return runs, run
-
-
 async def test_an_equal_call_of_the_same_caller_is_answered_from_the_first_result_for_a_while():
-    clock, (runs, run) = FakeClock(), counting()
+    clock, run = FakeClock(), Scripted("result 1", "result 2", "result 3", "result 4")
     registry = registry_of([tool(run, cache_seconds=60)], clock=clock)
     assert [await execute(registry), await execute(registry, ' { "n" : 1 } ')] == ["result 1", "result 1"]
     assert await execute(registry, '{"n":2}') == "result 2"
     assert await execute(registry, scope="somebody else") == "result 3"
     clock.now += 61
     assert await execute(registry) == "result 4"
-    assert len(runs) == 4
+    assert len(run.runs) == 4
 
 
 async def test_without_cache_seconds_every_call_is_run():
-    _, run = counting()
-    registry = registry_of([tool(run)])
+    registry = registry_of([tool(Scripted("result 1", "result 2"))])
     assert [await execute(registry), await execute(registry)] == ["result 1", "result 2"]
 
 
 async def test_equal_calls_at_the_same_moment_are_run_once():
-    gate, runs = asyncio.Event(), []
-
-    async def run(arguments):
-        runs.append(arguments)
-        await gate.wait()
-        return "found"
-
+    run = Scripted("found", gate=asyncio.Event())
     registry = registry_of([tool(run, cache_seconds=60)])
-    calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
-    await asyncio.sleep(0)
-    gate.set()
-    assert await asyncio.gather(*calls) == ["found"] * 5
-    assert len(runs) == 1
+    assert await all_of((execute(registry) for _ in range(5)), run.gate) == ["found"] * 5
+    assert len(run.runs) == 1
 
 
 async def test_when_the_first_of_them_gives_up_the_next_takes_over():
@@ -149,34 +165,22 @@ async def test_when_the_first_of_them_gives_up_the_next_takes_over():
 
 
 async def test_a_failure_is_not_kept():
-    outcomes = [ToolError("busy"), "found"]
-
-    async def run(_):
-        outcome = outcomes.pop(0)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    registry = registry_of([tool(run, cache_seconds=60)])
+    registry = registry_of([tool(Scripted(ToolError("busy"), "found"), cache_seconds=60)])
     with pytest.raises(ToolError):
         await execute(registry)
     assert await execute(registry) == "found"
 
 
-async def broken(_):
-    raise ToolError("its key was refused")
-
-
 async def test_when_a_tool_fails_its_fallback_is_tried_with_the_same_arguments():
-    heard = []
-    tools = [tool(broken, fallback="other"), tool(name="other")]
-    registry = registry_of(tools, observe=lambda event, /, **fields: heard.append((event, fields["to"])))
+    registry = registry_of([tool(Scripted(BROKEN), fallback="other"), tool(name="other")], observe=(heard := Heard()))
     assert await execute(registry) == "{'n': 1}"
-    assert heard == [("tool.fell_back", "other")]
+    assert [(event, fields["to"]) for event, fields in heard] == [("tool.fell_back", "other")]
 
 
 async def test_a_fallback_is_not_tried_for_arguments_that_do_not_fit_and_has_none_of_its_own():
-    registry = registry_of([tool(broken, fallback="other"), tool(broken, name="other", fallback="t")])
+    registry = registry_of(
+        [tool(Scripted(BROKEN), fallback="other"), tool(Scripted(BROKEN), name="other", fallback="t")]
+    )
     with pytest.raises(InvalidArguments):
         await execute(registry, "{}")
     with pytest.raises(ToolError, match="key was refused"):
@@ -203,50 +207,33 @@ def test_a_schema_that_refers_to_another_server_is_refused_without_asking_it():
         registry_of([tool(parameters={"$ref": "http://127.0.0.1:1/schema.json"})])
 
 
-def failing(times, error=ToolUnavailable):
-    runs = []
-
-    async def run(_):
-        runs.append(1)
-        if len(runs) <= times:
-            raise error("down")
-        return "found"
-
-    return runs, run
-
-
 async def test_what_may_succeed_on_another_try_is_tried_again_after_growing_waits():
-    heard, clock, (runs, run) = [], FakeClock(now=0), failing(2)
-    observe = lambda event, /, **fields: heard.append((event, fields["attempt"]))  # noqa: E731 - a fake of two lines
-    assert await execute(registry_of([tool(run, retries=2)], clock=clock, observe=observe)) == "found"
-    assert heard == [("tool.retried", 1), ("tool.retried", 2)]
-    assert (len(runs), clock.now) == (3, 0.75)
+    heard, clock, run = Heard(), FakeClock(now=0), Scripted(DOWN, DOWN, "found")
+    assert await execute(registry_of([tool(run, retries=2)], clock=clock, observe=heard)) == "found"
+    assert [(event, fields["attempt"]) for event, fields in heard] == [("tool.retried", 1), ("tool.retried", 2)]
+    assert (len(run.runs), clock.now) == (3, 0.75)
 
 
 @pytest.mark.parametrize(("retries", "error"), [(0, ToolUnavailable), (2, ToolError)])
 async def test_nothing_else_is_tried_again(retries, error):
-    runs, run = failing(1, error)
+    run = Scripted(error("down"), "found")
     with pytest.raises(error, match="down"):
         await execute(registry_of([tool(run, retries=retries)]))
-    assert len(runs) == 1
+    assert len(run.runs) == 1
 
 
 async def test_a_tool_that_keeps_failing_is_left_alone_and_then_probed():
-    heard, clock, (runs, run) = [], FakeClock(), failing(5)
-    tools = [tool(run, fallback="other"), tool(name="other")]
-    registry = registry_of(tools, clock=clock, observe=lambda event, /, **_: heard.append(event))
+    heard, clock, run = Heard(), FakeClock(), Scripted(*[DOWN] * 5, "found")
+    registry = registry_of([tool(run, fallback="other"), tool(name="other")], clock=clock, observe=heard)
     for _ in range(7):
         assert await execute(registry) == "{'n': 1}"
-    assert (len(runs), heard.count("tool.breaker_opened")) == (5, 1)
+    assert (len(run.runs), [event for event, _ in heard].count("tool.breaker_opened")) == (5, 1)
     clock.now += 31
     assert await execute(registry) == "found"
-    assert len(runs) == 6
+    assert len(run.runs) == 6
 
 
 async def test_a_tool_that_hangs_again_and_again_is_left_alone_too():
-    async def hang(_):
-        await asyncio.Event().wait()
-
     registry = registry_of([tool(hang, timeout=0.001)])
     for scope in ("one", "one", "one", "two", "two"):
         with pytest.raises(ToolTimeout):
@@ -268,68 +255,48 @@ async def test_one_clients_failures_keep_no_other_client_from_a_tool(fallback):
             raise ToolUnavailable("down")
         return "found"
 
-    registry = registry_of([tool(run, fallback=fallback), tool(broken, name="other")])
+    registry = registry_of([tool(run, fallback=fallback), tool(Scripted(BROKEN), name="other")])
     await failures(registry, ["one"] * 20)
     assert await execute(registry, scope="two") == "found"
 
 
 async def test_a_call_that_is_tried_again_counts_as_one_failure():
-    runs, run = failing(8)
+    run = Scripted(*[DOWN] * 8, "found")
     registry = registry_of([tool(run, retries=1)])
     await failures(registry, ["one", "two", "three", "four"])
-    assert len(runs) == 8
+    assert len(run.runs) == 8
     assert await execute(registry) == "found"
 
 
 @pytest.mark.parametrize("error", [ToolError("There is no such page."), NotUnderstood("?"), UrlNotAllowed("no")])
 async def test_what_the_request_itself_has_caused_counts_nothing(error):
-    outcomes = [error] * 10
-
-    async def run(_):
-        if outcomes:
-            raise outcomes.pop()
-        return "found"
-
-    registry = registry_of([tool(run)])
+    registry = registry_of([tool(Scripted(*[error] * 10, "found"))])
     await failures(registry, map(str, range(10)))
     await failures(registry, map(str, range(10)), arguments="{broken")
     assert await execute(registry) == "found"
 
 
 async def test_a_tool_of_many_sites_is_never_left_alone_for_those_that_fail():
-    _, run = failing(20)
-    registry = registry_of([tool(run, one_service=False)])
+    registry = registry_of([tool(Scripted(*[DOWN] * 20, "found"), one_service=False)])
     await failures(registry, map(str, range(20)))
     assert await execute(registry) == "found"
 
 
 async def test_a_service_without_a_connection_is_left_alone_whoever_asks_and_tried_every_few_seconds():
-    clock, runs, outcomes = FakeClock(), [], [ToolUnavailable("gone", blame="service")] * 6
-
-    async def run(_):
-        runs.append(1)
-        if outcomes:
-            raise outcomes.pop()
-        return "found"
-
+    clock, run = FakeClock(), Scripted(*[ToolUnavailable("gone", blame="service")] * 6, "found")
     registry = registry_of([tool(run)], clock=clock)
     await failures(registry, ["one"] * 9)
-    assert len(runs) == 5
+    assert len(run.runs) == 5
     clock.now += 5
     await failures(registry, ["one"] * 3)
-    assert len(runs) == 6, "one of them is let through"
+    assert len(run.runs) == 6, "one of them is let through"
     clock.now += 5
     assert await execute(registry) == "found"
 
 
 async def test_a_call_that_only_waits_for_a_slot_is_no_failure_of_the_service():
     gate = asyncio.Event()
-
-    async def run(_):
-        await gate.wait()
-        return "found"
-
-    registry = registry_of([tool(run, max_concurrent=1)])
+    registry = registry_of([tool(Scripted("found", gate=gate), max_concurrent=1)])
     first = asyncio.ensure_future(execute(registry, default_timeout=60))
     await asyncio.sleep(0)
     await failures(registry, map(str, range(10)), default_timeout=0.001)
@@ -338,16 +305,8 @@ async def test_a_call_that_only_waits_for_a_slot_is_no_failure_of_the_service():
 
 
 async def test_a_refused_key_is_tried_again_after_a_minute_then_two_up_to_an_hour_until_it_is_mended():
-    clock, runs, told = FakeClock(), [], []
-    is_mended = False
-
-    async def run(_):
-        runs.append(clock.now)
-        if not is_mended:
-            raise ToolUnavailable("its key was refused", cause="key")
-        return "found"
-
-    registry = registry_of([tool(run)], clock=clock, observe=lambda event, /, **fields: told.append((event, fields)))
+    clock, run, told = FakeClock(), Scripted(*[REFUSED] * 8, "found", "found", REFUSED), Heard()
+    registry = registry_of([tool(run)], clock=clock, observe=told)
     for rest in (60, 120, 240, 480, 960, 1920, 3600, 3600):
         await failures(registry, ["one", "two"])
         assert told[-1] == ("tool.breaker_opened", {"tool": "t", "seconds": rest, "cause": "key"})
@@ -355,54 +314,29 @@ async def test_a_refused_key_is_tried_again_after_a_minute_then_two_up_to_an_hou
         with pytest.raises(ToolUnavailable, match="may work in 1 seconds"):
             await execute(registry)
         clock.now += 1
-    assert len(runs) == 8
-    is_mended = True
+    assert len(run.runs) == 8
     assert await execute(registry) == await execute(registry) == "found"
-    is_mended = False
     await failures(registry, ["one"])
     assert told[-1][1]["seconds"] == 60, "a success ends the doubling"
 
 
 async def test_calls_that_were_refused_at_the_same_time_rest_the_key_once():
-    gate, clock, told = asyncio.Event(), FakeClock(), []
-
-    async def run(_):
-        await gate.wait()
-        raise ToolUnavailable("its key was refused", cause="key")
-
-    registry = registry_of([tool(run)], clock=clock, observe=lambda event, /, **fields: told.append(fields))
-    calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
-    await asyncio.sleep(0)
-    gate.set()
-    await asyncio.gather(*calls, return_exceptions=True)
-    assert [fields["seconds"] for fields in told] == [60]
+    run, told = Scripted(REFUSED, gate=asyncio.Event()), Heard()
+    registry = registry_of([tool(run)], observe=told)
+    await all_of((execute(registry) for _ in range(5)), run.gate)
+    assert [fields["seconds"] for _, fields in told] == [60]
 
 
 async def test_no_more_calls_of_a_tool_run_at_the_same_time_than_it_can_take():
-    running, most, gate = 0, 0, asyncio.Event()
-
-    async def run(_):
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await gate.wait()
-        running -= 1
-        return "found"
-
+    run = Scripted("found", gate=asyncio.Event())
     registry = registry_of([tool(run, max_concurrent=2)])
-    calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
-    await asyncio.sleep(0)
-    gate.set()
-    assert await asyncio.gather(*calls) == ["found"] * 5
-    assert most == 2
+    assert await all_of((execute(registry) for _ in range(5)), run.gate) == ["found"] * 5
+    assert run.most == 2
 
 
 async def test_a_tool_that_returns_something_else_than_text_is_told():
-    async def run(_):
-        return b"\x00"
-
     with pytest.raises(ToolError, match="not text"):
-        await execute(registry_of([tool(run)]))
+        await execute(registry_of([tool(Scripted(b"\x00"))]))
 
 
 async def test_the_tools_of_a_group_come_and_go_together():
@@ -418,4 +352,4 @@ async def test_the_tools_of_a_group_come_and_go_together():
 
 def test_the_public_names_are_enough_for_a_tool_of_ones_own():
     assert proxy.Tool is Tool
-    assert proxy.Tool(name="t", description="", parameters={}, run=broken).offer == "always"
+    assert proxy.Tool(name="t", description="", parameters={}, run=Scripted(BROKEN)).offer == "always"
