@@ -41,6 +41,24 @@ class Upstream:
             raise turn
         return turn
 
+    def told(self, number=1):
+        """What the call of that number has as results of tools."""
+        return [message["content"] for message in self.calls[number].body["messages"] if message["role"] == "tool"]
+
+
+class Starting(Upstream):
+    """Announces a call while it writes its first turn; `until` waits for what is to happen before each turn's end."""
+
+    def __init__(self, until, *turns):
+        super().__init__(*turns)
+        self.until = until
+
+    async def complete(self, call_, show, early):
+        if not self.calls:
+            await early.announce(call(id="a"), None, start=True)
+        await self.until(len(self.calls))
+        return await super().complete(call_, show, early)
+
 
 class Toolset:
     """Runs `work(call)`, and remembers how many ran at the same time."""
@@ -77,10 +95,10 @@ class Client:
     wants_answers = False
 
     def __init__(self):
-        self.heard = []
+        self.heard, self.shown = [], []
 
     async def show(self, chunk):
-        pass
+        self.shown.append(chunk)
 
     async def hear(self, event):
         self.heard.append(event)
@@ -106,6 +124,19 @@ async def found(one):
     return f"found {one.id}"
 
 
+async def hang(_):
+    await asyncio.Event().wait()
+
+
+async def long(_):
+    return "x" * 1000
+
+
+def searches(*names):
+    """A turn of searches, each for something else."""
+    return calls(*[call(arguments=f'{{"query":"{name}"}}', id=name) for name in names])
+
+
 @pytest.mark.parametrize("heard", [True, False])
 async def test_started_events_are_sent_only_to_an_observer_that_wants_them(heard):
     observer = Heard()
@@ -127,11 +158,10 @@ async def test_results_are_in_call_order_whatever_order_they_come_in():
             await second_done.wait()
         return one.id
 
-    wanted = [call(arguments='{"query":"1"}', id="a"), call(arguments='{"query":"2"}', id="b")]
-    upstream = Upstream(calls(*wanted), says("Done"))
+    upstream = Upstream(searches("a", "b"), says("Done"))
     await drive(upstream, work)
-    contents = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
-    assert ["\na\n" in contents[0], "\nb\n" in contents[1]] == [True, True]
+    first, second = upstream.told()
+    assert ("\na\n" in first, "\nb\n" in second) == (True, True)
 
 
 async def test_a_call_that_was_started_early_and_is_refused_with_its_turn_ends_before_the_next_turn():
@@ -144,17 +174,12 @@ async def test_a_call_that_was_started_early_and_is_refused_with_its_turn_ends_b
         finally:
             cancelled.append(one.id)
 
-    class Writing(Upstream):
-        async def complete(self, made, show, early):
-            if not self.calls:
-                await early.announce(call(id="a"), None, start=True)
-                await started.wait()
-            else:
-                await asyncio.sleep(0)
-                assert cancelled == ["a"]
-            return await super().complete(made, show, early)
+    async def until(turn):
+        await (asyncio.sleep(0) if turn else started.wait())
+        assert cancelled == ["a"] * turn
 
-    answer, _ = await drive(Writing(calls(call(id="a"), tokens=20), says("Done")), work, max_total_tokens=10)
+    upstream = Starting(until, calls(call(id="a"), tokens=20), says("Done"))
+    answer, _ = await drive(upstream, work, max_total_tokens=10)
     assert (answer.message["content"], answer.stop) == ("Done", "max_total_tokens")
     assert answer.tally.total_tool_calls == 1  # it was begun
 
@@ -167,29 +192,23 @@ async def test_a_client_is_told_of_the_end_of_an_early_call_only_if_its_turn_was
         ended.set()
         return one.id
 
-    class Writing(Upstream):
-        async def complete(self, made, show, early):
-            if not self.calls:
-                await early.announce(call(id="a"), None, start=True)
-                await ended.wait()
-                await asyncio.sleep(0)  # the call has its result
-            return await super().complete(made, show, early)
+    async def until(_):
+        await ended.wait()
+        await asyncio.sleep(0)  # the call has its result
 
     client = Client()
     turn = replace(calls(call(id="a"), text="Half"), finish_reason=reason)
-    await drive(Writing(turn, says("Done")), work, audience=client)
+    await drive(Starting(until, turn, says("Done")), work, audience=client)
     assert [isinstance(event, CallBegan) for event in client.heard].count(True) == 1
     assert [isinstance(event, CallEnded) for event in client.heard].count(True) == ends
 
 
 async def test_no_more_calls_run_at_a_time_than_permitted():
-    wanted = [call(arguments=f'{{"query":"{n}"}}', id=str(n)) for n in range(6)]
-
     async def work(_):
         await asyncio.sleep(0)
         return ""
 
-    _, toolset = await drive(Upstream(calls(*wanted), says("Done")), work, max_parallel_tools=2)
+    _, toolset = await drive(Upstream(searches(*"012345"), says("Done")), work, max_parallel_tools=2)
     assert toolset.most == 2
 
 
@@ -201,8 +220,7 @@ async def test_a_call_that_waits_for_a_slot_is_not_begun_when_the_run_is_cancell
         first.set()
         await asyncio.Event().wait()
 
-    wanted = [call(arguments=f'{{"query":"{n}"}}', id=str(n)) for n in range(3)]
-    run = asyncio.create_task(drive(Upstream(calls(*wanted)), work, max_parallel_tools=1))
+    run = asyncio.create_task(drive(Upstream(searches(*"012")), work, max_parallel_tools=1))
     await first.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -219,18 +237,14 @@ async def test_one_failing_call_does_not_touch_another():
         return "fine"
 
     heard = Heard()
-    wanted = [call(arguments=f'{{"query":"{i}"}}', id=i) for i in "abc"]
-    upstream = Upstream(calls(*wanted), says("Done"))
+    upstream = Upstream(searches(*"abc"), says("Done"))
     await drive(upstream, work, heard=heard)
-    told = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
+    told = upstream.told()
     assert unfenced(orjson.loads(told[0])["error"]) == "no such page"
     assert told[1] == '{"error":"The tool failed."}'
     assert "fine" in told[2]
-    assert sorted(name for name in heard.names if name.startswith("tool.") and name != "tool.started") == [
-        "tool.completed",
-        "tool.crashed",
-        "tool.failed",
-    ]
+    ends = sorted(name for name in heard.names if name.startswith("tool.") and name != "tool.started")
+    assert ends == ["tool.completed", "tool.crashed", "tool.failed"]
 
 
 async def test_a_call_is_not_begun_after_the_deadline():
@@ -247,28 +261,20 @@ async def test_a_call_that_waits_for_its_turn_beyond_the_deadline_is_not_begun()
         clock.now += 100
         return "late"
 
-    wanted = [call(arguments=f'{{"query":"{n}"}}', id=str(n)) for n in range(2)]
-    upstream = Upstream(calls(*wanted), says("Done"))
+    upstream = Upstream(searches(*"01"), says("Done"))
     answer, _ = await drive(upstream, work, clock=clock, deadline=50, max_parallel_tools=1)
-    told = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
-    assert "late" in told[0]
-    assert OUT_OF_TIME in told[1]
+    first, second = upstream.told()
+    assert ("late" in first, OUT_OF_TIME in second) == (True, True)
     assert answer.stop == "deadline"
 
 
 async def test_a_running_call_is_cut_short_at_the_deadline():
-    async def hang(_):
-        await asyncio.Event().wait()
-
     upstream = Upstream(calls(call()), says("Done"))
     await drive(upstream, hang, deadline=0.01)
     assert OUT_OF_TIME in upstream.calls[1].body["messages"][-1]["content"]
 
 
 async def test_a_call_that_was_cut_short_ends_the_time_of_its_run_whatever_the_clock_says():
-    async def hang(_):
-        await asyncio.Event().wait()
-
     standing_still = FakeClock()  # a timer of uvloop may fire a millisecond before its time
     upstream = Upstream(calls(call()), says("Done"))
     answer, _ = await drive(upstream, hang, clock=standing_still, deadline=0.01)
@@ -276,44 +282,24 @@ async def test_a_call_that_was_cut_short_ends_the_time_of_its_run_whatever_the_c
 
 
 async def test_a_long_result_is_cut():
-    async def long(_):
-        return "x" * 1000
-
     upstream = Upstream(calls(call()), says("Done"))
     await drive(upstream, long, max_result_bytes=100)
     assert "cut: 1000 characters in all, 100 shown" in upstream.calls[1].body["messages"][-1]["content"]
 
 
 async def test_all_results_of_a_run_together_are_cut_too():
-    async def long(_):
-        return "x" * 1000
-
-    upstream = Upstream(*(calls(call(arguments=f'{{"query":"{n}"}}')) for n in range(3)), says("Done"))
+    upstream = Upstream(*map(searches, "012"), says("Done"))
     await drive(upstream, long, max_total_result_bytes=1500)
-    shown = [m["content"].count("x") for m in upstream.calls[3].body["messages"] if m["role"] == "tool"]
+    shown = [content.count("x") for content in upstream.told(3)]
     assert shown[0] == 1000
     assert 0 < shown[1] < 500
     assert shown[2] == 0
 
 
 async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
-    shown = []
-
-    class Remembering:
-        wants_answers = False
-
-        async def show(self, chunk):
-            shown.append(chunk)
-
-        async def hear(self, event):
-            return False
-
-    driver = Driver(Toolset(found).execute, no_tools, observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", buffered=({"held": 1},)))
-    await driver.drive(
-        run_of(tools=[TOOL], max_turns=2), upstream=upstream, context=CallContext(), audience=Remembering()
-    )
-    assert shown == [{"held": 1}]
+    await drive(upstream, found, audience=(client := Client()), max_turns=2)
+    assert client.shown == [{"held": 1}]
 
 
 async def test_observers_hear_every_turn_and_every_call():
