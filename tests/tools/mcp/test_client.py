@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -67,10 +68,8 @@ class Rig:
     told: list
 
     async def call(self, name, arguments="{}", *, default_timeout=10):
-        output = await self.registry.execute(
-            ToolCall("id", name, arguments), CallContext("me", default_timeout=default_timeout)
-        )
-        return output.text
+        context = CallContext("me", default_timeout=default_timeout)
+        return (await self.registry.execute(ToolCall("id", name, arguments), context)).text
 
     async def event(self, name):
         """The fields of the next event of that name."""
@@ -119,15 +118,25 @@ async def session(
 
 
 @asynccontextmanager
-async def wiki_at(wiki=None, *, port=0, wrap=lambda app: app, **options) -> AsyncIterator[str]:
+async def wiki_at(wiki=None, *, port=0, around=None, **options) -> AsyncIterator[str]:
+    """A server; `around(app, scope, receive, send)` takes its requests, and may pass them on to the app."""
     app = (wiki or Wiki()).server.streamable_http_app(**options)
-    inner = wrap(app)
 
     async def outer(scope, receive, send):
-        await (app if scope["type"] == "lifespan" else inner)(scope, receive, send)
+        await (partial(around, app) if around and scope["type"] == "http" else app)(scope, receive, send)
 
     async with serving(outer, port=port) as url:
         yield f"{url}/mcp"
+
+
+@asynccontextmanager
+async def reached_once(port, wiki=None):
+    """A session with a server that was there, is gone, and is tried again for a call alone."""
+    async with session(McpConfig(url=f"http://127.0.0.1:{port}/mcp"), patience=0, clock=Patient()) as rig:
+        rig.server._wanted.set()  # noqa: SLF001 - there is no tool yet to call
+        async with wiki_at(wiki, port=port):
+            await rig.event("mcp.connected")
+        yield rig
 
 
 @asynccontextmanager
@@ -215,14 +224,11 @@ async def test_a_tool_that_cannot_be_taken_is_refused_and_told_and_the_others_ar
 
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_a_tool_that_is_malformed_costs_a_line_in_the_log_and_none_of_the_others(legacy):
-    def with_a_number_for_a_description(app):
-        async def wrapped(scope, receive, send):
-            async def miswritten(message):
-                await send({**message, "body": message.get("body", b"").replace(b'"?"', b"123")})
+    async def with_a_number_for_a_description(app, scope, receive, send):
+        async def miswritten(message):
+            await send({**message, "body": message.get("body", b"").replace(b'"?"', b"123")})
 
-            await app(scope, receive, miswritten)
-
-        return wrapped
+        await app(scope, receive, miswritten)
 
     tools = [
         ListedTool(name="bad", description="?", input_schema=OBJECT),
@@ -230,7 +236,7 @@ async def test_a_tool_that_is_malformed_costs_a_line_in_the_log_and_none_of_the_
         ListedTool(name="grow", input_schema=OBJECT),
     ]
     async with (
-        wiki_at(Wiki(tools, legacy=legacy), wrap=with_a_number_for_a_description) as url,
+        wiki_at(Wiki(tools, legacy=legacy), around=with_a_number_for_a_description) as url,
         session(McpConfig(url=url, allow=("bad", "grow"))) as rig,
     ):
         assert await names_listed(McpConfig(url=url, allow=("bad", "grow"))) == ["grow"]
@@ -310,11 +316,7 @@ async def test_a_server_that_was_killed_takes_its_tools_with_it_and_brings_them_
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_a_server_that_was_killed_and_started_again_costs_the_next_call_a_new_session(legacy):
     port = free_port()
-    url = f"http://127.0.0.1:{port}/mcp"
-    async with session(McpConfig(url=url), patience=0, clock=Patient()) as rig:
-        rig.server._wanted.set()  # noqa: SLF001 - there is no tool yet to call
-        async with wiki_at(Wiki(legacy=legacy), port=port):
-            await rig.event("mcp.connected")
+    async with reached_once(port, Wiki(legacy=legacy)) as rig:
         for _ in range(3):
             async with wiki_at(Wiki(legacy=legacy), port=port):
                 assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
@@ -323,22 +325,15 @@ async def test_a_server_that_was_killed_and_started_again_costs_the_next_call_a_
 async def test_calls_that_find_at_the_same_time_that_the_session_is_forgotten_share_the_next_one():
     sessions = []
 
-    def counting(app):
-        async def wrapped(scope, receive, send):
-            if dict(scope["headers"]).get(b"mcp-session-id") is None and scope["method"] == "POST":
-                sessions.append(1)
-            await app(scope, receive, send)
-
-        return wrapped
+    async def counting(app, scope, receive, send):
+        if dict(scope["headers"]).get(b"mcp-session-id") is None and scope["method"] == "POST":
+            sessions.append(1)
+        await app(scope, receive, send)
 
     port = free_port()
-    async with session(McpConfig(url=f"http://127.0.0.1:{port}/mcp"), patience=0, clock=Patient()) as rig:
-        rig.server._wanted.set()  # noqa: SLF001 - there is no tool yet to call
-        async with wiki_at(Wiki(legacy=True), port=port):
-            await rig.event("mcp.connected")
-        async with wiki_at(Wiki(legacy=True), port=port, wrap=counting):
-            calls = [rig.call("wiki_echo", f'{{"text": "{number}"}}') for number in range(10)]
-            assert await asyncio.gather(*calls) == [f"You said:\n\n{number}" for number in range(10)]
+    async with reached_once(port, Wiki(legacy=True)) as rig, wiki_at(Wiki(legacy=True), port=port, around=counting):
+        calls = [rig.call("wiki_echo", f'{{"text": "{number}"}}') for number in range(10)]
+        assert await asyncio.gather(*calls) == [f"You said:\n\n{number}" for number in range(10)]
     assert len(sessions) == 2, "the question for the version, and one handshake"
 
 
@@ -346,15 +341,12 @@ async def test_calls_that_find_at_the_same_time_that_the_session_is_forgotten_sh
 async def test_a_session_is_forgotten_by_the_status_404_whatever_the_server_says_beside_it(body):
     seen, forgotten = [], set()
 
-    def forgetting(app):
-        async def wrapped(scope, receive, send):
-            session_id = dict(scope["headers"]).get(b"mcp-session-id")
-            seen.append(session_id)
-            await (answering(404, body) if session_id in forgotten else app)(scope, receive, send)
+    async def forgetting(app, scope, receive, send):
+        session_id = dict(scope["headers"]).get(b"mcp-session-id")
+        seen.append(session_id)
+        await (answering(404, body) if session_id in forgotten else app)(scope, receive, send)
 
-        return wrapped
-
-    async with wiki_at(Wiki(legacy=True), wrap=forgetting) as url, session(McpConfig(url=url)) as rig:
+    async with wiki_at(Wiki(legacy=True), around=forgetting) as url, session(McpConfig(url=url)) as rig:
         for _ in range(2):
             assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
             forgotten.add(seen[-1])
@@ -363,10 +355,7 @@ async def test_a_session_is_forgotten_by_the_status_404_whatever_the_server_says
 
 async def test_a_call_ends_the_wait_before_the_next_attempt_and_a_dead_server_fails_it_at_once():
     port = free_port()
-    async with session(McpConfig(url=f"http://127.0.0.1:{port}/mcp"), patience=0, clock=Patient()) as rig:
-        rig.server._wanted.set()  # noqa: SLF001 - there is no tool yet to call
-        async with wiki_at(port=port):
-            await rig.event("mcp.connected")
+    async with reached_once(port) as rig:
         await rig.event("mcp.lost")
         async with asyncio.timeout(10):
             with pytest.raises(ToolUnavailable, match="cannot be reached now"):
@@ -482,15 +471,12 @@ async def test_a_server_that_is_none_is_told_of_in_words_of_ours(app, why):
 
 
 async def test_a_server_that_does_not_take_leave_holds_nothing_up():
-    def without_goodbye(app):
-        async def wrapped(scope, receive, send):
-            if scope["method"] == "DELETE":
-                await asyncio.Event().wait()
-            await app(scope, receive, send)
+    async def without_goodbye(app, scope, receive, send):
+        if scope["method"] == "DELETE":
+            await asyncio.Event().wait()
+        await app(scope, receive, send)
 
-        return wrapped
-
-    async with wiki_at(Wiki(legacy=True), wrap=without_goodbye) as url:
+    async with wiki_at(Wiki(legacy=True), around=without_goodbye) as url:
         async with asyncio.timeout(10):
             async with session(McpConfig(url=url)) as rig:
                 assert rig.server.state().usable

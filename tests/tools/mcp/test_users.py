@@ -24,7 +24,7 @@ from proxy.wire.credentials import NO_CREDENTIALS, Credentials
 from tests.fakes import FakeClock
 from tests.mcp_server import ECHO, OBJECT, Wiki, text
 from tests.serving import serving
-from tests.tools.mcp.test_client import wiki_at
+from tests.tools.mcp.test_client import answering, wiki_at
 
 HEADERS = {"Authorization": "Bearer ${request.headers.X-Vault}"}
 
@@ -99,8 +99,8 @@ async def vault_at(url, *, configured=lambda tool: tool, pins=None, clock=None, 
 
 
 @asynccontextmanager
-async def vault(wiki=None, *, wrap=lambda app: app, **more):
-    async with wiki_at(wiki or Vault(), wrap=wrap) as url, vault_at(url, **more) as rig:
+async def vault(wiki=None, *, around=None, **more):
+    async with wiki_at(wiki or Vault(), around=around) as url, vault_at(url, **more) as rig:
         yield rig
 
 
@@ -151,20 +151,15 @@ async def test_two_users_at_random_never_get_the_others_answer_nor_a_cached_one_
 async def test_the_session_that_was_not_used_for_the_longest_time_is_closed_first(legacy):
     open_at_once, is_open = [], set()
 
-    def counting(app):
-        """Counts the tokens with open connections for the stream of changes, or sessions of an older server."""
+    async def counting(app, scope, receive, send):
+        """Counts the sessions of an older server."""
+        session = dict(scope["headers"]).get(b"mcp-session-id")
+        if session is not None:
+            (is_open.discard if scope["method"] == "DELETE" else is_open.add)(session)
+        open_at_once.append(len(is_open))
+        await app(scope, receive, send)
 
-        async def wrapped(scope, receive, send):
-            headers = dict(scope["headers"])
-            session = headers.get(b"mcp-session-id")
-            if session is not None:
-                (is_open.discard if scope["method"] == "DELETE" else is_open.add)(session)
-            open_at_once.append(len(is_open))
-            await app(scope, receive, send)
-
-        return wrapped
-
-    async with vault(Vault(legacy=legacy), wrap=counting, max_sessions=2) as rig:
+    async with vault(Vault(legacy=legacy), around=counting, max_sessions=2) as rig:
         for token, left in [
             (ANNE, [ANNE]),
             (BOB, [ANNE, BOB]),
@@ -201,13 +196,9 @@ async def test_a_call_is_made_with_the_requests_own_value_whoevers_list_the_tool
 async def test_a_value_that_the_server_refuses_costs_one_attempt_and_no_more_until_it_is_worth_another():
     attempts = []
 
-    def refusing(app):
-        async def wrapped(scope, receive, send):
-            attempts.append(1)
-            await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b"no"})
-
-        return wrapped
+    async def refusing(_, scope, receive, send):
+        attempts.append(1)
+        await answering(401, b"no")(scope, receive, send)
 
     waits = []
 
@@ -216,7 +207,7 @@ async def test_a_value_that_the_server_refuses_costs_one_attempt_and_no_more_unt
             waits.append(seconds)
             await asyncio.Event().wait()
 
-    async with vault(wrap=refusing, clock=Waiting()) as rig:
+    async with vault(around=refusing, clock=Waiting()) as rig:
         for _ in range(3):
             assert (await rig.registry(ANNE)).specs == {}
         one_attempt = len(attempts)
@@ -230,22 +221,16 @@ async def test_a_value_that_the_server_refuses_costs_one_attempt_and_no_more_unt
 async def test_no_redirect_takes_a_value_to_another_server():
     arrived = []
 
-    async def elsewhere(scope, _, send):
+    async def elsewhere(scope, receive, send):
         arrived.append(scope["headers"])
-        await send({"type": "http.response.start", "status": 404, "headers": []})
-        await send({"type": "http.response.body"})
+        await answering(404)(scope, receive, send)
 
     async with serving(elsewhere, lifespan="off") as other:
 
-        def redirecting(_):
-            async def wrapped(scope, receive, send):
-                location = [(b"location", f"{other}/mcp".encode())]
-                await send({"type": "http.response.start", "status": 307, "headers": location})
-                await send({"type": "http.response.body"})
+        async def redirecting(_, scope, receive, send):
+            await answering(307, headers=[(b"location", f"{other}/mcp".encode())])(scope, receive, send)
 
-            return wrapped
-
-        async with vault(wrap=redirecting) as rig:
+        async with vault(around=redirecting) as rig:
             assert (await rig.registry(ANNE)).specs == {}
     assert arrived == []
 
@@ -268,11 +253,8 @@ async def test_calls_of_a_server_that_is_served_no_more_fail():
 async def test_a_server_that_does_not_list_in_time_holds_up_no_request_for_long(monkeypatch):
     monkeypatch.setattr("proxy.tools.kinds.mcp.users._PATIENCE", 0.01)
 
-    def silent(app):
-        async def wrapped(scope, receive, send):
-            await asyncio.Event().wait()
+    async def silent(*_):
+        await asyncio.Event().wait()
 
-        return wrapped
-
-    async with vault(wrap=silent) as rig:
+    async with vault(around=silent) as rig:
         assert (await rig.registry(ANNE)).specs == {}
