@@ -232,7 +232,8 @@ def _package_faults(config: c.Config) -> _Faults:
         needed["telemetry.otlp_endpoint"] = "opentelemetry.sdk"
     for key, package in needed.items():
         if package is not None and not _is_installed(package):
-            yield key, f"needs a package that is not installed: pip install {package.replace('.', '-')}"
+            who = "traces need" if key == "telemetry.otlp_endpoint" else "needs"
+            yield key, f"{who} a package that is not installed: pip install {package.replace('.', '-')}"
 
 
 def _is_installed(package: str) -> bool:
