@@ -6,10 +6,9 @@ import pytest
 from proxy.loop.results import ToolError
 from proxy.tools.tool import Tool
 from proxy.wire.code import CodeResult
-from tests.api.messages import asking as messages
-from tests.api.responses import asking as responses
-from tests.fakes import streamed, whole
-from tests.serving import proxy_of
+from tests.api.responses.asking import events_in
+from tests.api.surfaces import DOOR, ITEMS_OR_BLOCKS, on
+from tests.fakes import turn
 
 CODE = "print(6 * 7)"
 CALL = ("u1", "run_python", {"code": CODE})
@@ -17,7 +16,6 @@ EXECUTION = {"type": "code_execution_20250825", "name": "code_execution"}
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = "code_interpreter_call.outputs"
 NEVER = "offer: {mode: never}"
-BOTH = pytest.mark.parametrize("streaming", [False, True])
 # What the tool returns, and the parts of it.
 OUTCOMES = [
     ("42\n", ("42\n", "", 0)),
@@ -40,51 +38,44 @@ def python(output=None, **fields):
     return Tool(**{**named, "parameters": parameters, "run": run, **fields})
 
 
-def answers(streaming, *calls, text="42."):
-    reply = streamed if streaming else whole
-    return [reply(calls=[*calls]), reply(text)]
+def said(surface, **fields):
+    """What declares the hosted tool on an API."""
+    return {"tools": [EXECUTION if surface.kind == "messages" else INTERPRETER], **fields}
 
 
-@BOTH
 @pytest.mark.parametrize(("output", "parts"), OUTCOMES)
-async def test_messages_shows_the_run_as_code_execution_and_reads_it_back(upstream, streaming, output, parts):
-    upstream.replies = [*answers(streaming, CALL), *answers(streaming)[1:]]
-    async with proxy_of(upstream, more=NEVER, tools=[python(output)]) as url:
-        message = await messages.ask(url, streaming=streaming, tools=[EXECUTION])
-        said = messages.follow_up(message, {"type": "text", "text": "And now?"})
-        await messages.ask(url, streaming=streaming, tools=[EXECUTION], messages=said)
-    use, result, _ = message["content"]
+async def test_messages_shows_the_run_as_code_execution_and_reads_it_back(messages, output, parts):
+    async with messages.proxy(turn(calls=[CALL]), turn("42."), more=NEVER, tools=[python(output)]) as client:
+        first = await client.ask(**said(messages))
+        await client.ask(after=first, text="And now?")
+    use, result, _ = first.whole["content"]
     assert (use["type"], use["name"], use["input"]) == ("server_tool_use", "code_execution", {"code": CODE})
     stdout, stderr, return_code = parts
     outcome = {"stdout": stdout, "stderr": stderr, "return_code": return_code, "content": []}
     assert result["content"] == {"type": "code_execution_result", **outcome}
     assert (result["type"], result["tool_use_id"]) == ("code_execution_tool_result", use["id"])
-    _, then, later = (request["messages"] for request in upstream.requests)
-    assert CodeResult(*parts).text in then[-1]["content"]
-    assert then[-1]["content"].startswith(later[3]["content"])  # but for the note on the budget that is left
-    assert later[2]["tool_calls"][0]["function"]["name"] == "run_python"
-    assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["run_python"]
+    [then], [later] = messages.results(1), messages.results(2)
+    assert CodeResult(*parts).text in then
+    assert then.startswith(later)  # but for the note on the budget that is left
+    assert messages.history()[1]["tool_calls"][0]["function"]["name"] == "run_python"
+    assert [tool["function"]["name"] for tool in messages.upstream.requests[0]["tools"]] == ["run_python"]
 
 
-@BOTH
 @pytest.mark.parametrize("include", [[], [OUTPUTS]])
 @pytest.mark.parametrize(("output", "parts"), OUTCOMES)
-async def test_responses_shows_the_run_as_a_code_interpreter_call(upstream, streaming, include, output, parts):
-    upstream.replies = answers(streaming, CALL)
-    async with proxy_of(upstream, more=NEVER, tools=[python(output)]) as url:
-        response = await responses.ask(url, {"tools": [INTERPRETER], "include": include}, streaming=streaming)
-    assert responses.kinds(response) == ["code_interpreter_call", "message"]
-    call = response["output"][0]
+async def test_responses_shows_the_run_as_a_code_interpreter_call(responses, include, output, parts):
+    words = said(responses, body={"include": include})
+    answer = await responses.ask(turn(calls=[CALL]), turn("42."), more=NEVER, server=[python(output)], **words)
+    call, message = answer.whole["output"]
+    assert (call["type"], message["type"]) == ("code_interpreter_call", "message")
     assert (call["code"], call["container_id"], call["status"]) == (CODE, "toolproxy", "completed")
     assert call["outputs"] == ([{"type": "logs", "logs": CodeResult(*parts).text}] if include else None)
 
 
-async def test_the_events_of_a_code_interpreter_call_come_in_openais_order(upstream):
-    upstream.replies = answers(True, CALL)
-    async with proxy_of(upstream, tools=[python("42")]) as url:
-        streamed_response = await responses.raw(url, {**responses.ASK, "tools": [INTERPRETER], "stream": True})
-    events = [event["type"] for event in responses.events_in(streamed_response.text)]
-    assert events[2:9] == [
+@on("responses-streamed")
+async def test_the_events_of_a_code_interpreter_call_come_in_openais_order(surface):
+    answer = await surface.ask(turn(calls=[CALL]), turn("42."), server=[python("42")], **said(surface))
+    assert [event["type"] for event in events_in(answer.raw)][2:9] == [
         "response.output_item.added",
         "response.code_interpreter_call.in_progress",
         "response.code_interpreter_call_code.delta",
@@ -95,87 +86,59 @@ async def test_the_events_of_a_code_interpreter_call_come_in_openais_order(upstr
     ]
 
 
-@BOTH
-async def test_a_run_that_failed_is_an_error_of_the_surface(upstream, streaming):
-    upstream.replies = [*answers(streaming, CALL), *answers(streaming, CALL)]
-    async with proxy_of(upstream, tools=[python()]) as url:
-        message = await messages.ask(url, streaming=streaming, tools=[EXECUTION])
-        response = await responses.ask(url, {"tools": [INTERPRETER], "include": [OUTPUTS]}, streaming=streaming)
-    failed = {"type": "code_execution_tool_result_error", "error_code": "unavailable"}
-    assert message["content"][1]["content"] == failed
-    call = response["output"][0]
-    assert (call["status"], call["outputs"]) == ("failed", None)
+@ITEMS_OR_BLOCKS
+async def test_a_run_that_failed_is_an_error_of_the_api(surface):
+    body = {"include": [OUTPUTS]} if surface.kind == "responses" else {}
+    answer = await surface.ask(turn(calls=[CALL]), turn("42."), server=[python()], **said(surface, body=body))
+    assert [one.failed for one in answer.server_calls] == [True]
+    if surface.kind == "responses":
+        assert answer.whole["output"][0]["outputs"] is None
+    else:
+        failed = {"type": "code_execution_tool_result_error", "error_code": "unavailable"}
+        assert answer.whole["content"][1]["content"] == failed
 
 
-@BOTH
-async def test_a_run_that_comes_back_with_its_outputs_is_read_again(upstream, streaming):
-    upstream.replies = [*answers(streaming, CALL, ("u2", "run_python", {"code": CODE})), *answers(streaming)[1:]]
-    async with proxy_of(upstream, tools=[python("42")]) as url:
-        body = {"tools": [INTERPRETER], "include": [OUTPUTS], "store": False}
-        response = await responses.ask(url, body, streaming=streaming)
-        items = [{"role": "user", "content": "?"}, *response["output"], {"role": "user", "content": "Why?"}]
-        await responses.ask(url, {**body, "input": items}, streaming=streaming)
-    _, then, later = (request["messages"] for request in upstream.requests)
-    roles = [message["role"] for message in later if message["role"] != "system"]
-    assert roles == ["user", "assistant", "tool", "assistant", "user"]
-    result = next(message["content"] for message in later if message["role"] == "tool")
-    assert then[-2]["content"] == result or then[-1]["content"].startswith(result)
+async def test_a_run_that_comes_back_with_its_outputs_is_read_again(responses):
+    calls = [CALL, ("u2", "run_python", {"code": CODE})]
+    async with responses.proxy(turn(calls=calls), turn("42."), tools=[python("42")]) as client:
+        first = await client.ask(**said(responses, body={"include": [OUTPUTS], "store": False}))
+        await client.ask(after=first, text="Why?")
+    assert responses.roles() == ["user", "assistant", "tool", "assistant", "user"]
+    [result], then = responses.results(2), responses.results(1)
+    assert then[0] == result or then[-1].startswith(result)
 
 
-async def test_a_run_in_a_mixed_turn_is_there_once_when_the_client_comes_back(upstream):
-    door = ("u2", "open_door", {"door": 1})
-    for store in (True, False):
-        upstream.replies = [whole(calls=[CALL, door]), whole("Open.")]
-        upstream.requests.clear()
-        async with proxy_of(upstream, tools=[python("42")]) as url:
-            body = {
-                "tools": [INTERPRETER, responses.DOOR],
-                "include": [OUTPUTS, "reasoning.encrypted_content"],
-                "store": store,
-            }
-            response = await responses.ask(url, body, streaming=False)
-            mine = next(item for item in response["output"] if item["type"] == "function_call")
-            answer = {"type": "function_call_output", "call_id": mine["call_id"], "output": "opened"}
-            items = [{"role": "user", "content": "?"}, *response["output"], answer]
-            await responses.ask(url, {**body, "input": items}, streaming=False)
-        roles = [message["role"] for message in upstream.requests[1]["messages"] if message["role"] != "system"]
-        assert roles == ["user", "assistant", "tool", "tool"], store
-        calls = upstream.requests[1]["messages"][-3]["tool_calls"]
-        assert [call["function"]["name"] for call in calls] == ["run_python", "open_door"]
+@on("responses-whole")
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_run_in_a_mixed_turn_is_there_once_when_the_client_comes_back(surface, store):
+    mine = {"include": [OUTPUTS, "reasoning.encrypted_content"], "store": store}
+    async with surface.proxy(turn(calls=[CALL, DOOR]), turn("Open."), tools=[python("42")]) as client:
+        first = await client.ask(**said(surface, functions=["open_door"], body=mine))
+        await client.ask(after=first, results=["opened"])
+    assert surface.roles() == ["user", "assistant", "tool", "tool"]
+    calls = surface.history()[1]["tool_calls"]
+    assert [call["function"]["name"] for call in calls] == ["run_python", "open_door"]
 
 
-@pytest.mark.parametrize("tool", [None, {"offer": "never", "serves": None}])
-async def test_without_a_tool_that_serves_it_the_hosted_type_is_left_out_or_refused(upstream, tool):
-    upstream.replies = [whole("Hi"), whole("Hi")]
-    tools = [python("42", **tool)] if tool else []
-    async with proxy_of(upstream, tools=tools) as url:
-        body = {**messages.ASK, "tools": [EXECUTION, messages.DOOR]}
-        beside = [await messages.raw(url, body)]
-        beside.append(await responses.raw(url, {**responses.ASK, "tools": [INTERPRETER, responses.DOOR]}))
-        alone = [await messages.raw(url, {**messages.ASK, "tools": [EXECUTION]})]
-        alone.append(await responses.raw(url, {**responses.ASK, "tools": [INTERPRETER]}))
-    assert [one.headers["x-tools-ignored"] for one in beside] == ["code_execution_20250825", "code_interpreter"]
-    assert [one.status_code for one in alone] == [400, 400]
+CODE_TYPES = {"messages": "code_execution_20250825", "responses": "code_interpreter"}
 
 
-async def test_a_client_that_may_not_use_the_tool_has_no_hosted_one(upstream):
-    clients = "clients: [{name: app, key: k, tools: [web_search]}]"
-    upstream.replies = [whole("Hi"), whole("Hi")]
-    async with proxy_of(upstream, more=clients, tools=[python("42")]) as url:
-        said = {**messages.ASK, "tools": [EXECUTION, messages.DOOR]}
-        asked = {**responses.ASK, "tools": [INTERPRETER, responses.DOOR]}
-        found = [await messages.raw(url, said, **{"x-api-key": "k"})]
-        found.append(await responses.raw(url, asked, authorization="Bearer k"))
-        refused = await responses.raw(url, {**asked, "tools": [INTERPRETER]}, authorization="Bearer k")
-        forced = await responses.raw(
-            url, {**asked, "tool_choice": {"type": "code_interpreter"}}, authorization="Bearer k"
-        )
-    assert [one.headers["x-tools-ignored"] for one in found] == ["code_execution_20250825", "code_interpreter"]
-    assert [refused.status_code, forced.status_code] == [400, 400]
-    offered = [[tool["function"]["name"] for tool in request["tools"]] for request in upstream.requests]
-    assert all("run_python" not in names for names in offered)
+@on("messages-whole", "responses-whole")
+@pytest.mark.parametrize("tool", [None, {"offer": "never", "serves": None}, {}])
+async def test_without_a_tool_that_serves_it_or_may_be_used_the_hosted_type_is_left_out_or_refused(surface, tool):
+    clients = "" if tool != {} else "clients: [{name: app, key: k, tools: [web_search]}]"
+    tools = [] if tool is None else [python("42", **tool)]
+    async with surface.proxy(turn("Hi"), more=clients, tools=tools) as client:
+        beside = await client.ask(**said(surface, functions=["open_door"], key="k"))
+        alone = await client.ask(**said(surface, key="k"))
+        choice = {"tool_choice": {"type": "code_interpreter"}} if surface.kind == "responses" else {}
+        forced = await client.ask(**said(surface, functions=["open_door"], key="k", body=choice))
+    assert beside.headers["x-tools-ignored"] == CODE_TYPES[surface.kind]
+    assert (alone.status, forced.status) == (400, 400 if choice else 200)
+    assert "run_python" not in str(surface.upstream.requests)
 
 
+@on("responses-whole")
 @pytest.mark.parametrize(
     "choice",
     [
@@ -183,41 +146,36 @@ async def test_a_client_that_may_not_use_the_tool_has_no_hosted_one(upstream):
         {"type": "allowed_tools", "mode": "required", "tools": [{"type": "code_interpreter"}]},
     ],
 )
-async def test_a_choice_of_the_code_interpreter_chooses_the_tool(upstream, choice):
-    upstream.replies = answers(False, CALL)
-    async with proxy_of(upstream, more=NEVER, tools=[python("42")]) as url:
-        response = await responses.ask(url, {"tools": [INTERPRETER], "tool_choice": choice}, streaming=False)
-    assert responses.kinds(response) == ["code_interpreter_call", "message"]
-    request = upstream.requests[0]
+async def test_a_choice_of_the_code_interpreter_chooses_the_tool(surface, choice):
+    words = said(surface, body={"tool_choice": choice})
+    answer = await surface.ask(turn(calls=[CALL]), turn("42."), more=NEVER, server=[python("42")], **words)
+    assert answer.kinds == ["servercall", "text"]
+    request = surface.upstream.requests[0]
     assert [tool["function"]["name"] for tool in request["tools"]] == ["run_python"]
     assert request["tool_choice"] in ("required", {"type": "function", "function": {"name": "run_python"}})
 
 
-async def test_messages_choice_of_code_execution_chooses_the_tool(upstream):
-    upstream.replies = answers(False, ("u1", "code_execution", {"code": CODE}))
-    async with proxy_of(upstream, more=NEVER, tools=[python("42")]) as url:
-        choice = {"type": "tool", "name": "code_execution"}
-        message = await messages.ask(url, streaming=False, tools=[EXECUTION], tool_choice=choice)
-    assert messages.kinds(message) == ["server_tool_use", "code_execution_tool_result", "text"]
-    assert upstream.requests[0]["tool_choice"]["function"]["name"] == "run_python"
+@on("messages-whole")
+async def test_messages_choice_of_code_execution_chooses_the_tool(surface):
+    calls, words = [("u1", "code_execution", {"code": CODE})], said(surface, choice="code_execution")
+    answer = await surface.ask(turn(calls=calls), turn("42."), more=NEVER, server=[python("42")], **words)
+    assert answer.kinds == ["servercall", "text"]
+    assert surface.upstream.requests[0]["tool_choice"]["function"]["name"] == "run_python"
 
 
-async def test_undeclared_it_is_a_tool_like_any_other_and_not_shown(upstream):
-    upstream.replies = [*answers(False, CALL), *answers(False, CALL)]
-    async with proxy_of(upstream, tools=[python('{"stdout": "4", "return_code": 2}', offer="always")]) as url:
-        message = await messages.ask(url, streaming=False)
-        response = await responses.ask(url, {}, streaming=False)
-    assert (messages.kinds(message), responses.kinds(response)) == (["text"], ["message"])
-    assert "4\n[return code 2]" in upstream.requests[1]["messages"][-1]["content"]
+@on("chat-whole", "messages-whole", "responses-whole")
+async def test_undeclared_it_is_a_tool_like_any_other_and_not_shown(surface):
+    tool = python('{"stdout": "4", "return_code": 2}', offer="always")
+    answer = await surface.ask(turn(calls=[CALL]), turn("42."), server=[tool])
+    assert answer.kinds == ["text"]
+    assert "4\n[return code 2]" in surface.results()[0]
 
 
-async def test_a_long_outcome_is_cut_in_its_parts_and_keeps_its_return_code(upstream):
-    upstream.replies = answers(False, CALL)
+@on("messages-whole")
+async def test_a_long_outcome_is_cut_in_its_parts_and_keeps_its_return_code(surface):
     output = orjson.dumps({"stdout": "o" * 9000, "stderr": "e" * 9000, "return_code": 3}).decode()
-    async with proxy_of(upstream, more="limits: {max_result_bytes: 1000}", tools=[python(output)]) as url:
-        message = await messages.ask(url, streaming=False, tools=[EXECUTION])
-    outcome = message["content"][1]["content"]
-    assert outcome["return_code"] == 3
-    assert outcome["stdout"].startswith("ooo")
-    assert outcome["stderr"].startswith("eee")
+    bound = "limits: {max_result_bytes: 1000}"
+    answer = await surface.ask(turn(calls=[CALL]), turn("42."), more=bound, server=[python(output)], **said(surface))
+    outcome = answer.whole["content"][1]["content"]
+    assert (outcome["return_code"], outcome["stdout"][:3], outcome["stderr"][:3]) == (3, "ooo", "eee")
     assert len(outcome["stdout"]) + len(outcome["stderr"]) < 1200
