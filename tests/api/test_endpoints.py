@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import socket
+from dataclasses import replace
 from hashlib import sha256
 
 import httpx
@@ -30,6 +31,18 @@ async def post(url, body=None, *, path="/v1/chat/completions", **options):
         if body is not None:
             options["content"] = body if isinstance(body, bytes) else orjson.dumps(body)
         return await client.post(url + path, **options)
+
+
+async def ask(upstream, body=None, *, replies=(), path="/v1/chat/completions", config=CONFIG, more="", **options):
+    """The answer to one request."""
+    upstream.replies = replies or [whole("Hi")]
+    async with proxy_of(upstream, config=config, more=more) as url:
+        return await post(url, body, path=path, **options)
+
+
+def told(response):
+    """The status and the code of an error."""
+    return response.status_code, response.json()["error"]["code"]
 
 
 def offered(surface):
@@ -127,7 +140,7 @@ async def test_a_body_that_is_too_large_is_refused_whatever_it_says_of_its_lengt
     body = pieces() if chunked else b"x" * 500
     async with proxy_of(upstream, more="server: {max_body_bytes: 300}") as url, httpx.AsyncClient() as client:
         response = await client.post(f"{url}/v1/chat/completions", content=body)
-    assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
+    assert told(response) == (413, "request_too_large")
 
 
 @pytest.mark.parametrize(
@@ -165,13 +178,13 @@ async def test_a_root_that_is_written_in_another_way_is_not_taken_for_the_one_of
 async def test_an_unknown_path_is_a_404(upstream, path):
     async with proxy_of(upstream) as url:
         response = await get(url, path)
-    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+    assert told(response) == (404, "not_found")
 
 
 async def test_a_wrong_method_is_a_405_that_says_which_is_right(upstream):
     async with proxy_of(upstream) as url:
         response = await get(url, "/v1/chat/completions")
-    assert (response.status_code, response.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert told(response) == (405, "method_not_allowed")
     assert "POST" in response.headers["allow"]
 
 
@@ -179,7 +192,7 @@ async def test_a_model_whose_upstream_is_disabled_says_so():
     config = parse("upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}\nmodels: {m: {upstream: u}}", {})
     async with serving(create_app(config)) as url:
         response = await post(url, ASK)
-        assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+        assert told(response) == (404, "model_not_found")
         assert "disabled" in response.json()["error"]["message"]
         assert (await get(url, "/readyz")).status_code == 503
 
@@ -189,23 +202,19 @@ async def test_a_bug_of_ours_is_a_500_without_internals(upstream, monkeypatch):
         raise ZeroDivisionError("at /home/secret/path")
 
     monkeypatch.setattr("proxy.api.access.make_offer", broken)
-    async with proxy_of(upstream) as url:
-        response = await post(url, ASK, headers={"x-request-id": "abc"})
-    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    response = await ask(upstream, ASK, headers={"x-request-id": "abc"})
+    assert told(response) == (500, "internal_error")
     assert "abc" in response.json()["error"]["message"]
     assert "secret" not in response.text
 
 
-async def test_a_tool_with_a_bug_does_not_end_the_conversation(upstream):
+async def test_a_tool_with_a_bug_does_not_end_the_conversation(surface):
     async def broken(_):
         raise ZeroDivisionError("at /home/secret/path")
 
-    described = {"name": "broken", "description": "", "parameters": {"type": "object"}}
-    upstream.replies = [whole(calls=[("c", "broken", {})]), whole("Sorry")]
-    async with proxy_of(upstream, tools=[Tool(**described, run=broken)]) as url:
-        response = await post(url, {"model": "m", "messages": ASK["messages"]})
-    assert response.json()["choices"][0]["message"]["content"] == "Sorry"
-    assert orjson.loads(upstream.requests[1]["messages"][-1]["content"])["error"] == "The tool failed."
+    tool = Tool(name="broken", description="", parameters={"type": "object"}, run=broken)
+    answer = await surface.ask(turn(calls=[("c", "broken", {})]), turn("Sorry"), server=[tool])
+    assert (answer.text, orjson.loads(surface.results()[0])["error"]) == ("Sorry", "The tool failed.")
 
 
 # -- request ids --
@@ -246,9 +255,7 @@ async def test_any_other_is_replaced(upstream, given):
     ],
 )
 async def test_who_may_call(upstream, headers, status):
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream, more=CLIENTS.format()) as url:
-        response = await post(url, ASK, headers=headers)
+    response = await ask(upstream, ASK, headers=headers, more=CLIENTS.format())
     assert response.status_code == status
     if status == 401:
         assert response.json()["error"]["code"] == "invalid_api_key"
@@ -283,30 +290,22 @@ async def test_a_client_may_use_its_own_models_only(upstream, sdk):
 
 
 @pytest.mark.parametrize("key", ["key-one", "key-two"])
-async def test_a_client_without_tools_or_without_budget_has_none_in_play(upstream, sdk, key):
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream, more=CLIENTS.format()) as url, sdk(url, api_key=key) as client:
-        await client.chat.completions.create(model="m", messages=ASK["messages"])
-    assert "tools" not in upstream.requests[0]
+async def test_a_client_without_tools_or_without_budget_has_none_in_play(surface, key):
+    await surface.ask(turn("Hi"), more=CLIENTS.format(), key=key)
+    assert offered(surface) == []
 
 
-async def test_a_model_may_have_tools_and_limits_of_its_own(upstream, sdk):
-    config = CONFIG.replace(
-        "  alias:",
-        "  plain: {{upstream: up, tools: []}}\n  brief: {{upstream: up, limits: {{max_turns: 1}}}}\n  alias:",
-    )
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
-        for model in ("plain", "brief", "m"):
-            await client.chat.completions.create(model=model, messages=ASK["messages"])
-    assert ["tools" in request for request in upstream.requests] == [False, False, True]
+@pytest.mark.parametrize(("model", "names"), [("plain", []), ("brief", []), ("m", ["web_search"])])
+async def test_a_model_may_have_tools_and_limits_of_its_own(surface, model, names):
+    own = "  plain: {{upstream: up, tools: []}}\n  brief: {{upstream: up, limits: {{max_turns: 1}}}}\n  alias:"
+    await surface.ask(turn("Hi"), config=CONFIG.replace("  alias:", own), model=model)
+    assert offered(surface) == names
 
 
 async def test_the_header_that_chooses_tools_may_have_several_lines(upstream):
-    upstream.replies = [whole("Hi")]
     lines = [("x-server-tools", "time"), ("x-other", "a"), ("X-Server-Tools", "web_search,mail")]
-    async with proxy_of(upstream, more="  time: {{type: clock}}".format()) as url:
-        response = await post(url, {"model": "m", "messages": ASK["messages"]}, headers=lines)
+    asked = {"model": "m", "messages": ASK["messages"]}
+    response = await ask(upstream, asked, headers=lines, more="  time: {type: clock}")
     assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["web_search", "time"]
     assert response.headers["x-tools-ignored"] == "mail"
 
@@ -360,20 +359,17 @@ async def test_where_no_tool_is_offered_on_request_a_prefix_and_a_suffix_mean_no
     assert (surface.upstream.requests[0]["model"], said(surface)) == ("m:online", "// a comment")
 
 
-async def test_a_model_whose_configured_name_ends_like_a_suffix_is_meant_as_it_is(upstream):
-    upstream.replies = [whole("Hi")]
+async def test_a_model_whose_configured_name_ends_like_a_suffix_is_meant_as_it_is(surface):
     more = 'offer: {mode: on_request, model_suffix: ":online"}'
-    async with proxy_of(upstream, more=more, config=CONFIG.replace("  m: {{", '  "m:online": {{')) as url:
-        response = await post(url, {"model": "m:online", "messages": ASK["messages"]})
-    assert response.status_code == 200
-    assert upstream.requests[0]["model"] == "m:online"
+    config = CONFIG.replace("  m: {{", '  "m:online": {{')
+    await surface.ask(turn("Hi"), more=more, config=config, model="m:online")
+    assert surface.upstream.requests[0]["model"] == "m:online"
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd", "gzip, identity"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
 async def test_a_compressed_body_is_refused_by_the_name_of_its_coding(upstream, path, coding):
-    async with proxy_of(upstream) as url:
-        response = await post(url, gzip.compress(b"{}"), path=path, headers={"content-encoding": coding})
+    response = await ask(upstream, gzip.compress(b"{}"), path=path, headers={"content-encoding": coding})
     error = response.json()["error"]
     assert (response.status_code, error["type"]) == (415, "invalid_request_error")
     assert error["code"] == "unsupported_media_type"
@@ -383,9 +379,7 @@ async def test_a_compressed_body_is_refused_by_the_name_of_its_coding(upstream, 
 
 
 async def test_a_body_may_say_that_it_is_not_compressed(upstream):
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream) as url:
-        assert (await post(url, ASK, headers={"content-encoding": "Identity"})).status_code == 200
+    assert (await ask(upstream, ASK, headers={"content-encoding": "Identity"})).status_code == 200
 
 
 @pytest.mark.parametrize("model", [b'"model":"alias","model":"m"', b'"\\u006dodel":"alias","model":"m"'])
@@ -493,7 +487,7 @@ TWO_BOUNDARIES = form(('form-data; name="model"', "m"), boundary="c") + form(MOD
 )
 async def test_a_form_that_may_be_read_in_two_ways_goes_nowhere(upstream, body, parameters):
     response = await transcribed(upstream, body, *parameters)
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert told(response) == (400, "invalid_request")
     assert upstream.bodies == []
 
 
@@ -507,7 +501,7 @@ async def test_a_form_that_may_be_read_in_two_ways_goes_nowhere(upstream, body, 
 )
 async def test_a_form_has_a_bounded_number_of_parts_with_heads_of_a_bounded_length(upstream, others):
     response = await transcribed(upstream, form(('form-data; name="model"', "m"), *others))
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert told(response) == (400, "invalid_request")
     assert upstream.bodies == []
 
 
@@ -533,7 +527,7 @@ async def test_beyond_its_capacity_the_proxy_says_so_at_once_and_health_is_still
         first = asyncio.ensure_future(post(url, ASK))
         await upstream.asked.wait()
         refused = await post(url, ASK)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+        assert told(refused) == (503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
         assert (await get(url, "/healthz")).status_code == 200
         gate.set()
@@ -567,10 +561,10 @@ async def test_an_upstream_that_fails_everybody_is_left_alone_and_readyz_says_so
     config = CONFIG.replace("retries: 0", "retries: 0, breaker: {{failures: 4, seconds: 30}}")
     clock = FakeClock()
     async with proxy_of(upstream, config=config, clock=clock, more=TWO_CLIENTS) as url:
-        told = [(await post(url, ASK, headers=whose)).status_code for whose in (ONE, ANOTHER) * 3]
-        assert told == [502] * 6
+        statuses = [(await post(url, ASK, headers=whose)).status_code for whose in (ONE, ANOTHER) * 3]
+        assert statuses == [502] * 6
         refused = await post(url, {"model": "m", "input": "x"}, path="/v1/embeddings", headers=ONE)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_error")
+        assert told(refused) == (502, "upstream_error")
         assert refused.headers["retry-after"] == "30"
         assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True, "breaker": "open"}]
         assert len(upstream.requests) == 4
@@ -579,18 +573,17 @@ async def test_an_upstream_that_fails_everybody_is_left_alone_and_readyz_says_so
         assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True}]
 
 
-@pytest.mark.parametrize("tool_choice", ["auto", "none"], ids=["in the loop", "handed through"])
-async def test_a_client_whose_requests_the_only_upstream_cannot_bear_cuts_nobody_else_off(upstream, tool_choice):
-    upstream.replies = [lambda request: BROKEN if request["messages"][-1]["content"] == "poison" else whole("Hi")]
+@RELAY_TOO
+async def test_a_client_whose_requests_the_only_upstream_cannot_bear_cuts_nobody_else_off(surface):
+    def model(request):
+        return BROKEN if request["messages"][-1]["content"] == "poison" else turn("Hi")(request)
+
     config = CONFIG.replace("retries: 0", "retries: 2, breaker: {{failures: 4, seconds: 30}}")
-    good = {**ASK, "tool_choice": tool_choice}
-    poison = {**good, "messages": [{"role": "user", "content": "poison"}]}
-    async with proxy_of(upstream, config=config, clock=FakeClock(), more=TWO_CLIENTS) as url:
-        told = [(await post(url, poison, headers=ONE)).status_code for _ in range(20)]
-        assert told == [502] * 20
-        assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True}]
-        for whose in (ANOTHER, ONE):
-            assert (await post(url, good, headers=whose)).status_code == 200
+    async with surface.proxy(model, config=config, clock=FakeClock(), more=TWO_CLIENTS) as client:
+        assert [(await client.ask(text="poison", key="key-one")).status for _ in range(20)] == [502] * 20
+        assert (await get(client.url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True}]
+        for key in ("key-another", "key-one"):
+            assert (await client.ask(key=key)).text == "Hi"
 
 
 async def test_an_upstream_that_nobody_can_connect_to_is_left_alone_whoever_asks(upstream):
@@ -598,23 +591,25 @@ async def test_an_upstream_that_nobody_can_connect_to_is_left_alone_whoever_asks
         "retries: 0", "retries: 1, breaker: {{failures: 4, seconds: 30}}"
     )
     async with proxy_of(upstream, config=config, clock=FakeClock()) as url:
-        told = [(await post(url, ASK)).headers.get("retry-after") for _ in range(3)]
-    assert told == [None, None, "30"], "two attempts each"
+        waits = [(await post(url, ASK)).headers.get("retry-after") for _ in range(3)]
+    assert waits == [None, None, "30"], "two attempts each"
 
 
-async def test_where_there_is_a_fallback_one_clients_failures_send_requests_there_at_once(upstream):
-    upstream.replies = [lambda request: BROKEN if request["model"] == "m" else whole("Hi")]
+async def test_where_there_is_a_fallback_one_clients_failures_send_requests_there_at_once(surface):
     config = CONFIG.replace("retries: 0", "retries: 0, breaker: {{failures: 3, seconds: 30}}")
     config = config.replace(
         "  m: {{upstream: up}}", "  m: {{upstream: up, fallbacks: [other]}}\n  other: {{upstream: two}}"
     )
     config = config.replace("models:", "  two: {{base_url: {upstream}/v1, api_key: x, profile: openai}}\nmodels:")
-    async with proxy_of(upstream, config=config, clock=FakeClock(), more=TWO_CLIENTS) as url:
-        told = [(await post(url, ASK, headers=ONE)).status_code for _ in range(5)]
-        assert told == [200] * 5
-        assert [request["model"] for request in upstream.requests] == ["m", "other"] * 3 + ["other"] * 2
+
+    def model(request):
+        return BROKEN if request["model"] == "m" else turn("Hi")(request)
+
+    async with surface.proxy(model, config=config, clock=FakeClock(), more=TWO_CLIENTS) as client:
+        assert [(await client.ask(key="key-one")).text for _ in range(5)] == ["Hi"] * 5
+        assert [request["model"] for request in surface.upstream.requests] == ["m", "other"] * 3 + ["other"] * 2
         # Another model of the upstream that keeps failing has no fallback, and one client is no proof.
-        assert (await post(url, {**ASK, "model": "alias"}, headers=ANOTHER)).status_code == 200
+        assert (await client.ask(model="alias", key="key-another")).status == 200
 
 
 # -- models and health --
@@ -659,12 +654,8 @@ async def test_readyz_calls_a_tool_usable_whose_fallback_answers_for_it(upstream
 
 
 async def test_other_paths_go_to_the_upstream_of_their_model_and_back(upstream):
-    upstream.replies = [
-        Reply(
-            [b'{"data": 1}'],
-            headers=[(b"x-vendor", b"v"), (b"set-cookie", b"sid=a"), (b"connection", b"x-hop"), (b"x-hop", b"1")],
-        )
-    ]
+    headers = [(b"x-vendor", b"v"), (b"set-cookie", b"sid=a"), (b"connection", b"x-hop"), (b"x-hop", b"1")]
+    reply = Reply([b'{"data": 1}'], headers=headers)
     body = b'{"input":"x",  "model":"alias"}'
     headers = {
         "authorization": "Bearer mine",
@@ -674,8 +665,7 @@ async def test_other_paths_go_to_the_upstream_of_their_model_and_back(upstream):
         "connection": "x-private",
         "x-private": "1",
     }
-    async with proxy_of(upstream) as url:
-        response = await post(url, body, path="/v1/embeddings?a=b", headers=headers)
+    response = await ask(upstream, body, replies=[reply], path="/v1/embeddings?a=b", headers=headers)
     assert (response.status_code, response.content) == (200, b'{"data": 1}')
     assert response.headers["x-vendor"] == "v"
     assert not {"set-cookie", "x-hop"} & set(response.headers)
@@ -734,9 +724,12 @@ async def test_no_key_of_the_clients_goes_upstream_in_whatever_place_another_pro
 
 
 async def test_a_wrong_method_upstream_keeps_the_methods_that_are_right(upstream):
-    upstream.replies = [Reply([b'{"error": "no"}'], status=405, headers=[(b"allow", b"GET, HEAD")])]
-    async with proxy_of(upstream) as url:
-        response = await post(url, {"model": "m"}, path="/v1/batches")
+    response = await ask(
+        upstream,
+        {"model": "m"},
+        path="/v1/batches",
+        replies=[Reply([b'{"error": "no"}'], status=405, headers=[(b"allow", b"GET, HEAD")])],
+    )
     assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
 
 
@@ -765,13 +758,11 @@ async def test_a_refusal_of_the_operators_key_is_no_fault_of_the_clients(surface
     assert body["error"]["message"].replace("upstream-secret", "***") in failed["why"]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
-async def test_the_log_has_the_name_of_a_model_that_does_not_exist(upstream, logged, path):
-    async with proxy_of(upstream) as url:
-        ask = {"messages": ASK["messages"], "input": "x", "max_tokens": 9, "model": "glm-" + "9" * 200}
-        response = await post(url, ask, path=path)
-    assert response.status_code == 404
-    (line,) = [line for line in logged() if line["event"] == "request.completed"]
+@EVERYWHERE
+async def test_the_log_has_the_name_of_a_model_that_does_not_exist(surface, logged):
+    answer = await surface.ask(model="glm-" + "9" * 200)
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    [line] = [line for line in logged() if line["event"] == "request.completed"]
     assert (line["error"], line["unknown_model"]) == ("model_not_found", "glm-" + "9" * 96)
 
 
@@ -841,9 +832,8 @@ async def test_a_handed_through_answer_streams(upstream):
     ],
 )
 async def test_what_names_no_model_goes_nowhere(upstream, body, status, code):
-    async with proxy_of(upstream) as url:
-        response = await post(url, body, path="/v1/embeddings")
-    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    response = await ask(upstream, body, path="/v1/embeddings")
+    assert told(response) == (status, code)
     assert upstream.requests == []
 
 
@@ -884,14 +874,13 @@ async def test_a_pattern_serves_the_models_that_it_matches_under_their_own_names
     assert [entry["id"] for entry in listed] == ["glm-4.7"]
 
 
+@EVERYWHERE
 @pytest.mark.parametrize(("name", "why"), [("other", "does not exist"), ("gpt-5", "its upstream is disabled")])
-async def test_a_model_that_no_usable_pattern_matches_is_not_found(upstream, name, why):
-    async with proxy_of(upstream, config=PATTERNS) as url:
-        response = await post(url, {**ASK, "model": name}, headers=KEY_OF_A)
-    error = response.json()["error"]
-    assert (response.status_code, error["code"]) == (404, "model_not_found")
-    assert why in error["message"]
-    assert upstream.requests == []
+async def test_a_model_that_no_usable_pattern_matches_is_not_found(surface, name, why):
+    answer = await surface.ask(config=PATTERNS, model=name, key="key-of-a")
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    assert why in answer.error["message"]
+    assert surface.upstream.requests == []
 
 
 @pytest.mark.parametrize(
@@ -902,11 +891,10 @@ async def test_a_model_that_no_usable_pattern_matches_is_not_found(upstream, nam
         ("/v1", None),
     ],
 )
-async def test_a_refused_key_of_zai_comes_with_the_endpoint_that_it_may_belong_to(upstream, path, advice):
-    upstream.replies = [Reply([b'{"error": {"code": "1113", "message": "Insufficient balance"}}'], status=429)]
-    config = CONFIG.replace("{upstream}/v1", f"{{upstream}}{path}").replace("profile: openai", "profile: glm")
-    async with proxy_of(upstream, config=config) as url:
-        message = (await post(url, ASK)).json()["error"]["message"]
+async def test_a_refused_key_of_zai_comes_with_the_endpoint_that_it_may_belong_to(surface, path, advice):
+    refusal = Reply([b'{"error": {"code": "1113", "message": "Insufficient balance"}}'], status=429)
+    config = CONFIG.replace("{upstream}/v1", f"{{upstream}}{path}")
+    message = (await surface.ask(refusal, config=config, profile="glm")).error["message"]
     assert message.startswith("The upstream 'up' refuses the key or the account of this proxy.")
     assert advice in message if advice else "ZAI_BASE_URL" not in message
     assert "127.0.0.1" not in message
@@ -919,17 +907,19 @@ models: {{"*": {{upstream: up}}}}
 """
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
-async def test_where_any_model_is_taken_its_name_is_still_a_name(upstream, path):
+@EVERYWHERE
+async def test_where_any_model_is_taken_its_name_is_still_a_name(surface):
     """Names are remembered: of long ones a stranger could send so many that no memory is left."""
-    upstream.replies = [whole("Hi")]
-    async with proxy_of(upstream, config=ANY_MODEL) as url:
-        assert (await post(url, {**ASK, "model": "m" * 512}, path=path)).status_code == 200
-        response = await post(url, {**ASK, "model": "m" * 513}, path=path)
-    error = response.json()["error"]
-    assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
-    assert len(error["message"]) < 700
-    assert len(upstream.requests) == 1
+    async with surface.proxy(turn("Hi"), config=ANY_MODEL) as client:
+        assert (await client.ask(model="m" * 512)).status == 200
+        answer = await client.ask(model="m" * 513)
+    assert (answer.status, answer.error["code"], answer.error.get("param", "model")) == (
+        404,
+        "model_not_found",
+        "model",
+    )
+    assert len(answer.error["message"]) < 700
+    assert len(surface.upstream.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -982,7 +972,7 @@ async def test_an_error_of_a_handed_through_request_is_in_openais_envelope(upstr
         "bad",
         "1210",
     )
-    assert (failed.status_code, failed.json()["error"]["code"]) == (502, "upstream_error")
+    assert told(failed) == (502, "upstream_error")
 
 
 async def test_a_handed_through_answer_that_breaks_off_is_not_passed_off_as_whole(upstream):
@@ -992,27 +982,27 @@ async def test_a_handed_through_answer_that_breaks_off_is_not_passed_off_as_whol
             await post(url, {"model": "m"}, path="/v1/embeddings")
 
 
-async def test_cookies_of_a_tool_are_not_kept_between_calls(upstream):
-    upstream.search = Reply([b"{}"], headers=[(b"set-cookie", b"sid=tenant-a")])
-    call = [("c", "web_search", {"query": "q"})]
-    upstream.replies = [whole(calls=call), whole("One"), whole(calls=call), whole("Two")]
-    async with proxy_of(upstream) as url:
+@on("chat-whole")
+async def test_cookies_of_a_tool_are_not_kept_between_calls(surface):
+    surface.upstream.search = Reply([b"{}"], headers=[(b"set-cookie", b"sid=tenant-a")])
+    calls = turn(calls=[("c", "web_search", {"query": "q"})])
+    async with surface.proxy(calls, turn("One"), calls, turn("Two")) as client:
         for _ in range(2):
-            await post(url, {"model": "m", "messages": ASK["messages"]})
-    assert len(upstream.searches) == 2
-    assert all(b"cookie" not in head["headers"] for head in upstream.heads)
+            await client.ask()
+    assert len(surface.upstream.searches) == 2
+    assert all(b"cookie" not in head["headers"] for head in surface.upstream.heads)
 
 
-async def test_cookies_of_one_tenant_never_reach_another(upstream):
-    answer = whole("Hi")
-    answer.headers = [(b"set-cookie", b"sid=tenant-a")]
-    upstream.replies = [answer]
-    async with proxy_of(upstream) as url:
-        first = await post(url, ASK)
-        await post(url, ASK)
+@EVERYWHERE
+async def test_cookies_of_one_tenant_never_reach_another(surface):
+    def reply(request):
+        return replace(turn("Hi")(request), headers=[(b"set-cookie", b"sid=tenant-a")])
+
+    async with surface.proxy(reply) as client:
+        first, _ = await client.ask(), await client.ask()
     assert "set-cookie" not in first.headers
-    assert len(upstream.heads) == 2
-    assert all(b"cookie" not in head["headers"] for head in upstream.heads)
+    assert len(surface.upstream.heads) == 2
+    assert all(b"cookie" not in head["headers"] for head in surface.upstream.heads)
 
 
 async def test_a_client_that_goes_while_it_is_sending_leaves_nothing_behind(upstream):
@@ -1028,14 +1018,13 @@ async def test_a_client_that_goes_while_it_is_sending_leaves_nothing_behind(upst
     assert response.status_code == 200
 
 
+@on("relay-whole", "messages-streamed")
 @pytest.mark.parametrize("length", range(1955, 2005, 7))
-async def test_a_key_is_masked_where_a_long_message_is_cut_in_the_middle_of_it(upstream, sdk, length):
+async def test_a_key_is_masked_where_a_long_message_is_cut_in_the_middle_of_it(surface, length):
     message = "x" * length + " key upstream-secret, and more " + "y" * 100
-    upstream.replies = [Reply([orjson.dumps({"error": {"message": message}})], status=400)]
-    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
-        answer = await client.post(f"{url}/v1/chat/completions", json=ASK)
-    assert "upstream-s" not in answer.text
-    assert len(answer.text) < 2200
+    answer = await surface.ask(Reply([orjson.dumps({"error": {"message": message}})], status=400))
+    assert "upstream-s" not in answer.raw
+    assert len(answer.raw) < 2300
 
 
 @pytest.mark.parametrize(
@@ -1044,7 +1033,7 @@ async def test_a_key_is_masked_where_a_long_message_is_cut_in_the_middle_of_it(u
 async def test_a_path_with_a_control_character_is_no_path(upstream, path):
     async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
         for answer in (await client.get(url + path), await client.post(url + path, json=ASK)):
-            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+            assert told(answer) == (404, "not_found")
     assert upstream.requests == []
 
 
@@ -1057,20 +1046,16 @@ async def test_a_wrong_method_of_an_open_path_is_405_where_use_is_counted_too(up
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
 
 
+@RELAY_TOO
 @pytest.mark.parametrize("body", [b"404 page not found", b"<html>404 Not Found</html>", b'{"detail":"Not Found"}'])
-async def test_an_upstream_that_knows_no_such_path_is_said_to_have_a_wrong_base_url(upstream, body, logged):
-    upstream.replies = [Reply([body], status=404)]
-    async with proxy_of(upstream) as url:
-        response = await post(url, ASK)
+async def test_an_upstream_that_knows_no_such_path_is_said_to_have_a_wrong_base_url(surface, body, logged):
+    answer = await surface.ask(Reply([body], status=404))
     asked = "The upstream 'up' answered 404 to POST .../chat/completions: is its base_url right?"
-    assert (response.status_code, response.json()["error"]["message"]) == (404, asked)
+    assert (answer.status, answer.error["message"]) == (404, asked)
     whys = [line["why"] for line in logged() if "why" in line]
     assert any(why.endswith("/v1/chat/completions") for why in whys)
 
 
-async def test_an_unknown_model_of_an_upstream_is_no_wrong_base_url(upstream):
+async def test_an_unknown_model_of_an_upstream_is_no_wrong_base_url(chat):
     fault = b'{"error": {"message": "Not Found", "type": "invalid_request_error", "code": "model_not_found"}}'
-    upstream.replies = [Reply([fault], status=404)]
-    async with proxy_of(upstream) as url:
-        response = await post(url, ASK)
-    assert response.json()["error"]["message"] == "Not Found"
+    assert (await chat.ask(Reply([fault], status=404))).error["message"] == "Not Found"

@@ -100,7 +100,7 @@ class Sdks:
     async def _send(self, url: str, request: dict[str, Any]) -> None:
         surface = surface_of(request["path"])
         if request["method"] != "POST" or surface == "other":
-            headers = {**request["headers"], "authorization": f"Bearer {CLIENT_KEY}"}
+            headers = {"authorization": f"Bearer {CLIENT_KEY}", **request["headers"]}
             response = await self._http.request(request["method"], url, headers=headers, json=request.get("body"))
             if response.status_code >= 400:
                 raise openai.APIError("refused", response.request, body=None)
