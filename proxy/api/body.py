@@ -10,13 +10,14 @@ from starlette.types import Message, Receive, Scope
 
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft
-from proxy.api.json_bounds import MOST_BLOCKS, MOST_MESSAGES, MOST_VALUES, blocks_in, holds_too_many_values
+from proxy.api.json_bounds import MOST_BLOCKS, MOST_MESSAGES, MOST_VALUES, blocks_in
 from proxy.api.known import History, Known
 from proxy.config.model import ServerConfig
 from proxy.ports import Clock
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 from proxy.wire.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
+from proxy.wire.json_values import holds_too_many_values
 
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128
@@ -139,7 +140,7 @@ def parse_object(body: bytes, history: History | None = None) -> Json:
         InvalidJson: the body is not JSON, or is nested more than 1024 levels deep.
         RequestError: the body holds too many values, or is JSON, but not an object.
     """
-    if holds_too_many_values(body):
+    if holds_too_many_values(body, MOST_VALUES):
         raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
     if history is not None and (fields := history.parse(body)) is not None:
         return fields

@@ -30,7 +30,7 @@ from proxy.api.body import header, read_body
 from proxy.api.direct import DirectCalls, Door
 from proxy.api.event_stream import EventStream
 from proxy.api.exchange import send_bytes, while_wanted
-from proxy.api.json_bounds import MOST_VALUES, holds_too_many_values
+from proxy.api.json_bounds import MOST_VALUES
 from proxy.api.ports import Ports
 from proxy.api.search import row_of
 from proxy.kit import request_context
@@ -39,6 +39,7 @@ from proxy.loop.queries import left_out_note
 from proxy.loop.results import ToolError, ToolOutput
 from proxy.wire.chat import Json, ToolCall, ToolSpec
 from proxy.wire.errors import RequestError, RequestTooLarge
+from proxy.wire.json_values import holds_too_many_values
 from proxy.wire.relayed import Headers
 
 # The arguments of a call have at most 1 MiB; what is larger takes the SDK too long to read.
@@ -61,7 +62,7 @@ class McpEndpoint:
             raise RequestError("The Content-Type of a message of MCP is application/json.")
         if len(body) > _MOST_BYTES:
             raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
-        if holds_too_many_values(body):
+        if holds_too_many_values(body, MOST_VALUES):
             raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
         if (refusal := scope.get(BUDGET_REFUSAL)) is not None and _may_call_a_tool(body):
             raise refusal

@@ -105,6 +105,7 @@ class CallAssembler(Struct):
     client_count: int = 0
     _streamed: StreamedCalls | None = None  # most turns have no calls
     _ids: set[Any] | None = None  # of all calls in the conversation; None: no id has been needed yet
+    _argument_bytes: int = 0  # of all calls
     _settled: int = 0  # how many calls from the first on can start no more, or not here
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
@@ -133,8 +134,9 @@ class CallAssembler(Struct):
             call.type = entry.get("type") or call.type
             call.name = streamed.name
             call.add_fields(entry)
+            before = call.arguments.size
             arguments = call.arguments.feed(fragment.arguments)
-            require_short_arguments(call.arguments.size)
+            self._bound_arguments(before, call.arguments.size)
             if call.client_id is not None:
                 shown.append(call.more(entry, arguments))
             elif call.name in self.request.view.client_tools:
@@ -155,13 +157,18 @@ class CallAssembler(Struct):
             entry["id"] = self._unique(entry.get("id"))
             if isinstance(function := entry.get("function"), dict):
                 name, arguments = function.get("name") or "", as_text(function.get("arguments"))
-                require_short_arguments(len(arguments.encode("utf-8", "replace")))
+                self._bound_arguments(0, len(arguments.encode("utf-8", "replace")))
                 function["name"], arguments = split_glued_name(name, arguments, self.request.view.tools)
                 function["arguments"] = without_repetition(arguments)
             call = PartialCall(entry["id"], received=entry)
             self.so_far.append(call)
             if self.request.view.client_tools and name_of(entry) in self.request.view.client_tools:
                 self._show(call)
+
+    def _bound_arguments(self, before: int, size: int) -> None:
+        """Count arguments that have grown from `before` to `size` bytes. Raises `UpstreamError` beyond a bound."""
+        self._argument_bytes += size - before
+        require_short_arguments(size, self._argument_bytes)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text, and return the entries that the client gets: one, or none."""

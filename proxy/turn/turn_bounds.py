@@ -14,6 +14,9 @@ MOST_CALLS: Final = 128
 MOST_ARGUMENT_BYTES: Final = 1024 * 1024
 """The arguments of one call. A model's whole output of 131,072 tokens is about half of that."""
 
+MOST_TURN_ARGUMENT_BYTES: Final = 4 * MOST_ARGUMENT_BYTES
+"""The arguments of all calls of a turn. The next request holds them, and writing a MiB of quotes takes 3 ms."""
+
 
 def require_few_calls(count: int) -> None:
     """Raise `UpstreamError` if a turn has too many calls."""
@@ -21,7 +24,9 @@ def require_few_calls(count: int) -> None:
         raise UpstreamError(f"The upstream's turn has more than {MOST_CALLS} tool calls.")
 
 
-def require_short_arguments(size: int) -> None:
-    """Raise `UpstreamError` if the arguments of a call have too many bytes."""
+def require_short_arguments(size: int, in_all: int) -> None:
+    """Raise `UpstreamError` if the arguments of a call, or of all calls of its turn so far, have too many bytes."""
     if size > MOST_ARGUMENT_BYTES:
         raise UpstreamError(f"The upstream's tool call has more than {MOST_ARGUMENT_BYTES} bytes of arguments.")
+    if in_all > MOST_TURN_ARGUMENT_BYTES:
+        raise UpstreamError(f"The upstream's tool calls have more than {MOST_TURN_ARGUMENT_BYTES} bytes of arguments.")

@@ -14,6 +14,7 @@ from proxy.upstreams.profile import Profile
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json, inferred_reason
 from proxy.wire.errors import UpstreamError
+from proxy.wire.json_values import holds_too_many_values
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
@@ -41,6 +42,8 @@ _LONGEST_SIGN, _MOST_WORDS = 64, 2
 # A chunk has at least one of these; other objects, such as `{"type": "ping"}`, are signs of life.
 _CHUNK_FIELDS = frozenset({"choices", "usage", "id", "object", "model", "created"})
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
+# A chunk has a few tokens, each with 20 alternatives at most; a whole answer of 6,000 such tokens is within its bound.
+MOST_EVENT_VALUES, MOST_ANSWER_VALUES = 100_000, 1_000_000
 _MOST_CHOICES = 128  # the highest `n` that a request may have
 _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."
@@ -65,6 +68,8 @@ def parse_chunk(
     Raises:
         UpstreamError: the event holds an error, or is not a chunk.
     """
+    if len(event.data) > MOST_EVENT_VALUES and holds_too_many_values(event.data, MOST_EVENT_VALUES):
+        raise UpstreamError(f"The upstream sent an event of more than {MOST_EVENT_VALUES} JSON values.")
     try:
         chunk = loads(event.data)
     except orjson.JSONDecodeError:
@@ -164,7 +169,9 @@ def _as_delta(message: Json, **choice: Any) -> Json:
 
 
 def parse_object(raw: bytes) -> Json:
-    """Parse a JSON object. If `raw` is something else, the error in it or an `UpstreamError` is raised."""
+    """Parse a JSON object. If `raw` is something else, or too much, the error in it or an `UpstreamError` is raised."""
+    if holds_too_many_values(raw, MOST_ANSWER_VALUES):
+        raise UpstreamError(f"The upstream sent an answer of more than {MOST_ANSWER_VALUES} JSON values.")
     try:
         answer = rawjson.loads(raw)
     except orjson.JSONDecodeError:

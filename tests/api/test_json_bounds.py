@@ -10,11 +10,12 @@ import orjson
 import pytest
 from hypothesis import given
 
-from proxy.api.json_bounds import blocks_in, holds_too_many_values
+from proxy.api.json_bounds import blocks_in
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.responses.stored import ResponseStore, StoredResponse
 from proxy.config.model import StateConfig
 from proxy.stores.memory import MemoryStore
+from proxy.wire.json_values import holds_too_many_values
 from tests import hostile
 from tests.fakes import FakeClock, whole
 from tests.serving import proxy_of

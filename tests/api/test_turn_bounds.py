@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from proxy.turn.turn_bounds import MOST_ARGUMENT_BYTES, MOST_CALLS
+from proxy.turn.turn_bounds import MOST_ARGUMENT_BYTES, MOST_CALLS, MOST_TURN_ARGUMENT_BYTES
+from proxy.upstreams.answers import MOST_ANSWER_VALUES, MOST_EVENT_VALUES
 from tests.api.surfaces import STREAMS, on
 from tests.fakes import Reply, call_chunk, chunk, stream, whole
 
@@ -27,6 +28,8 @@ def calls(name, count, arguments="{}"):
         whole(LEAK.format(0), calls=calls("open_door", MOST_CALLS)),
         whole(calls=calls("web_search", 1, {"query": "x" * MOST_ARGUMENT_BYTES})),
         whole(calls=calls("open_door", 1, {"n": "x" * MOST_ARGUMENT_BYTES})),
+        whole(calls=calls("open_door", 5, {"n": "x" * (MOST_TURN_ARGUMENT_BYTES // 5)})),
+        Reply([b'{"choices":[{"message":{"content":"Yes."}}],"x":[%b0]}' % (b"0," * MOST_ANSWER_VALUES)]),
     ],
 )
 async def test_a_whole_turn_that_passes_a_bound_is_a_failure_of_the_upstream(surface, reply):
@@ -52,6 +55,8 @@ def endless(name):
         [chunk({"content": LEAK.format(at)}) for at in range(MOST_CALLS + 1)],
         endless("web_search"),
         endless("open_door"),
+        [call_chunk((f"c{at}", "open_door", "x" * (MOST_TURN_ARGUMENT_BYTES // 5 + 1)), at=at) for at in range(5)],
+        [b'data: {"choices":[],"x":[%b0]}\n\n' % (b"0," * MOST_EVENT_VALUES)],
     ],
 )
 async def test_a_stream_that_passes_a_bound_ends_with_an_error_and_its_connection(surface, events):

@@ -13,6 +13,7 @@ from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
 from proxy.tools.search.template import as_text
+from proxy.wire.json_values import holds_too_many_values
 
 # The meaning of a status for which a description has no rule. A 404 is never the fault of a query.
 _MEANINGS: Mapping[int, Meaning] = {
@@ -25,6 +26,7 @@ _WORDS = (  # where services put the reason of a failure, the most informative p
     " or /detail/error or /detail/0/msg or /detail or /error_description or /error or /title"
 )
 _MOST_SAID = 200
+_MOST_VALUES = 100_000  # of an answer; a hundred results have some thousand
 _LONGEST_WAIT = 40 * 86400.0  # seconds; longer than a monthly quota
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -53,6 +55,8 @@ def answer_of(
     description: Description, status: int, headers: Mapping[str, str], body: bytes, zone: timezone = UTC
 ) -> dict[str, Any] | list[Any] | Refused:
     """The JSON of an answer, empty if the provider reports that nothing was found."""
+    if holds_too_many_values(body, _MOST_VALUES):
+        return Refused("down", status, said=f"its answer holds more than {_MOST_VALUES} values")
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -349,6 +349,11 @@ def test_an_answer_that_is_no_document_is_a_provider_that_does_not_work(answer):
     assert read(described(), 200, orjson.dumps(answer).decode()) == Refused("down", 200)
 
 
+def test_an_answer_of_too_many_values_is_no_answer():
+    answer = read(described(), 200, '{"hits": [%s0]}' % ("0," * 100_000))
+    assert answer == Refused("down", 200, said="its answer holds more than 100000 values")
+
+
 @pytest.mark.parametrize("depth", [300, 1000])
 def test_an_answer_nested_too_deep_is_no_answer(depth):
     deep = "[" * depth + "]" * depth
