@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from proxy.api.body_memory import cost_of
 from proxy.api.json_bounds import MOST_MESSAGES, blocks_in
-from proxy.wire import rawjson
+from proxy.wire import json_parts, rawjson
 from proxy.wire.chat import Json
 
 # Smaller requests, and smaller messages, are parsed in the time that it takes to look them up.
@@ -28,7 +28,6 @@ _LARGEST: Final = 256 * 1024
 # Of a message, beside its JSON: objects that a surface makes of it.
 _OVERHEAD: Final = 2048
 
-_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -123,7 +122,7 @@ class History(Struct, frozen=True):
         if len(body) < _LEAST_BODY:
             return None
         try:
-            fields: Json = _FIELDS.decode(body)
+            fields: Json = json_parts.members(body)
             messages = _LIST.decode(fields[self.field])
             if not 0 < len(messages) <= min(MOST_MESSAGES, len(body) // _LEAST_MESSAGE):
                 return None
