@@ -25,6 +25,7 @@ from proxy.kit.timeouts import resumed
 MAX_UNREAD_BYTES = 64 * 1024
 # A body of up to this size is joined with the head, so that they are sent together.
 _JOINED_BYTES = 64 * 1024
+_PIECE_BYTES = 256 * 1024  # of a larger one
 
 
 _Release: TypeAlias = "Callable[[Http1Connection, float | None], None]"
@@ -123,9 +124,8 @@ class Http1Connection(asyncio.Protocol):
                 if len(body) <= _JOINED_BYTES:
                     self._transport.write(head + body)
                 else:
-                    # Not `writelines`, which asyncio's own transports let grow without bounds (CVE-2024-12254).
                     self._transport.write(head)
-                    self._transport.write(body)
+                    await self._send_large(response, body, timeouts.write)
                 if self._writing_paused:
                     await self._drain(response, timeouts.write)
                 self._sent = not self._writing_paused
@@ -158,6 +158,17 @@ class Http1Connection(asyncio.Protocol):
             self._transport.write(part)
             await self._drain(response, seconds)
         self._sent = not self._writing_paused
+
+    async def _send_large(self, response: "Http1Response", body: bytes, seconds: float | None) -> None:
+        """Send a large body piece by piece, so that others have their turn while the kernel copies it."""
+        # Not by `writelines`, which asyncio's own transports let grow without bounds (CVE-2024-12254).
+        view = memoryview(body)
+        for at in range(0, len(body), _PIECE_BYTES):
+            if self._writing_paused:
+                await self._drain(response, seconds)
+            if self._response is not response:  # it has ended early, and the connection with it
+                return
+            self._transport.write(view[at : at + _PIECE_BYTES])
 
     async def _drain(self, response: "Http1Response", seconds: float | None) -> None:
         """Wait while the server does not read; the arrival of a response ends the wait as well."""

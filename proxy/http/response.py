@@ -7,9 +7,9 @@ import httpx
 
 from proxy.http.parser import Headers
 
-MOST_AT_ONCE = 16 * 1024
-"""The bytes of a body after which its reader gives way to others. No event of them takes the processor for long: the
-worst, a few thousand comments, take some milliseconds."""
+MOST_AT_ONCE = 8 * 1024
+"""The bytes of a body after which its reader gives way to others. Events of so many bytes take the processor for 10 ms
+at worst, where each of them has several beginnings of leaked calls."""
 
 Handle: TypeAlias = Callable[[bytes], Coroutine[Any, Any, bool]]
 """Takes a part of a body; returns true if it needs no more."""

@@ -100,7 +100,7 @@ class OpenAICompatible:
             is_stream = call.body.get("stream")
             raw = b"" if is_stream else await self.endpoint.complete_whole(content)
             if show is None and not sse.begins_stream(raw):
-                assembler.feed_whole(parse_completion(raw, self.profile, names, call.body)[0])
+                assembler.feed_whole((await self._parsed(raw, names, call.body))[0])
             else:
                 reader = TurnReader(self.profile, names, assembler, show or _show_nothing, early)
                 if is_stream:
@@ -108,7 +108,7 @@ class OpenAICompatible:
                 elif sse.begins_stream(raw):
                     await _read_all(raw, reader)
                 else:
-                    await reader.take_whole(parse_completion(raw, self.profile, names, call.body)[0])
+                    await reader.take_whole((await self._parsed(raw, names, call.body))[0])
                 for visible in assembler.close(done=reader.done):
                     await reader.show(visible)
             turn = assembler.finish()
@@ -137,7 +137,7 @@ class OpenAICompatible:
                 await _read_all(raw, reader)
                 answer, changed = reader.completion(), True
             else:
-                answer, changed = parse_completion(raw, self.profile, names, request)
+                answer, changed = await self._parsed(raw, names, request)
             if request.get("tools"):
                 changed = clean_calls(answer, request) or changed
         except asyncio.CancelledError:
@@ -241,6 +241,10 @@ class OpenAICompatible:
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.endpoint.read(response):
             yield part
+
+    async def _parsed(self, raw: bytes, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
+        """A whole answer to a request, and whether it had to be mended. If the answer holds an error, it is raised."""
+        return await beside(len(raw), partial(parse_completion, raw, self.profile, names, request))
 
     def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
         """The client's body for this upstream, unchanged but for the model's name and the changes of the profile."""

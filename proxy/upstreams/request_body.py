@@ -107,9 +107,10 @@ def serialize(
             body[length] = body.pop(_LENGTH)
         if names is not None:
             return rawjson.dumps(body), names
-        end = _end_of(body, length)
-        start = rawjson.dumps(body).removesuffix(end)
-        request = SerializedRequest(profile, model, call.step, call.body, start, end, length)
+        written, end = rawjson.dumps(body), _end_of(body, length)
+        if len(written) > MOST_KEPT:
+            return written, None
+        request = SerializedRequest(profile, model, call.step, call.body, written.removesuffix(end), end, length)
     if len(request.start) <= MOST_KEPT:
         latest[call.run_id] = request
     return request.start + request.end, None
