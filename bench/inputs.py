@@ -233,9 +233,24 @@ def too_many_values(n: int) -> Played:
     return Played(CHAT, _ask(metadata={"a": [1] * n}), (ANSWER,))
 
 
+@hostile("client", "objects in a field that the proxy does not read", 80_000)
+def objects(n: int) -> Played:
+    return Played(CHAT, _ask(metadata={"a": [{"type": "text", "text": "a"}] * n}), (ANSWER,))
+
+
+@hostile("client", "names of one object", 249_000)
+def names(n: int) -> Played:
+    return Played(CHAT, _ask(metadata={"a": {f"k{at}": at for at in range(n)}}), (ANSWER,))
+
+
 @hostile("client", "bytes of one string", 15 * MB)
 def long_string(n: int) -> Played:
     return Played(CHAT, _ask(messages=[{"role": "user", "content": "a" * n}]), (ANSWER,))
+
+
+@hostile("client", "quotation marks in one string", 7 * MB)
+def quotation_marks(n: int) -> Played:
+    return Played(CHAT, _ask(messages=[{"role": "user", "content": '"' * n}]), (ANSWER,))
 
 
 @hostile("client", "digits to count_tokens", 4 * MB)
@@ -317,7 +332,7 @@ def bad_numbers(n: int) -> Played:
     return Played(CHAT, _ask(), _calling(_call("search_orders", orjson.dumps({"ids": ["x"] * n}).decode())))
 
 
-@hostile("model", "numbers that are none, in each of eight calls", 100_000)
+@hostile("model", "numbers that are none, in each of eight calls", 60_000)
 def eight_bad_calls(n: int) -> Played:
     calls = [_call("search_orders", orjson.dumps({"ids": ["x"] * n, "text": at}).decode(), at) for at in range(8)]
     return Played(CHAT, _ask(), _calling(*calls))
@@ -341,7 +356,7 @@ def streamed_leaks(n: int) -> Played:
     return Played(CHAT, _ask(stream=True), _text_in_pieces(_LEAK * n, 400))
 
 
-@hostile("model", "beginnings of leaked calls in a stream", 50_000)
+@hostile("model", "beginnings of leaked calls in a stream", 35_000)
 def open_leaks(n: int) -> Played:
     return Played(CHAT, _ask(stream=True), _text_in_pieces("<tool_call>\n" * n, 40))
 
@@ -430,6 +445,21 @@ def wrapped_error(n: int) -> Played:
     return Played(CHAT, _ask(), (response(body, status=b"400 Bad Request"),))
 
 
+def _answer_with(n: int) -> Played:
+    field = b'{"x": [' + b",".join([b'{"a":1}'] * n) + b"], "
+    return Played(CHAT, _ask(), (response(field + ANSWER.partition(b"\r\n\r\n{")[2]),))
+
+
+@hostile("upstream", "objects of a whole answer", 240_000)
+def answer_objects(n: int) -> Played:
+    return _answer_with(n)
+
+
+@hostile("upstream", "objects of a whole answer, more than are taken", 2_000_000)
+def too_many_answer_objects(n: int) -> Played:
+    return _answer_with(n)
+
+
 @hostile("upstream", "bytes of one event", 4 * MB)
 def large_event(n: int) -> Played:
     return Played(CHAT, _ask(stream=True), (_stream([{"content": "a" * n}]),))
@@ -440,7 +470,7 @@ def data_lines(n: int) -> Played:
     return Played(CHAT, _ask(stream=True), (_raw_stream(b"data: \n" * n + b"\n", _event({"content": "Yes."}, "stop")),))
 
 
-@hostile("upstream", "choices of one chunk", 50_000)
+@hostile("upstream", "choices of one chunk", 12_000)
 def choices(n: int) -> Played:
     chunk = b'data: {"choices":[' + b'{"index":0,"delta":{}},' * n + b'{"index":0,"delta":{"content":"Yes."}}]}\n\n'
     return Played(CHAT, _ask(stream=True), (_raw_stream(chunk, _event({}, "stop")),))
@@ -484,7 +514,7 @@ def found(n: int, snippet: str = "It rains.") -> bytes:
     return response(orjson.dumps({"organic": hits}))
 
 
-@hostile("tool", "hits of a search", 25_000)
+@hostile("tool", "hits of a search", 12_000)
 def hits(n: int) -> Played:
     return _searched(found(n))
 
