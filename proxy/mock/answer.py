@@ -175,10 +175,11 @@ class ChatAnswer:
         self._manner = manner_of(self._model)
         self._turn = turn
         asked = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
-        self._identity = f"{seed} {asked.decode()}"
+        identity = f"{seed} {asked.decode()}"
+        self._id = f"chatcmpl-{digest(identity)}"
         thinks = self._manner != "openai"
         self._choices = [
-            write(turn, request, identity=f"{self._identity} {index}", thinks=thinks)
+            write(turn, request, identity=f"{identity} {index}", thinks=thinks)
             for index in range(request.get("n") or 1)
         ]
         self._created = int(time.time())
@@ -275,8 +276,7 @@ class ChatAnswer:
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def _head(self, kind: str) -> Json:
-        identity = f"chatcmpl-{digest(self._identity)}"
-        return {"id": identity, "created": self._created, "object": kind, "model": self._model}
+        return {"id": self._id, "created": self._created, "object": kind, "model": self._model}
 
     @property
     def _usage(self) -> Mapping[str, Any] | None:

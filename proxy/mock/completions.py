@@ -42,12 +42,13 @@ class TextAnswer:
         self._request = request
         self._prompts = _prompts(request)
         asked = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
-        self._identity = f"{script.seed} {asked.decode()}"
+        said = f"{script.seed} {asked.decode()}"
+        self._id = f"cmpl-{digest(said)}"
         self._choices: list[tuple[list[str], Written]] = []
         for prompt in self._prompts:
             turn = script.turn(as_chat({**request, "prompt": prompt}))
             for _ in range(request.get("n") or 1):
-                identity = f"{self._identity} {len(self._choices)}"
+                identity = f"{said} {len(self._choices)}"
                 echoed = pieces.pieces_of(prompt) if request.get("echo") else []
                 self._choices.append((echoed, write(turn, {**request, "tools": None}, identity=identity, thinks=False)))
         self._created = int(time.time())
@@ -93,7 +94,7 @@ class TextAnswer:
     def _head(self) -> Json:
         model = str(self._request.get("model"))
         return {
-            "id": f"cmpl-{digest(self._identity)}",
+            "id": self._id,
             "object": "text_completion",
             "created": self._created,
             "model": model,

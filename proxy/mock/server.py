@@ -5,10 +5,10 @@ the pace holds with hundreds of streams at once, and a whole answer takes as lon
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -59,7 +59,7 @@ class Answer(Protocol):
         """The whole answer."""
         ...
 
-    def chunks(self) -> Any:
+    def chunks(self) -> Iterator[Sequence[Json]]:
         """The chunks of a stream, those of each piece together."""
         ...
 
@@ -298,19 +298,19 @@ async def _send_answer(
     if not stream:
         await _send_body(request, turn.status, turn.headers, answer.whole(), times[-1], cut=turn.cut)
         return
-    writes = [b"".join(map(sse.encode, chunks)) for chunks in answer.chunks()]
-    if not turn.cut:
-        writes[-1] += sse.DONE
     await _start(request, turn.status, {"content-type": "text/event-stream", **turn.headers})
     loop = asyncio.get_running_loop()
     connection: ClientConnection | None = request.scope.get("extensions", {}).get(CONNECTION)
-    sent = 0
-    while sent < len(writes):
+    # Each piece is made when it is due: those of hundreds of streams at once would keep the next requests waiting.
+    pieces, sent = answer.chunks(), 0
+    while sent < len(times):
         await _until(request, times[sent])
         end, now = sent + 1, loop.time() - request.came
-        while end < len(writes) and times[end] <= now:
+        while end < len(times) and times[end] <= now:
             end += 1
-        data = b"".join(writes[sent:end])
+        data = b"".join([sse.encode(chunk) for chunks in islice(pieces, end - sent) for chunk in chunks])
+        if end == len(times) and not turn.cut:
+            data += sse.DONE
         if connection is None or not connection.write_chunk(data):
             await request.send({"type": "http.response.body", "body": data, "more_body": True})
         sent = end
