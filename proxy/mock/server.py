@@ -331,8 +331,9 @@ async def _send_reply(request: _Request, reply: Reply, *, is_timed: bool) -> Non
     if answer.get("left") or answer.get("fails") in _SILENT:
         await asyncio.Event().wait()  # until the client leaves
     await _until(request, answer.get("seconds", 0.0) if is_timed else 0.0)
-    if "fails" not in answer and not answer.get("cut"):
-        await request.send({"type": "http.response.body", "body": b""})
+    # Without a piece the head has still to be written: what follows it is missing then.
+    is_whole = "fails" not in answer and not answer.get("cut")
+    await request.send({"type": "http.response.body", "body": b"", "more_body": not is_whole})
 
 
 async def _send_body(
