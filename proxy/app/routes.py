@@ -74,7 +74,7 @@ class _Router(Router):
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
         """Handle one ASGI connection."""
-        endpoint = self._posts.get(scope["path"]) if scope.get("method") == "POST" else None
+        endpoint = self._posts.get(scope["path"]) if scope["method"] == "POST" else None
         if endpoint:
             return endpoint(scope, receive, send)
         # Starlette's routes also match a path with a line feed at its end, which a proxy in front takes for another.
@@ -83,9 +83,6 @@ class _Router(Router):
         return super().__call__(scope, receive, send)
 
 
-async def _not_routed(scope: Scope, _: Receive, send: Send) -> None:
-    """404 for a path without a route; a WebSocket is closed."""
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1000})
-        return
+async def _not_routed(scope: Scope, _: Receive, __: Send) -> None:
+    """404 for a path without a route."""
     raise NotFound(f"There is no {scope['path']} here.")

@@ -11,10 +11,11 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import is_forwarded
 from proxy.api.body_memory import SHARE, BodyMemory, Share
+from proxy.api.middleware.response import RESPONSE
 from proxy.config.model import ServerConfig
 from proxy.paths import OPEN_PATHS
 from proxy.wire.errors import Overloaded, Stopping
@@ -62,13 +63,13 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         if self._lifecycle.draining:
             if self._lifecycle.refuses(forwarded=is_forwarded(scope)):
                 raise Stopping
-            send = _with_connection_close(send)
+            scope[RESPONSE].headers.append((b"connection", b"close"))  # the process is about to close it anyway
         if self._limit.free > 0:
             self._limit.free -= 1
         else:
@@ -83,17 +84,6 @@ class Admission:
         finally:
             share.reserve(0)
             self._limit.release()
-
-
-def _with_connection_close(send: Send) -> Send:
-    """A `send` whose response closes its connection, because the process is about to do so anyway."""
-
-    async def send_and_close(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
-        await send(message)
-
-    return send_and_close
 
 
 class Capacity:

@@ -10,21 +10,21 @@ import math
 import re
 from base64 import b64decode
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
 
-from msgspec import Struct
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
+from proxy.api.middleware.response import RESPONSE, Response
 from proxy.api.responses.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context
 from proxy.paths import FRONT_PATHS, OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Leases, Rates
-from proxy.wire.errors import InvalidApiKey, ProxyError, RateLimitExceeded
-from proxy.wire.relayed import Headers
+from proxy.wire.errors import InvalidApiKey, RateLimitExceeded
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)
@@ -33,8 +33,6 @@ _KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
 _LIMIT = b"x-ratelimit-limit-requests"
 _REMAINING = b"x-ratelimit-remaining-requests"
 _RESET = b"x-ratelimit-reset-requests"
-_RATE_HEADERS = (_LIMIT, _REMAINING, _RESET)
-_NO_HEADERS: Headers = ()
 _A_MOMENT = 1  # second; when one of the client's own requests will be done cannot be known
 
 
@@ -62,7 +60,7 @@ class Auth:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one ASGI connection."""
-        if scope["type"] == "http" and (scope["path"] not in OPEN_PATHS or self._front_needs_caller(scope)):
+        if scope["path"] not in OPEN_PATHS or self._front_needs_caller(scope):
             # The same header was right before, and there is no second one that could contradict it.
             known = self._found.get(header(scope, b"authorization") or "")
             if known is None:
@@ -157,68 +155,36 @@ class Quota:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        is_open = scope["type"] != "http" or scope["path"] in OPEN_PATHS
-        client = None if is_open else self._limited.get(scope[CALLER].name or "")
-        if client is None:
-            await self._app(scope, receive, send)
-            return
+        client = None if scope["path"] in OPEN_PATHS else self._limited.get(scope[CALLER].name or "")
+        if client is not None:
+            await self._count(client, scope)
+        await self._app(scope, receive, send)
+
+    async def _count(self, client: ClientConfig, scope: Scope) -> None:
+        """Count a request, and hold its place until the last byte of its response.
+
+        So a client that waits for its response before it asks again is never refused for a request that it knows is
+        over. Raises `RateLimitExceeded`.
+        """
+        response: Response = scope[RESPONSE]
         limit = None if scope["path"] in UNCOUNTED_PATHS else client.requests_per_minute
-        headers = _NO_HEADERS
-        try:
-            if limit is not None:
-                rate = await self._rates.hit(client.name, limit)
-                headers = (
-                    (_LIMIT, b"%d" % limit),
-                    (_REMAINING, b"%d" % max(0, limit - rate.count)),
-                    (_RESET, duration(rate.reset).encode()),
-                )
-                if not rate.allowed:
-                    message = f"This key is limited to {limit} requests per minute, and the limit is reached."
-                    raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
-            lease = None
-            if (most := client.max_concurrent_requests) is not None:
-                lease = await self._leases.acquire(client.name, most)
-                if lease is None:
-                    message = f"This key is limited to {most} concurrent requests, and all are in use."
-                    raise RateLimitExceeded(message, retry_after=_A_MOMENT)
-            response = _LimitedResponse(send, headers, self._leases, client.name, lease)
-            try:
-                await self._app(scope, receive, response.send)
-            finally:
-                await response.release()
-        except ProxyError as exc:  # becomes the response further out
-            exc.headers.update({name.decode(): value.decode() for name, value in headers})
-            raise
-
-
-class _LimitedResponse(Struct):
-    """`send` with the rate in the head of the response; the lease is released before the last byte is sent.
-
-    So a client that waits for its response before it asks again is never refused for a request that it knows is over.
-    """
-
-    server_send: Send
-    headers: Headers
-    leases: Leases
-    client: str
-    lease: str | None
-
-    async def send(self, message: Message) -> None:
-        """Pass an ASGI message on."""
-        if message["type"] == "http.response.start":
-            if self.headers:
-                # An upstream's own rate is the proxy's affair, and would contradict these headers.
-                others = [header for header in message["headers"] if header[0].lower() not in _RATE_HEADERS]
-                message = {**message, "headers": [*others, *self.headers]}
-        elif not message.get("more_body"):
-            await self.release()
-        await self.server_send(message)
-
-    async def release(self) -> None:
-        """Release the lease, if there is one, once."""
-        lease, self.lease = self.lease, None
-        if lease is not None:
-            await self.leases.release(self.client, lease)
+        if limit is not None:
+            rate = await self._rates.hit(client.name, limit)
+            # An upstream's own rate is the proxy's affair, and these headers replace it.
+            response.headers += (
+                (_LIMIT, b"%d" % limit),
+                (_REMAINING, b"%d" % max(0, limit - rate.count)),
+                (_RESET, duration(rate.reset).encode()),
+            )
+            if not rate.allowed:
+                message = f"This key is limited to {limit} requests per minute, and the limit is reached."
+                raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
+        if (most := client.max_concurrent_requests) is not None:
+            lease = await self._leases.acquire(client.name, most)
+            if lease is None:
+                message = f"This key is limited to {most} concurrent requests, and all are in use."
+                raise RateLimitExceeded(message, retry_after=_A_MOMENT)
+            response.before_end.append(partial(self._leases.release, client.name, lease))
 
 
 def duration(seconds: float) -> str:

@@ -76,7 +76,7 @@ class PageGuard:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one ASGI connection."""
-        if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS and (origin := header(scope, b"origin")):
+        if scope["method"] not in _SAFE_METHODS and (origin := header(scope, b"origin")):
             self._require_allowed(scope, origin)
         return self._app(scope, receive, send)
 

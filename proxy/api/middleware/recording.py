@@ -25,7 +25,7 @@ class RecordRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or scope["path"].startswith(_PAGES):
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(_PAGES):
             await self._app(scope, receive, send)
             return
         recording = Recording(self._clock.monotonic, began_at=self._clock.time(), reserve=self._cases.reserve)

@@ -2,15 +2,15 @@
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import Struct
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import header
 from proxy.api.event_stream import STREAM_ERROR_ENCODER
 from proxy.api.exchange import ClientLeft, ErrorShape, send_json
+from proxy.api.middleware.response import RESPONSE, Response
 from proxy.kit import request_context
 from proxy.kit.timeouts import elapsed
 from proxy.paths import OPEN_PATHS
@@ -35,9 +35,6 @@ class RequestId:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         began = self._clock.monotonic()
         request_id = request_context.request_id_of(header(scope, b"x-request-id"))
         request_context.fields.set({"request_id": request_id})
@@ -45,9 +42,10 @@ class RequestId:
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
             self._observe("request.started", **where)
-        response = _Response(send, request_id, self._observe, self._clock, began)
+        response = scope[RESPONSE] = Response(send, request_id, self._observe, self._clock, began)
         status = await self._answer(scope, receive, response)
-        scope.pop(STREAM_ERROR_ENCODER, None)  # it refers to the response, and so to this scope
+        del scope[RESPONSE]  # it refers to the server's `send`, and so to this scope
+        scope.pop(STREAM_ERROR_ENCODER, None)  # and so does this
         self._observe(
             "probe.completed" if is_probe else "request.completed",
             **where,
@@ -58,10 +56,14 @@ class RequestId:
         )
         request_context.fields.set({})  # this task may go on, and the request has ended
 
-    async def _answer(self, scope: Scope, receive: Receive, response: "_Response") -> int:
+    async def _answer(self, scope: Scope, receive: Receive, response: Response) -> int:
         """Run the application; the status of the response, for the log."""
         try:
-            await self._app(scope, receive, response.send)
+            try:
+                await self._app(scope, receive, response.send)
+            finally:
+                if response.before_end:
+                    await response.settle()
         except ClientLeft as exc:
             _release_frames(exc)
             return CLIENT_CLOSED_REQUEST
@@ -82,7 +84,7 @@ class RequestId:
             await self._send_failure(scope, response, InternalError(response.request_id))
         return response.status or CLIENT_CLOSED_REQUEST
 
-    async def _send_failure(self, scope: Scope, response: "_Response", error: ProxyError) -> None:
+    async def _send_failure(self, scope: Scope, response: Response, error: ProxyError) -> None:
         """Send an error: with its status where the response has not begun, in a stream as its last event.
 
         Any other response that has begun stays incomplete: the server closes the connection, by which the client knows.
@@ -97,50 +99,6 @@ class RequestId:
                     encode = scope.get(STREAM_ERROR_ENCODER)
                     data = encode(error) if encode else shape.last_event(error, request_id)
                     await response.send({"type": "http.response.body", "body": data})
-
-
-class _Response(Struct):
-    """`send` with the request id in the head of the response, and a record of how far the response has come.
-
-    Attributes:
-        server_send: `send` of the layer around.
-        request_id: for the head.
-        observe: of the application.
-        clock: of the application.
-        began: when the request came.
-        status: of the response; None: it has not begun.
-        first_byte: seconds from the request to the head.
-        is_event_stream: whether its content type is that of server-sent events.
-        is_complete: whether its last byte was sent.
-    """
-
-    server_send: Send
-    request_id: str
-    observe: Observer
-    clock: Clock
-    began: float
-    status: int | None = None
-    first_byte: float | None = None
-    is_event_stream: bool = False
-    is_complete: bool = False
-
-    def send(self, message: Message) -> Awaitable[None]:
-        """Pass an ASGI message on."""
-        if message.get("more_body"):
-            return self.server_send(message)
-        if message["type"] == "http.response.start":
-            headers = message["headers"]
-            for name, value in headers:
-                if name == b"content-type":
-                    self.is_event_stream = value.startswith(b"text/event-stream")
-            self.status = message["status"]
-            self.first_byte = elapsed(self.began, self.clock.monotonic())
-            stream = self.is_event_stream
-            self.observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
-            message = {**message, "headers": [*headers, (b"x-request-id", self.request_id.encode())]}
-        else:
-            self.is_complete = True
-        return self.server_send(message)
 
 
 def _release_frames(failure: BaseException) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.access import BUDGET_REFUSAL, CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.api.calendar import Period, day_of, period_of
+from proxy.api.middleware.response import RESPONSE, Response
 from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.kit import request_context
@@ -45,9 +46,12 @@ class UseMeter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] != "http" or scope["method"] in _FREE_METHODS or scope["path"] in _FREE_PATHS:
-            await self._app(scope, receive, send)
-            return
+        if scope["method"] not in _FREE_METHODS and scope["path"] not in _FREE_PATHS:
+            await self._begin(scope)
+        await self._app(scope, receive, send)
+
+    async def _begin(self, scope: Scope) -> None:
+        """Compare what the client has used with its budget, and have the request booked. Raises `BudgetExceeded`."""
         caller: Caller = scope[CALLER]
         client = caller.name or ANYONE
         if (budget := self._budget_of.get(client)) is not None:
@@ -60,11 +64,8 @@ class UseMeter:
             else:
                 if budget.tool_calls is not None:
                     scope[TOOL_CALLS_LEFT] = budget.tool_calls - used.tool_calls
-        booking = _Booking(send, partial(self._book, client, has_budget=budget is not None))
-        try:
-            await self._app(scope, receive, booking.send)
-        finally:
-            await booking.settle()
+        response: Response = scope[RESPONSE]
+        response.before_end.append(_Booking(partial(self._book, client, has_budget=budget is not None)).settle)
 
     async def _require_left(self, client: str, budget: BudgetConfig) -> Use:
         """Read what a client has used of its budget so far. Raises `BudgetExceeded`: that is all of it."""
@@ -128,34 +129,23 @@ def _refusal(what: str, period: Period) -> BudgetExceeded:
 
 
 class _Booking:
-    """The booking of one request: made once, before the last byte of its response, or at its end without one.
+    """The booking of one request, before the last byte of its response, or at its end without one.
 
     So a client that waits for its response before it asks again is refused as soon as its budget is used up.
 
     Args:
-        send: takes the messages of the response.
         book: books; if it returns a coroutine, the booking ends with that.
     """
 
-    __slots__ = ("_book", "_has_begun", "_send", "_task")
+    __slots__ = ("_book", "_task")
 
-    def __init__(self, send: Send, book: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
-        self._send = send
+    def __init__(self, book: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
         self._book = book
-        self._has_begun = False
         self._task: asyncio.Task[None] | None = None
 
-    async def send(self, message: Message) -> None:
-        """Pass an ASGI message on."""
-        if message["type"] == "http.response.body" and not message.get("more_body"):
-            await self.settle()
-        await self._send(message)
-
     async def settle(self) -> None:
-        """Book, unless that is done; a request that is cancelled meanwhile is booked all the same."""
-        if not self._has_begun:
-            self._has_begun = True
-            if (booking := self._book()) is not None:
-                self._task = asyncio.create_task(booking)  # noqa: TID251 - awaited here, and at the request's end
+        """Book, unless that has begun; a request that is cancelled meanwhile is booked all the same."""
+        if self._task is None and (booking := self._book()) is not None:
+            self._task = asyncio.create_task(booking)  # noqa: TID251 - awaited here, and at the request's end
         if self._task is not None:
             await asyncio.shield(self._task)
