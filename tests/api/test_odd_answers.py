@@ -123,10 +123,11 @@ async def test_a_hidden_call_takes_no_line_ends_from_the_text_before_the_clients
 
 
 @STREAMS
-async def test_calls_that_are_all_named_before_their_arguments_have_each_their_own(surface):
-    named = [call_chunk((f"u{at}", "open_door", ""), at=at) for at in range(3)]
-    reply = stream(*named, *(arguments_chunk(f'{{"id": {at}}}', at=at) for at in range(3)), chunk({}, "tool_calls"))
-    answer = await surface.ask(reply, **MINE)
+@pytest.mark.parametrize("begun", ["", '{"id'])
+async def test_calls_that_are_all_begun_before_the_rest_of_their_arguments_have_each_their_own(surface, begun):
+    first = [call_chunk((f"u{at}", "open_door", begun), at=at) for at in range(3)]
+    rest = [arguments_chunk(f'{{"id": {at}}}'.removeprefix(begun), at=at) for at in range(3)]
+    answer = await surface.ask(stream(*first, *rest, chunk({}, "tool_calls")), **MINE)
     assert [orjson.loads(arguments) for _, arguments in answer.calls] == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 

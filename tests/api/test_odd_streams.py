@@ -1,19 +1,13 @@
 """Streams that a lenient reader can read, although they are not quite as they should be, on every API."""
 
-import asyncio
 from dataclasses import replace
 
-import httpx
-import openai
 import orjson
 import pytest
 
 from tests.api.surfaces import DOOR, RELAY_TOO, SEARCH, STREAMS_AND_RELAY, on
-from tests.fakes import DONE, FakeUpstream, Reply, chunk, event, stream, turn
-from tests.serving import proxy_of
+from tests.fakes import Reply, chunk, event, stream, turn
 
-ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-RELAYED = {"x-server-tools": "none"}
 WHOLE, STREAMED = {}, {"stream": True}
 
 
@@ -96,47 +90,3 @@ async def test_words_that_may_be_an_error_are_not_taken_for_a_sign_of_life(surfa
 async def test_the_coding_none_is_no_coding(chat, coding):
     reply = replace(turn("Found it")(STREAMED), headers=[(b"content-encoding", coding)])
     assert (await chat.ask(reply)).texts == ["Found it"]
-
-
-@pytest.mark.parametrize("headers", [{}, RELAYED])
-@pytest.mark.parametrize(
-    "form", [b"id: 1\ndata: %b\n\n", b"data: %b\nid: 1\n\n", b"id: 1\r\ndata: %b\r\n\r\n", b"data: %b\n\n"]
-)
-async def test_comments_do_not_end_an_event_where_events_have_ids(form, headers):
-    """OpenAI's SDK for Python keeps the last id, and takes each blank line after it for the end of an event."""
-    goes_on = asyncio.Event()
-    texts = [form % chunk({"content": text}).removeprefix(b"data: ").strip() for text in ("Found", "it")]
-    end = chunk({}, "stop") + DONE
-    upstream = FakeUpstream(
-        [Reply([texts[0], goes_on, b": theirs\n\n", texts[1], end], content_type="text/event-stream")]
-    )
-    comments = []
-
-    async def note(response):
-        response.stream = Watched(response.stream, comments, goes_on)
-
-    async with (
-        proxy_of(upstream, more="\nserver: {keepalive_seconds: 0.02}") as url,
-        httpx.AsyncClient(event_hooks={"response": [note]}) as http,
-    ):
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", http_client=http)
-        answer = await client.chat.completions.create(**ASK, stream=True, extra_headers=headers)
-        text = "".join([one.choices[0].delta.content or "" async for one in answer if one.choices])
-    assert (text, bool(comments)) == ("Foundit", True)
-
-
-class Watched(httpx.AsyncByteStream):
-    """The body of a response; two comments in it let the upstream go on."""
-
-    def __init__(self, body, comments, goes_on):
-        self.body, self.comments, self.goes_on = body, comments, goes_on
-
-    async def __aiter__(self):
-        async for part in self.body:
-            self.comments += part.count(b": keep-alive") * [part]
-            if len(self.comments) > 1:
-                self.goes_on.set()
-            yield part
-
-    async def aclose(self):
-        await self.body.aclose()

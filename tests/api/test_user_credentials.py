@@ -15,8 +15,8 @@ from proxy.config.model import TelemetryConfig
 from proxy.telemetry import log
 from proxy.wire.credentials import Credentials
 from tests.api.messages import asking as messages
-from tests.api.responses import asking as responses
-from tests.fakes import whole
+from tests.api.surfaces import DOOR
+from tests.fakes import turn, whole
 from tests.serving import CONFIG, proxy_of, serving
 from tests.tools.mcp.test_client import wiki_at
 from tests.tools.mcp.test_users import Vault
@@ -42,8 +42,6 @@ VAULT = """
 """
 CALL = ("u1", "notes", {"q": "ferry"})
 WHO = ("u2", "vault_whoami", {})
-DOOR_CALL = ("u2", "open_door", {"door": 1})
-DOOR = {"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}
 ASK = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
 
 
@@ -253,15 +251,15 @@ async def test_the_mcp_door_lists_and_calls_what_the_header_permits(upstream):
 # -- what is kept between requests --
 
 
-async def test_the_hidden_half_of_a_mixed_turn_is_put_back_only_for_the_same_value(upstream):
-    upstream.replies = [whole(calls=[CALL, DOOR_CALL]), whole("Open.")]
-    async with with_notes(upstream) as served:
-        for token in (ANNE, BOB, None):
-            upstream.requests.clear()
-            mixed = (await served.ask(ANNE, tools=[DOOR])).json()["choices"][0]["message"]
-            answer = {"role": "tool", "tool_call_id": mixed["tool_calls"][0]["id"], "content": "opened"}
-            await served.ask(token, tools=[DOOR], messages=[*ASK["messages"], mixed, answer])
-            read = results(upstream.requests[1])
+@pytest.mark.parametrize("body", [{}, {"store": False, "include": ["reasoning.encrypted_content"]}], ids=["", "sealed"])
+async def test_the_hidden_half_of_a_mixed_turn_is_put_back_only_for_the_same_value(surface, body):
+    body = body if surface.kind == "responses" else {}
+    async with serving(Notes(), lifespan="off") as api, surface.proxy(more=NOTES.format(api=api, more="")) as client:
+        for token in (ANNE, BOB, ""):
+            surface.upstream.restart([turn(calls=[CALL, DOOR]), turn("Open.")])
+            first = await client.ask(functions=["open_door"], headers={"x-notes-token": ANNE}, body=body)
+            await client.ask(after=first, results=["opened"], headers={"x-notes-token": token})
+            read = surface.results()
             assert any("note" in content for content in read) == (token == ANNE)
             assert "opened" in read
 
@@ -292,21 +290,6 @@ async def test_a_response_that_needed_no_credential_is_there_for_all_requests_of
     async with with_notes(upstream) as served, httpx.AsyncClient() as http:
         response = (await served.ask(ANNE, "/v1/responses", input="?")).json()
         assert (await http.get(f"{served.url}/v1/responses/{response['id']}")).status_code == 200
-
-
-async def test_a_sealed_half_opens_only_for_the_same_value(upstream):
-    door = responses.DOOR
-    upstream.replies = [whole(calls=[CALL, DOOR_CALL]), whole("Open.")]
-    async with with_notes(upstream) as served:
-        for token in (ANNE, BOB, None):
-            upstream.requests.clear()
-            given = {"tools": [door], "store": False, "include": ["reasoning.encrypted_content"]}
-            response = (await served.ask(ANNE, "/v1/responses", input="?", **given)).json()
-            call = next(item for item in response["output"] if item["type"] == "function_call")
-            answer = {"type": "function_call_output", "call_id": call["call_id"], "output": "opened"}
-            items = [{"role": "user", "content": "?"}, *response["output"], answer]
-            await served.ask(token, "/v1/responses", input=items, **given)
-            assert any("note" in read for read in results(upstream.requests[1])) == (token == ANNE)
 
 
 SEARCH = NOTES.replace("notes:", "web_search:").replace("/notes", "/search")

@@ -43,6 +43,7 @@ def events_in(text):
 
 def folded(events):
     """The message that the events describe, put together the plain way."""
+    assert events[0]["type"] != "ping"
     events = [event for event in events if event["type"] != "ping"]
     assert [events[0]["type"], *(event["type"] for event in events[-2:])] == [
         "message_start",
