@@ -213,14 +213,14 @@ def storable(added: Iterable[Json]) -> list[Json]:
     ]
 
 
-def runs_in(messages: Iterable[Json]) -> dict[str, bool]:
+def runs_in(messages: Sequence[Json]) -> dict[str, bool]:
     """The runs whose ids are in a history, in order; each with whether a call of the client's is among its calls."""
     runs: dict[str, bool] = {}
-    for message in messages:
-        if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all
-            for identity in _ids_in(message):
-                if len(identity) >= SHORTEST and (match := OURS.fullmatch(identity)) is not None:
-                    runs[match[1]] = runs.get(match[1], False) or not match[2]
+    ids = [call.get("id") for message in messages if (calls := message.get("tool_calls")) for call in calls]
+    ids += [message.get("tool_call_id") for message in messages if message.get("role") == "tool"]
+    for identity in ids:  # most are too short to be ours
+        if isinstance(identity, str) and len(identity) >= SHORTEST and (match := OURS.fullmatch(identity)) is not None:
+            runs[match[1]] = runs.get(match[1], False) or not match[2]
     return runs
 
 
@@ -271,9 +271,8 @@ def _runs_of(message: Json) -> list[str]:
 
 def _ids_in(message: Json) -> list[str]:
     """The ids of a message's calls, or of the call that it answers."""
-    ids = [call.get("id") for call in calls] if (calls := message.get("tool_calls")) else []
-    if message.get("role") == "tool":
-        ids.append(message.get("tool_call_id"))
+    ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
+    ids += [call.get("id") for call in message.get("tool_calls") or ()]
     return [identity for identity in ids if isinstance(identity, str)]
 
 

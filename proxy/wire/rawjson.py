@@ -22,6 +22,11 @@ _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 # Positive integers of up to 19 digits fit 64 bits.
 _LONG_NUMBER, _SMALL_NUMBER, _SMALL_EXPONENT = b"0" * 19, b"0e-000", b"-000"
 _MOST_LOOKED_AT = 100
+# In smaller texts, the search is as fast as writing them.
+_LEAST_WRITTEN = 16 * 1024
+# Python's own `json` writes blanks, and so is told by the first key.
+_SPACED = re.compile(rb'":\s')
+_LOOKED_AT_FOR_SPACE = 100
 # A number in JSON follows a comma, a colon, a bracket or a blank. Most long rows of digits are part of a text instead:
 # a time in nanoseconds, or an id such as GLM's `2025092518192991173204`, which is in every chunk of a stream.
 _LOST = re.compile(rb"[\s\[,:](?:-?\d+\.\d{19}|\d{20}|-\d{19}|-?[\d.]+[eE]-\d{3})")
@@ -56,7 +61,7 @@ def loads(data: bytes) -> Any:
             return _exact(data)
         except (ValueError, RecursionError):
             raise exc from None
-    if len(data) > MOST_EXACT_BYTES:
+    if len(data) > MOST_EXACT_BYTES or (len(data) > _LEAST_WRITTEN and _is_written_alike(data, value)):
         return value
     digits = data.translate(_ALIKE)
     # `find` takes three times as long.
@@ -68,6 +73,17 @@ def loads(data: bytes) -> Any:
         return _exact(data)
     except RecursionError:  # Python's parser permits less nesting
         return value
+
+
+def _is_written_alike(data: bytes, value: Any) -> bool:
+    """Whether a value is written as it was read, as most SDKs write it; then no number has lost anything.
+
+    That takes a third of the time of looking for such numbers, which is 9 % of an agent's request.
+    """
+    try:
+        return not _SPACED.search(data, 0, _LOOKED_AT_FOR_SPACE) and orjson.dumps(value) == data
+    except orjson.JSONEncodeError:  # nested too deep to be written
+        return False
 
 
 def _holds_small_number(digits: bytes) -> bool:

@@ -149,13 +149,15 @@ class _Turn(Struct):
     """An upstream turn, read back from an assistant message: its thoughts, text and calls.
 
     `origin` is the run and turn in the ids of its calls; None: the ids were not made here. `carried` are the fields
-    that the signature of its thoughts holds for it. `message` is that of the chat, once the turn is read.
+    that the signature of its thoughts holds for it. Once the turn is read, `message` is that of the chat, and `is_open`
+    is whether it has calls without a result.
     """
 
     thoughts: list[str] = []
     texts: list[str] = []
     calls: list[_Call] = []
     has_results: bool = False
+    is_open: bool = False
     ends_with_citation: bool = False
     origin: str | None = None
     carried: Carried = Carried()
@@ -197,6 +199,7 @@ class _Turn(Struct):
             match = _SHOWN.fullmatch(call.id) if call.is_server_tool else None
             if match is not None:
                 call.id = server_call_id(match[1], int(match[2]))
+        self.is_open = any(call.result is None for call in self.calls)
         message = assistant_message("".join(self.texts), self.thoughts, self.calls)
         self.message = self.carried.put_into(message) if self.carried else message
 
@@ -277,7 +280,8 @@ class _Reader:
             self._said = []
 
     def _read_system(self, group: "_Group") -> None:
-        [(where, message)] = group
+        [(at, message)] = group
+        where = f"messages.{at}"
         text = self.system_text(as_blocks(message.get("content"), f"{where}.content"), f"{where}.content")
         if text and self._open:
             self._system.append({"role": "system", "content": text})
@@ -313,9 +317,9 @@ class _Reader:
             known: _Reading = alone.reading
             return known
         blocks = {
-            f"{where}.content.{at}": block
-            for where, message in group
-            for at, block in enumerate(as_blocks(message.get("content"), f"{where}.content"))
+            f"messages.{at}.content.{number}": block
+            for at, message in group
+            for number, block in enumerate(as_blocks(message.get("content"), f"messages.{at}.content"))
         }
         self._is_alone = True
         reading = read(blocks)
@@ -328,18 +332,18 @@ class _Reader:
         *complete, last = self._reading_of(group, self._read_assistant).turns
         for turn in complete:
             self._add_turn(turn)
-        if all(call.result is not None for call in last.calls):
-            self._add_turn(last)
-        else:
+        if last.is_open:
             self._open = last
+        else:
+            self._add_turn(last)
 
     def _take_user(self, group: "_Group") -> None:
         """Add the results of the open turn's calls, and keep what else the user says."""
         rest: list[Json] = []
-        for where, message in group:
-            reading = self._reading_of([(where, message)], self._read_user)
+        for one in group:
+            reading = self._reading_of([one], self._read_user)
             for result in reading.results:
-                self._take_result(result, where)
+                self._take_result(result, f"messages.{one[0]}.content.{result.at}")
             rest += reading.parts
         self._close_turn()
         self._said += rest
@@ -347,10 +351,9 @@ class _Reader:
     def _take_result(self, result: _Result, where: str) -> None:
         call = self._open.call(result.call_id) if self._open else None
         if result.call_id in self._answers:
-            refuse(f"{where}.content.{result.at}", f"there are two results for the call {named(result.given)}")
+            refuse(where, f"there are two results for the call {named(result.given)}")
         if call is None or call.is_server_tool:
-            place = f"{where}.content.{result.at}"
-            refuse(place, f"there is no call {named(result.given)} in the message before for this tool_result")
+            refuse(where, f"there is no call {named(result.given)} in the message before for this tool_result")
         self._answers[result.call_id] = result.result
 
     def _close_turn(self) -> None:
@@ -464,8 +467,8 @@ class _Reader:
         return _Result(at, given, _client_id(given), result)
 
 
-_Group: TypeAlias = list[tuple[str, Json]]
-"""Consecutive messages of one role, each with its place."""
+_Group: TypeAlias = list[tuple[int, Json]]
+"""Consecutive messages of one role, each with its position."""
 
 
 def _grouped(messages: list[Any], left_out: Collection[int]) -> Iterator[tuple[str, _Group]]:
@@ -478,20 +481,25 @@ def _grouped(messages: list[Any], left_out: Collection[int]) -> Iterator[tuple[s
     for at, message in enumerate(messages):
         if at in left_out:
             continue
-        where = f"messages.{at}"
-        if not isinstance(message, dict):
-            refuse(where, "must be an object with `role` and `content`")
-        role = message.get("role")
-        if role not in ("user", "assistant", "system"):
-            refuse(f"{where}.role", "must be `user`, `assistant` or `system`")
-        if not isinstance(content := message.get("content"), list):
-            if content is None and role != "system":
-                refuse(f"{where}.content", "must be a string or a list of content blocks")
-            as_blocks(content, f"{where}.content")
+        role = message["role"] if is_read(message) else _role_of(message, f"messages.{at}")
         if group and (held != role or role == "system"):
             yield held, group
             group = []
         held = role
-        group.append((where, message))
+        group.append((at, message))
     if group:
         yield held, group
+
+
+def _role_of(message: Any, where: str) -> str:
+    """The role of the message at `where`, which has a content. Raises `RequestError`."""
+    if not isinstance(message, dict):
+        refuse(where, "must be an object with `role` and `content`")
+    role: Any = message.get("role")
+    if role not in ("user", "assistant", "system"):
+        refuse(f"{where}.role", "must be `user`, `assistant` or `system`")
+    content = message.get("content")
+    if content is None and role != "system":
+        refuse(f"{where}.content", "must be a string or a list of content blocks")
+    as_blocks(content, f"{where}.content")
+    return str(role)

@@ -81,13 +81,11 @@ def read_items(given: Any) -> list[Json]:
         raise RequestError("'input' must be a string, or a list of at least one item.", param="input")
     if len(given) > MOST_MESSAGES:
         raise RequestError(f"'input' may hold {MOST_MESSAGES} items at most.", param="input")
-    return [_read(item, f"input[{at}]") for at, item in enumerate(given)]
+    return [item if is_read(item) else _read(item, f"input[{at}]") for at, item in enumerate(given)]
 
 
 def _read(item: Any, where: str) -> Json:
     """The item at `where`; the same object if it has a type, and a list as the content of a message."""
-    if is_read(item):
-        return item
     if not isinstance(item, dict):
         raise RequestError(f"'{where}' must be an object.", param=where)
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
