@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 ROOT = Path(__file__).parent.parent
+SHIPPED = (ROOT / "config.yaml").read_text()
 PLAIN = {key: value for key, value in os.environ.items() if not re.search("ZAI|GMI|SERPER|TOOLPROXY", key)}
 PLAIN["TOOLPROXY_STATE_URL"] = "memory://"  # the shipped file would keep state in the working directory
 
@@ -51,6 +52,34 @@ def running(*arguments, environ=None, cwd=ROOT):
         process.communicate()
 
 
+def stopped(process, number=signal.SIGTERM):
+    """What a process has said on standard error when a signal has ended it, without a traceback."""
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "Traceback" not in stdout + stderr
+    return stderr
+
+
+def check_without(package, path):
+    """`toolproxy check` where a package is not installed."""
+    code = f"import sys; sys.modules[{package!r}] = None; from proxy.commands.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "check", "--config", path]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Writes a configuration; the path of its file."""
+
+    def written(text):
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
 def test_without_any_key_it_says_in_one_line_which_it_wants():
     done = toolproxy("serve")
     assert done.returncode == 1
@@ -83,9 +112,9 @@ def test_beyond_loopback_with_one_or_with_leave_it_serves(environ):
 
 
 @pytest.mark.parametrize("value", ["", " ", "tcp://10.96.0.7:8080"])
-def test_a_variable_that_is_empty_or_comes_from_kubernetes_is_as_if_unset(tmp_path, value):
-    config = "server: {port: 0}\nupstreams: {up: {base_url: 'http://127.0.0.1:1/v1', api_key: k}}\n"
-    (tmp_path / "config.yaml").write_text(config + "models: {m: {upstream: up}}")
+def test_a_variable_that_is_empty_or_comes_from_kubernetes_is_as_if_unset(config, tmp_path, value):
+    upstreams = "upstreams: {up: {base_url: 'http://127.0.0.1:1/v1', api_key: k}}\nmodels: {m: {upstream: up}}\n"
+    config("server: {port: 0}\n" + upstreams)
     environ = {f"TOOLPROXY_{name}": value for name in ("CONFIG", "HOST", "PORT", "WORKERS")}
     with running("serve", environ=environ, cwd=tmp_path) as (_, url):
         assert url.startswith("http://127.0.0.1:")
@@ -94,10 +123,8 @@ def test_a_variable_that_is_empty_or_comes_from_kubernetes_is_as_if_unset(tmp_pa
 
 def test_a_variable_that_is_wrong_is_wrong_usage():
     done = toolproxy("serve", environ={"ZAI_API_KEY": "k", "TOOLPROXY_PORT": "udp"})
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2,
-        "toolproxy serve: error: argument --port: 'udp' is not a port (0 to 65535)",
-    )
+    said = "toolproxy serve: error: argument --port: 'udp' is not a port (0 to 65535)"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, said)
 
 
 def test_several_workers_without_a_folder_to_write_to_are_one_clear_line(tmp_path):
@@ -123,24 +150,18 @@ def test_an_address_that_is_taken_is_one_clear_line():
 def test_signals_stop_it_cleanly(number, workers):
     with running("serve", "--port", "0", "--workers", workers, environ={"ZAI_API_KEY": "k"}) as (process, url):
         httpx.get(f"{url}/healthz")
-        process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert "Traceback" not in stdout + stderr
+        stopped(process, number)
 
 
-def test_what_is_still_open_when_the_grace_is_over_is_told_and_the_stop_is_clean(tmp_path):
+def test_what_is_still_open_when_the_grace_is_over_is_told_and_the_stop_is_clean(config, tmp_path):
     script = tmp_path / "script.yaml"
     script.write_text("pace: 30\nconversations: [{when: '', turns: [{text: 'One two'}]}]")
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        (ROOT / "config.yaml").read_text().replace("shutdown_grace_seconds: 30", "shutdown_grace_seconds: 1")
-    )
+    path = config(SHIPPED.replace("shutdown_grace_seconds: 30", "shutdown_grace_seconds: 1"))
     body = {"model": "glm-4.7", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     with running("mock-upstream", "--script", str(script)) as (_, mock):
         environ = {"ZAI_API_KEY": "k", "ZAI_BASE_URL": f"{mock}/v1"}
         with (
-            running("serve", "--port", "0", "--config", str(config), environ=environ) as (process, url),
+            running("serve", "--port", "0", "--config", path, environ=environ) as (process, url),
             httpx.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
         ):
             pieces = response.iter_text()
@@ -153,7 +174,7 @@ def test_what_is_still_open_when_the_grace_is_over_is_told_and_the_stop_is_clean
     assert "Traceback" not in stderr
 
 
-def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_or_secret(tmp_path):
+def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_or_secret(config):
     with running("mock-upstream") as (_, mock):
         environ = {
             "ZAI_API_KEY": "canary-zai",
@@ -162,9 +183,8 @@ def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_o
             "ZAI_BASE_URL": f"{mock}/v1",
             "SERPER_BASE_URL": mock,
         }
-        config = tmp_path / "config.yaml"
-        config.write_text((ROOT / "config.yaml").read_text().replace("log_level: info", "log_level: debug"))
-        with running("serve", "--port", "0", "--config", str(config), environ=environ) as (process, url):
+        path = config(SHIPPED.replace("log_level: info", "log_level: debug"))
+        with running("serve", "--port", "0", "--config", path, environ=environ) as (process, url):
             client = openai.OpenAI(base_url=f"{url}/v1", api_key="canary-client", max_retries=0)
             ask = {"model": "glm-4.7", "messages": [{"role": "user", "content": "canary-question: Nanaimo?"}]}
             with client:
@@ -173,8 +193,7 @@ def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_o
                     pass
                 with pytest.raises(openai.NotFoundError):
                     client.chat.completions.create(**{**ask, "model": "nope"})
-            process.send_signal(signal.SIGTERM)
-            _, stderr = process.communicate(timeout=20)
+            stderr = stopped(process)
     lines = [orjson.loads(line) for line in stderr.splitlines()]
     assert "canary" not in stderr
     mine = [line for line in lines if line.get("request_id") == "my-id"]
@@ -201,8 +220,7 @@ def test_several_workers_count_and_remember_together_and_leave_nothing_behind(tm
                 httpx.post(f"{url}/v1/chat/completions", json=ask, headers={"x-request-id": f"r{number}"})
             scrapes = [httpx.get(f"{url}/metrics").text for _ in range(6)]
             found = [httpx.get(f"{url}/debug/requests/r{number}").status_code for number in range(12)]
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=20)
+            stopped(process)
     for scrape in scrapes:
         assert 'model="glm-4.7",route="/v1/chat/completions",status="200"} 12.0' in scrape
         assert "toolproxy_open_requests 0.0" in scrape
@@ -213,12 +231,9 @@ def test_several_workers_count_and_remember_together_and_leave_nothing_behind(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text("upstreams: {u: {base_url: 'http://u', api_key: k}}\ntelemetry:\n  otlp_endpoint: http://c:4318\n")
-    without = "import sys; sys.modules['opentelemetry'] = None; from proxy.commands.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", without, "check", "--config", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(config):
+    text = "upstreams: {u: {base_url: 'http://u', api_key: k}}\ntelemetry:\n  otlp_endpoint: http://c:4318\n"
+    done = check_without("opentelemetry", config(text))
     assert done.returncode == 1
     assert done.stderr.startswith("toolproxy: config.yaml:3: telemetry.otlp_endpoint: traces need a package")
 
@@ -259,15 +274,14 @@ def test_check_calls_a_search_usable_whose_fallback_answers():
     assert done.stderr == ""
 
 
-def test_check_probes_the_servers_when_it_is_asked_to(tmp_path):
-    path = tmp_path / "config.yaml"
+def test_check_probes_the_servers_when_it_is_asked_to(config):
     with running("mock-upstream") as (_, mock):
-        path.write_text(
+        path = config(
             f"upstreams:\n  up: {{base_url: '{mock}/v1', api_key: k}}\n  down: {{base_url: 'http://127.0.0.1:9', api_key: k}}\n"
             f"models: {{m: {{upstream: up}}, n: {{upstream: down}}}}\n"
             f"tools: {{web_search: {{type: serper, api_key: k, base_url: '{mock}'}}}}\n"
         )
-        done = toolproxy("check", "--probe", "--config", str(path))
+        done = toolproxy("check", "--probe", "--config", path)
     assert done.returncode == 1
     probed = r"probes:\n  upstreams.down.base_url: nothing listens .*\n  upstreams.up: m answers\n  tools.web_search: no results in \d+ ms for 'news'\n  2 of 3 servers can be used\n\Z"
     assert re.search(probed, done.stdout)
@@ -275,16 +289,15 @@ def test_check_probes_the_servers_when_it_is_asked_to(tmp_path):
     assert done.stderr == f"toolproxy: config.yaml:3: upstreams.down.base_url: {refused}\n"
 
 
-def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is_asked_to(tmp_path):
-    path = tmp_path / "config.yaml"
+def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is_asked_to(config):
     script = ROOT / "tests" / "mcp_server.py"
-    path.write_text(
+    path = config(
         "upstreams: {up: {base_url: 'http://127.0.0.1:9', api_key: k}}\n"
         f"tools:\n  wiki: {{type: mcp, command: [{sys.executable}, {script}], allow: [echo, fail]}}\n"
         "  down: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${WIKI_KEY}'}}\n"
         "  own: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${request.headers.X-Own}'}}\n"
     )
-    done = toolproxy("check", "--probe", "--config", str(path), environ={"WIKI_KEY": "canary"})
+    done = toolproxy("check", "--probe", "--config", path, environ={"WIKI_KEY": "canary"})
     assert done.returncode == 1
     assert f"  wiki: mcp, {sys.executable}, tools are listed at start" in done.stdout
     assert "  down: mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
@@ -296,28 +309,20 @@ def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is
     assert "canary" not in done.stdout + done.stderr
 
 
-def test_an_mcp_server_without_the_extra_is_one_clear_line(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text("tools:\n  wiki: {type: mcp, url: 'http://127.0.0.1:9/mcp'}\n")
-    without = f"import sys; sys.modules['mcp'] = None; from proxy.commands.cli import main; main(['check', '--config', {str(path)!r}])"
-    done = subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == "toolproxy: config.yaml:2: tools.wiki.type: needs a package that is not installed: pip install mcp\n"
-    )
+def test_an_mcp_server_without_the_extra_is_one_clear_line(config):
+    done = check_without("mcp", config("tools:\n  wiki: {type: mcp, url: 'http://127.0.0.1:9/mcp'}\n"))
+    said = "toolproxy: config.yaml:2: tools.wiki.type: needs a package that is not installed: pip install mcp\n"
+    assert (done.returncode, done.stderr) == (1, said)
 
 
-def test_check_names_every_fault_with_its_line(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text("tools:\n  web_search:\n    type: serber\nserver: {port: x}\n")
-    done = toolproxy("check", "--config", str(path))
+def test_check_names_every_fault_with_its_line(config):
+    path = config("tools:\n  web_search:\n    type: serber\nserver: {port: x}\n")
+    done = toolproxy("check", "--config", path)
+    first, second, *_ = done.stderr.splitlines()
     assert done.returncode == 1
-    assert done.stderr.splitlines()[0].startswith(
-        "toolproxy: config.yaml:3: tools.web_search.type: unknown type 'serber'"
-    )
-    assert done.stderr.splitlines()[1].startswith("toolproxy: config.yaml:4: server.port: ")
-    assert toolproxy("serve", "--config", str(path)).returncode == 1
+    assert first.startswith("toolproxy: config.yaml:3: tools.web_search.type: unknown type 'serber'")
+    assert second.startswith("toolproxy: config.yaml:4: server.port: ")
+    assert toolproxy("serve", "--config", path).returncode == 1
 
 
 PYTHON_TOOLS = """
@@ -355,12 +360,9 @@ def project(folder, *, upstream="http://127.0.0.1:9", more=""):
 @pytest.mark.parametrize("where", ["in the working directory", "in --app-dir"])
 def test_check_says_where_each_tool_comes_from(tmp_path, where):
     folder = project(tmp_path)
-    if where == "in --app-dir":
-        done = toolproxy(
-            "check", "--app-dir", str(folder), "--config", str(folder / "config.yaml"), environ={"K": "canary"}
-        )
-    else:
-        done = toolproxy("check", cwd=folder, environ={"K": "canary"})
+    elsewhere = ["--app-dir", str(folder), "--config", str(folder / "config.yaml")]
+    named, cwd = (elsewhere, ROOT) if where == "in --app-dir" else ([], folder)
+    done = toolproxy("check", *named, cwd=cwd, environ={"K": "canary"})
     assert done.stderr == ""
     assert "roll_dice: usable, python, dice_tools:roll_dice" in done.stdout
     assert "weather: usable, http, api.example.com:8443" in done.stdout
@@ -403,10 +405,8 @@ def test_python_tools_of_the_working_directory_are_run_and_one_that_hangs_does_n
         with running("serve", "--port", "0", "--workers", workers, cwd=folder) as (process, url):
             body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
             answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
-            process.send_signal(signal.SIGTERM)
-            _, stderr = process.communicate(timeout=20)
+            stderr = stopped(process)
     assert answer.json()["choices"][0]["message"]["content"] == "Done."
-    assert process.returncode == 0
     outcomes = {line["tool"]: line for line in map(orjson.loads, stderr.splitlines()) if "tool" in line}
     assert outcomes["roll_dice"]["event"] == "tool.completed"
     assert outcomes["hang"]["outcome"] == "timeout"
@@ -508,24 +508,18 @@ def test_mock_upstream_refuses_what_no_upstream_would_understand():
                 response = httpx.post(url + path, content=body)
                 error = response.json()["error"]
                 assert (response.status_code, error["type"]) == (400, "invalid_request_error"), body
-        process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=20)
-    assert stderr == ""
+        assert stopped(process) == ""
 
 
 def test_a_starter_configuration_is_written_once(tmp_path):
     missing = toolproxy("serve", cwd=tmp_path)
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert (
-        missing.stderr
-        == "toolproxy: config.yaml: cannot be read: no such file; `toolproxy init` writes one to start from\n"
-    )
+    said = "cannot be read: no such file; `toolproxy init` writes one to start from"
+    assert missing.stderr == f"toolproxy: config.yaml: {said}\n"
     done = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "toolproxy serve --config 'a folder/my config.yaml'" in done.stdout
-    assert (tmp_path / "a folder/my config.yaml").read_text() == (ROOT / "config.yaml").read_text()
+    assert (tmp_path / "a folder/my config.yaml").read_text() == SHIPPED
     again = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
-    assert (again.returncode, again.stderr) == (
-        1,
-        "toolproxy: a folder/my config.yaml is there already, and stays as it is\n",
-    )
+    said = "toolproxy: a folder/my config.yaml is there already, and stays as it is\n"
+    assert (again.returncode, again.stderr) == (1, said)
