@@ -23,7 +23,7 @@ from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
 from proxy.app.routes import error_shape, router_of
 from proxy.config.loaded import Loaded
-from proxy.config.model import Config, UpstreamConfig
+from proxy.config.model import UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.readiness import Readiness
 from proxy.stores.recorded import RecordedStore
@@ -78,9 +78,11 @@ class Generation:
             observe=process.telemetry.observe,
             states=dict(_unchanged_states(before, loaded)) if before else {},
         )
-        self.upstreams: dict[str, UpstreamLink] = _upstreams_of(
-            process, loaded.config, before.upstreams if before else {}
-        )
+        known = before.upstreams if before else {}
+        self.upstreams: dict[str, UpstreamLink] = {
+            name: link if (link := known.get(name)) and link.entry == entry else _link(process, name, entry)
+            for name, entry in loaded.config.upstreams.items()
+        }
         self.tool_servers = _tool_servers_of(process, loaded, before)
         for server in self.tool_servers.values():
             server.publish_to(self.registry)
@@ -159,13 +161,6 @@ class Generation:
             recent_requests=telemetry.recent_requests(config),
             cases=telemetry.cases_under(self.loaded, lambda: self.registry.specs, process.state.secrets),
         )
-
-
-def _upstreams_of(process: Process, config: Config, before: Mapping[str, UpstreamLink]) -> dict[str, UpstreamLink]:
-    return {
-        name: known if (known := before.get(name)) and known.entry == entry else _link(process, name, entry)
-        for name, entry in config.upstreams.items()
-    }
 
 
 def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:

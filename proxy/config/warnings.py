@@ -18,6 +18,21 @@ def warnings_in(parts: Parts) -> _Warnings:
         yield "models", "is empty, so every request is answered with 404"
     if parts.config.server.cors and "*" in parts.config.server.cors.origins:
         yield "server.cors.origins", "'*' lets every web page call, from the browser of whoever opens it"
+    yield from _odd_clients(parts)
+    yield from _odd_keys(parts)
+    # With a secret that can be guessed, clients could forge what they keep for the proxy.
+    if any(len(secret) < SHORT_CLIENT_KEY for secret in parts.config.state.secrets):
+        yield "state.secret", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
+    for name, model in parts.config.models.items():
+        if model.vision == "conversation" and model.vision_model is None:
+            yield f"models.{name}.vision", "does nothing without a vision_model"
+    yield from _offers_without_effect(parts)
+    for name, tool in parts.config.tools.items():
+        found = parts.kinds[tool.type].warnings(tool, parts.config)
+        yield from ((f"tools.{name}.{key}", message) for key, message in found)
+
+
+def _odd_clients(parts: Parts) -> _Warnings:
     for path, client in parts.clients.items():
         for pattern in client.models:
             if parts.config.models and not _matches_a_model(pattern, parts.names_in("models")):
@@ -25,15 +40,7 @@ def warnings_in(parts: Parts) -> _Warnings:
         if any(0 < len(key) < SHORT_CLIENT_KEY for key in client.keys):
             yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
         if client.budget and client.budget.cost is not None and not parts.config.has_prices:
-            yield (
-                f"{path}.budget.cost",
-                "counts only costs that upstreams report: no model or tool has a price",
-            )
-    yield from _odd_keys(parts)
-    yield from _short_secrets(parts.config)
-    yield from _visions_without_effect(parts.config)
-    yield from _offers_without_effect(parts)
-    yield from _tool_warnings(parts)
+            yield f"{path}.budget.cost", "counts only costs that upstreams report: no model or tool has a price"
 
 
 def _odd_keys(parts: Parts) -> _Warnings:
@@ -47,19 +54,6 @@ def _odd_keys(parts: Parts) -> _Warnings:
             yield f"{path}.api_key", "has a placeholder beside keys, which is left out"
 
 
-def _short_secrets(config: c.Config) -> _Warnings:
-    """A secret with which clients could forge what they keep for the proxy."""
-    if any(len(secret) < SHORT_CLIENT_KEY for secret in config.state.secrets):
-        yield "state.secret", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
-
-
-def _visions_without_effect(config: c.Config) -> _Warnings:
-    """A `vision` of a model without a model that sees."""
-    for name, model in config.models.items():
-        if model.vision == "conversation" and model.vision_model is None:
-            yield f"models.{name}.vision", "does nothing without a vision_model"
-
-
 def _offers_without_effect(parts: Parts) -> _Warnings:
     """The prefix or suffix of `offer:` if no tool is offered on request."""
     offer = parts.config.offer
@@ -68,13 +62,6 @@ def _offers_without_effect(parts: Parts) -> _Warnings:
     for key in ("prefix", "model_suffix"):
         if getattr(offer, key) is not None:
             yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
-
-
-def _tool_warnings(parts: Parts) -> _Warnings:
-    """The warnings of each type of tool about its entries."""
-    for name, tool in parts.config.tools.items():
-        for key, message in parts.kinds[tool.type].warnings(tool, parts.config):
-            yield f"tools.{name}.{key}", message
 
 
 def _matches_a_model(pattern: str, models: Iterable[str]) -> bool:
