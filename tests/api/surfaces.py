@@ -72,7 +72,13 @@ class Surface:
         """A client of a proxy whose upstream gives these replies."""
         self.upstream.replies = replies
         config = config.replace("profile: openai", f"profile: {profile}")
-        async with proxy_of(self.upstream, config=config, more=more, **app) as url, Sdks() as sdks:
+        async with proxy_of(self.upstream, config=config, more=more, **app) as url, self.at(url) as client:
+            yield client
+
+    @asynccontextmanager
+    async def at(self, url) -> AsyncIterator["Client"]:
+        """A client of the proxy at that address."""
+        async with Sdks() as sdks:
             yield Client(self, url, sdks)
 
     async def ask(self, *replies, profile="openai", config=CONFIG, more="", server=(), **words) -> "Answer":

@@ -2,7 +2,6 @@
 
 from contextlib import asynccontextmanager
 
-import anthropic
 import orjson
 import pytest
 from httpx import AsyncClient
@@ -11,7 +10,7 @@ from proxy.app import create_app
 from proxy.app.configuration import parse
 from proxy.server.process import uvicorn_config
 from proxy.wire.tokens import count_tokens
-from tests.fakes import streamed, whole
+from tests.fakes import streamed, turn, whole
 from tests.serving import CONFIG, serving, serving_of
 from tests.tools.many import tools
 
@@ -61,9 +60,9 @@ async def test_the_described_tokens_fall_by_nine_tenths_and_the_cached_prefix_of
     assert [len(everything["tools"]), len(first["tools"])] == [261, 12]
     before, now = (count_tokens({"messages": [], "tools": one["tools"]}) for one in (everything, first))
     assert now < before / 10
-    for turn, following in zip(upstream.requests, later, strict=False):
-        assert following["tools"] == turn["tools"]
-        assert following["messages"][: len(turn["messages"])] == turn["messages"]
+    for one, following in zip(upstream.requests, later, strict=False):
+        assert following["tools"] == one["tools"]
+        assert following["messages"][: len(one["messages"])] == one["messages"]
     names = [tool["function"]["name"] for tool in first["tools"]]
     assert names[0] == "web_search"
     assert names[-2:] == ["find_tools", "call_tool"]
@@ -116,36 +115,12 @@ async def test_a_search_for_tools_is_seen_in_progress_events_and_debug_only(upst
         assert "forge_create_issue" in record.text
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_responses_and_messages_show_a_search_for_tools_to_those_who_ask(upstream, sdk, stream):
-    script = [streamed(calls=[FIND]), streamed(calls=[CALL]), streamed("Done")]
-    events = {"x-tool-events": "true"}
-    async with (
-        proxy_with_260(upstream) as url,
-        sdk(url) as openai,
-        anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as claude,
-    ):
-        for headers, shown in (({}, 0), (events, 2)):
-            upstream.restart(script)
-            given = {"model": "m", "input": "Open an issue.", "extra_headers": headers}
-            if stream:
-                async with openai.responses.stream(**given) as events_of_it:
-                    response = await events_of_it.get_final_response()
-            else:
-                response = await openai.responses.create(**given)
-            calls = [item for item in response.output if item.type == "mcp_call"]
-            assert [item.name for item in calls] == ["find_tools", "forge_create_issue"][:shown]
-            assert response.output_text == "Done"
-            upstream.restart(script)
-            asked = {**ASKED, "max_tokens": 100, "extra_headers": headers}
-            if stream:
-                async with claude.messages.stream(**asked) as events_of_it:
-                    message = await events_of_it.get_final_message()
-            else:
-                message = await claude.messages.create(**asked)
-            uses = [block.name for block in message.content if block.type == "mcp_tool_use"]
-            assert uses == ["find_tools", "forge_create_issue"][:shown]
-            assert message.content[-1].text == "Done"
+@pytest.mark.parametrize(("events", "shown"), [(None, []), ("true", ["find_tools", "forge_create_issue"])])
+async def test_a_search_for_tools_is_shown_to_those_who_ask(surface, events, shown):
+    surface.upstream.replies = [turn(calls=[FIND]), turn(calls=[CALL]), turn("Done")]
+    async with proxy_with_260(surface.upstream) as url, surface.at(url) as client:
+        answer = await client.ask(events=events)
+    assert ([one.name for one in answer.server_calls], answer.text) == (shown, "Done")
 
 
 async def test_a_wrong_name_is_told_the_nearest_and_wrong_arguments_the_schema(upstream, sdk):

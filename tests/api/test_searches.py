@@ -158,3 +158,9 @@ async def test_a_client_that_may_not_search_is_refused_or_goes_without(surface):
     assert "web_search" in alone.error["message"]
     assert beside.headers["x-tools-ignored"].startswith("web_search")
     assert [tool["function"]["name"] for tool in surface.upstream.requests[0]["tools"]] == ["open_door"]
+
+
+@pytest.mark.parametrize("name", ["web_search", "webSearch"])
+async def test_a_function_named_like_a_server_tool_is_the_servers_and_hidden(surface, name):
+    answer = await surface.ask(turn(calls=[("u1", name, {"query": "x"})]), turn("Done."), functions=[name])
+    assert (answer.kinds, len(surface.upstream.searches)) == (["text"], 1)
