@@ -57,6 +57,10 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     def _left_thread(self, _: object) -> None:
         self._in_threads -= 1
 
+    async def shutdown_default_executor(self, _: float | None = None) -> None:
+        """Wait for the threads to end, without asyncio's time limit: a jump would pass it at once."""
+        await super().shutdown_default_executor()
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Waits for nothing but threads."""
