@@ -12,12 +12,11 @@ from proxy.api.body import header, read_body
 from proxy.api.exchange import send_bytes, send_json
 from proxy.api.ports import Ports
 from proxy.api.responses.websocket import refuse_websocket
-from proxy.kit import request_context
 from proxy.kit.breaker import BreakerState
 from proxy.kit.readiness import Readiness
 from proxy.ports import Scrape
 from proxy.wire.chat import Json
-from proxy.wire.errors import MethodNotAllowed, ModelNotFound, NotFound, PageNotAllowed
+from proxy.wire.errors import MethodNotAllowed, ModelNotFound, NotFound
 
 _PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -148,8 +147,5 @@ class WrongMethod:
     async def __call__(self, scope: Scope, _: Receive, __: Send) -> None:
         """Handle one ASGI connection."""
         refuse_websocket(scope)
-        if scope["method"] == "OPTIONS" and (origin := header(scope, b"origin")):  # of a browser
-            request_context.add({"origin": origin[:200]})
-            raise PageNotAllowed(origin)
         message = f"{scope['path']} takes {self._allowed}, not {scope['method']}."
         raise MethodNotAllowed(message, headers={"allow": self._allowed})

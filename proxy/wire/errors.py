@@ -106,11 +106,11 @@ class ModelNotAllowed(RequestError, status=403, type="permission_error", code="m
 
 
 class PageNotAllowed(RequestError, status=403, type="permission_error", code="origin_not_allowed"):
-    """A web page of another origin calls a proxy that is not protected by keys."""
+    """A web page of an origin that is not listed asks whether it may call, or calls a proxy that no keys protect."""
 
     def __init__(self, origin: str) -> None:
         super().__init__(
-            f"Web pages of {origin[:200]!r} may not call this proxy: server.cors does not list that origin."
+            f"Web pages of {origin[:200]!r} may not call this proxy: server.cors.origins does not list it."
         )
 
 

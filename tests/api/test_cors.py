@@ -34,7 +34,8 @@ async def calling(upstream, more, **app):
 async def test_a_preflight_needs_no_key_and_is_answered_for_configured_origins_only(upstream):
     async with calling(upstream, ALLOWED) as client:
         asked = await client.options("/v1/chat/completions", headers={"origin": PAGE, **PREFLIGHT})
-        refused = await client.options("/v1/chat/completions", headers={"origin": "https://b.example", **PREFLIGHT})
+        unusual = {**PREFLIGHT, "access-control-request-method": "BREW"}
+        refused = await client.options("/v1/chat/completions", headers={"origin": PAGE, **unusual})
     assert asked.status_code == 200
     assert asked.headers["access-control-allow-origin"] == PAGE
     assert asked.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
@@ -42,14 +43,25 @@ async def test_a_preflight_needs_no_key_and_is_answered_for_configured_origins_o
     assert asked.headers["access-control-max-age"] == "60"
     assert "access-control-allow-credentials" not in asked.headers
     assert "x-request-id" in asked.headers
-    assert (refused.status_code, "access-control-allow-origin" in refused.headers) == (400, False)
+    assert refused.status_code == 400
     assert (refused.headers["content-type"], "x-request-id" in refused.headers) == ("application/json", True)
     assert refused.json()["error"] == {
-        "message": "Disallowed CORS origin: server.cors does not permit it.",
+        "message": "Disallowed CORS method: server.cors does not permit it.",
         "type": "invalid_request_error",
         "param": None,
         "code": "invalid_request",
     }
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/healthz", "/nowhere"])
+@pytest.mark.parametrize("more", ["", CLIENTS, ALLOWED, f'server: {{cors: {{origins: ["{PAGE}"]}}}}'])
+async def test_the_preflight_of_an_origin_that_is_not_listed_has_one_refusal(upstream, more, path):
+    async with calling(upstream, more) as client:
+        refused = await client.options(path, headers={"origin": "https://b.example", **PREFLIGHT})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed")
+    assert "'https://b.example' may not call this proxy: server.cors.origins" in refused.json()["error"]["message"]
+    assert "access-control-allow-origin" not in refused.headers
+    assert "x-request-id" in refused.headers
 
 
 TEXT = {"content-type": "text/plain"}

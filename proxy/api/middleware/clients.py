@@ -18,13 +18,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
+from proxy.api.middleware.cors import is_preflight
 from proxy.api.middleware.response import RESPONSE, Response
 from proxy.api.responses.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context
 from proxy.paths import FRONT_PATHS, OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Leases, Rates
-from proxy.wire.errors import InvalidApiKey, RateLimitExceeded
+from proxy.wire.errors import InvalidApiKey, PageNotAllowed, RateLimitExceeded
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)
@@ -60,6 +61,10 @@ class Auth:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one ASGI connection."""
+        if is_preflight(scope):  # one that `Cors` has not answered; it carries no key
+            origin = header(scope, b"origin") or ""
+            request_context.add({"origin": origin[:200]})
+            raise PageNotAllowed(origin)
         if scope["path"] not in OPEN_PATHS or self._front_needs_caller(scope):
             # The same header was right before, and there is no second one that could contradict it.
             known = self._found.get(header(scope, b"authorization") or "")

@@ -45,16 +45,32 @@ class Cors(CORSMiddleware):
             max_age=cors.max_age,
         )
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection. The preflight of an origin that is not listed is refused below, by `Auth`."""
+        if is_preflight(scope) and not self.is_allowed_origin(header(scope, b"origin") or ""):
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
     def preflight_response(self, request_headers: Headers) -> Response:
         """The response to a preflight. It needs an id of its own, because it never reaches the layer that gives ids."""
         response = super().preflight_response(request_headers)
         if response.status_code != HTTPStatus.OK:
-            why = bytes(response.body).decode()  # "Disallowed CORS origin"
+            why = bytes(response.body).decode()  # "Disallowed CORS method"
             response.body = orjson.dumps(RequestError(f"{why}: server.cors does not permit it.").envelope())
             response.headers["content-type"] = "application/json"
             response.headers["content-length"] = str(len(response.body))
         response.headers["x-request-id"] = token_hex(16)
         return response
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks, before a request of a web page, whether that page may send it (Fetch standard)."""
+    return (
+        scope["method"] == "OPTIONS"
+        and header(scope, b"origin") is not None
+        and header(scope, b"access-control-request-method") is not None
+    )
 
 
 class PageGuard:
