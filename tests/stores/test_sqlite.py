@@ -18,6 +18,7 @@ from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import MemoryStore
 from proxy.stores.shared.quota import LEASE_SECONDS
 from proxy.stores.shared.state import MadeSecret, StateUnavailable
+from proxy.stores.sqlite import database as sqlite_file
 from proxy.stores.sqlite.database import check_file, path_of
 from proxy.stores.sqlite.expiry import remove_expired
 from proxy.stores.sqlite.schema import MIGRATIONS, migrate
@@ -178,6 +179,25 @@ async def test_what_a_full_disk_holds_is_found_and_what_is_new_is_kept_in_memory
         assert [await store.get(ME, key) for key in ("old", "new")] == [b"1", b"x" * 100_000]
         await shared.read(lambda db: db.execute("PRAGMA max_page_count = 100000").close())
         await shared.probe()
+    assert heard == ["state.unavailable", "state.recovered"]
+
+
+async def test_a_file_that_no_disk_space_was_left_for_is_prepared_once_there_is_some(database, heard, monkeypatch):
+    is_full, prepare = [True], sqlite_file.migrate
+
+    def migrate(connection):
+        if is_full and is_full.pop():
+            connection.execute("PRAGMA max_page_count = 1")  # SQLite then reports SQLITE_FULL
+        prepare(connection)
+
+    monkeypatch.setattr(sqlite_file, "migrate", migrate)
+    async with database() as shared:
+        await kept(shared).put(ME, "a", b"value")
+        assert shared.readiness().why_not == "its disk is full"
+        await shared.probe()
+        await kept(shared).put(ME, "b", b"value")
+    async with database() as other:
+        assert await kept(other).get(ME, "b") == b"value"
     assert heard == ["state.unavailable", "state.recovered"]
 
 

@@ -279,15 +279,25 @@ class _File:
             # SQLite's other files get the same mode.
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE)
             self._inode = _inode_of(self._path)
-            self._connection = sqlite3.connect(self._path, timeout=_LOCKED_SECONDS, isolation_level=None)
-            self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # effective for a new file only
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            migrate(self._connection)
+            self._connection = _connected(self._path)
         # SQLite keeps pages in memory, and would notice a file that was overwritten only after a restart.
         if os.pread(self._descriptor, len(_MAGIC), 0) not in (_MAGIC, b""):
             raise sqlite3.DatabaseError(_REASONS["SQLITE_NOTADB"])
         return self._connection
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """A connection to a file whose tables are those of this version."""
+    connection = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
+    try:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # effective for a new file only
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _secret_in(connection: sqlite3.Connection) -> MadeSecret | None:
