@@ -26,6 +26,7 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.readiness import Readiness
+from proxy.kit.rests import KeyState
 from proxy.stores.recorded import RecordedStore
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
@@ -212,8 +213,13 @@ def _upstream_states(loaded: Loaded, links: Mapping[str, UpstreamLink]) -> list[
 
 def _state_of(state: Readiness, link: UpstreamLink) -> Readiness:
     keys = None if link.endpoint.keys is None else link.endpoint.keys.states()
-    state = replace(state, breaker=link.breaker.state, keys=keys)
-    if keys is None or state.usable_keys:
+    return _with_keys(replace(state, breaker=link.breaker.state), keys)
+
+
+def _with_keys(state: Readiness, keys: Sequence[KeyState] | None) -> Readiness:
+    """The state of an upstream or a tool with that of its keys, if it has several."""
+    state = replace(state, keys=keys)
+    if not state.usable or keys is None or state.usable_keys:
         return state
     return replace(state, usable=False, why_not="all its keys are refused, or without credit or quota")
 
@@ -223,7 +229,12 @@ def _tool_states(loaded: Loaded, servers: Sequence[SharedToolServer], registry: 
     states = {state.name: state for state in (server.state() for server in servers)}
     states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(loaded)}
     found = [states.get(state.name, state) for state in _states("tools", loaded.config.tools, loaded)]
-    found = [replace(state, keys=keys[state.name]) if state.name in keys else state for state in found]
+    found = [
+        replace(state, keys=keys.get(state.name))  # the fallback answers while all of them rest
+        if (entry := loaded.config.tools.get(state.name)) and loaded.config.tools.keys() & set(entry.fallbacks)
+        else _with_keys(state, keys.get(state.name))
+        for state in found
+    ]
     return [
         replace(state, breaker=BreakerState.OPEN, cause=cause) if (cause := skipped.get(state.name)) else state
         for state in found

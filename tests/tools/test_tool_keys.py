@@ -110,13 +110,23 @@ async def test_where_every_key_rests_the_fallback_answers_and_the_tool_is_not_le
             await ask(url)
         assert (sorted(service.used[:3]), service.used[3:]) == ([1, 2, 3], [0, 0, 0])
         ready = (await client.get(f"{url}/readyz")).json()["tools"][0]
-        assert (ready["keys"], "breaker" in ready) == ({"usable": 0, "of": 3}, False)
+        assert (ready["usable"], ready["keys"], "breaker" in ready) == (True, {"usable": 0, "of": 3}, False)
         clock.now += 60
         await ask(url)
     assert service.used[6] in (1, 2, 3)
     fell_back = [line["why"] for line in logged() if line["event"] == "tool.fell_back"]
     assert len(fell_back) == 3
     assert all("key was refused" in why for why in fell_back)
+
+
+async def test_a_tool_whose_keys_all_rest_is_not_usable_where_nothing_else_answers(service):
+    service.refusals = {number: [no(403)] for number in (1, 2, 3)}
+    alone = POOL.replace(", fallback: second", "")
+    async with proxy_of(service.upstream, config=alone) as url, httpx.AsyncClient() as client:
+        await ask(url)
+        ready = (await client.get(f"{url}/readyz")).json()["tools"][0]
+    assert (ready["name"], ready["usable"], ready["keys"]) == ("web_search", False, {"usable": 0, "of": 3})
+    assert ready["why_not"] == "all its keys are refused, or without credit or quota"
 
 
 async def test_a_full_key_is_passed_over_and_searches_wait_their_turn(service):
