@@ -184,9 +184,9 @@ def no_such_tool(name: str, tools: Collection[str]) -> str:
 
 
 def nearest(text: str, names: Iterable[str]) -> list[str]:
-    """The names that have the most in common with a text, by their groups of three letters; the best first."""
-    wanted = _trigrams(text[:_LONGEST_NAME])
-    ranked = sorted((-_likeness(wanted, _trigrams(name)), name) for name in names)
+    """The names that have the most in common with a text, by their letters and groups of letters; the best first."""
+    wanted = _groups(text[:_LONGEST_NAME])
+    ranked = sorted((-_likeness(wanted, _groups(name)), name) for name in names)
     return [name for _, name in ranked[:_MOST_NEAREST]]
 
 
@@ -196,9 +196,12 @@ def _likeness(wanted: frozenset[str], given: frozenset[str]) -> float:
 
 
 @lru_cache(maxsize=2048)  # of the names of tools
-def _trigrams(text: str) -> frozenset[str]:
-    padded = f"  {text.lower()} "
-    return frozenset(padded[at : at + 3] for at in range(len(padded) - 2))
+def _groups(text: str) -> frozenset[str]:
+    """The letters of a text, and its groups of two and of three: short names have no group of three in common."""
+    letters = text.lower()
+    padded = f"  {letters} "
+    pairs = (padded[at : at + 2] for at in range(1, len(padded) - 1))
+    return frozenset((*letters, *pairs, *(padded[at : at + 3] for at in range(len(padded) - 2))))
 
 
 def with_schema(result: ToolResult, tool: ToolSpec, *, most_bytes: int) -> ToolResult:
