@@ -133,19 +133,25 @@ def example(schema: Any, depth: int = 0) -> Any:
     """A small value that fits an ordinary JSON Schema: the one that it names first, or a plain one of its type."""
     if not isinstance(schema, dict) or depth > _LONGEST_SCHEMA:
         return {}
-    named = [schema[key] for key in ("const", "default") if key in schema] + (schema.get("enum") or [])
-    kinds = schema.get("type")
-    kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
-    if options := schema.get("anyOf") or schema.get("oneOf"):
-        value = example(options[0], depth + 1)
-    elif kind == "array":
-        value = [example(schema.get("items"), depth + 1)] if schema.get("minItems") else []
-    elif kind in _PLAIN:
-        value = schema.get("minimum", _PLAIN[kind])
-    else:
-        known = schema.get("properties") or {}
-        value = {name: example(known.get(name), depth + 1) for name in schema.get("required") or ()}
-    return named[0] if named else value
+    named = [schema[key] for key in ("const", "default") if key in schema] or _listed(schema, "enum")
+    if named:
+        return named[0]
+    if options := _listed(schema, "anyOf") or _listed(schema, "oneOf"):
+        return example(options[0], depth + 1)
+    kind = next(iter(_listed(schema, "type")), schema.get("type"))
+    if kind == "array":
+        return [example(schema.get("items"), depth + 1)] if schema.get("minItems") else []
+    if isinstance(kind, str) and kind in _PLAIN:
+        least = schema.get("minimum")
+        return least if kind in ("integer", "number") and isinstance(least, (int, float)) else _PLAIN[kind]
+    known = properties if isinstance(properties := schema.get("properties"), dict) else {}
+    names = [name for name in _listed(schema, "required") if isinstance(name, str)]
+    return {name: example(known.get(name), depth + 1) for name in names}
+
+
+def _listed(schema: Json, key: str) -> list[Any]:
+    """The list at a key of a schema; empty if something else is there."""
+    return value if isinstance(value := schema.get(key), list) else []
 
 
 def digest(text: str) -> str:

@@ -102,6 +102,11 @@ def test_a_script_may_set_the_usage_or_leave_it_out(usage, expected):
         ({"type": "array"}, []),
         ({"type": "string", "default": "d"}, "d"),
         (None, {}),
+        ({"enum": "x", "type": [], "required": "ab", "properties": []}, {}),
+        ({"type": "object", "required": ["a", 1, {}], "properties": {"a": True}}, {"a": {}}),
+        ({"anyOf": {}, "oneOf": [], "type": {"a": 1}}, {}),
+        ({"type": "integer", "minimum": "5"}, 1),
+        ({"type": "string", "minimum": 5}, "text"),
     ],
 )  # fmt: skip
 def test_arguments_that_are_made_up_fit_their_schema(schema, value):
