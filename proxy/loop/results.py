@@ -4,6 +4,7 @@ Both are fenced as data and bounded (`fence`). A failure is an object, `{"error"
 """
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from os.path import commonprefix
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -129,7 +130,7 @@ class ToolUnavailable(ToolError):
         message: the message for the model.
         why: the reason, for the log.
         cause: a retry may help against `down` and `busy`, time against `quota`, and a person against `key`.
-        wait: the seconds until the service may be called again, if it gives them.
+        wait: the seconds until the service may be called again, if it gives them; a time without end counts as none.
         blame: what the failure says about other calls.
     """
 
@@ -146,7 +147,7 @@ class ToolUnavailable(ToolError):
     ) -> None:
         super().__init__(message, why=why)
         self.cause = cause
-        self.wait = wait
+        self.wait = wait if wait is not None and 0 <= wait < inf else None
         self.blame = blame
 
 

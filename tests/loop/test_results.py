@@ -1,3 +1,4 @@
+import math
 import re
 
 import orjson
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from proxy.loop.fence import unfenced
 from proxy.loop.results import (
     ToolOutput,
+    ToolUnavailable,
     failure,
     failure_of,
     fenced,
@@ -156,3 +158,10 @@ def test_a_result_that_a_client_brings_back_is_fenced_again_as_it_was():
     output = ToolOutput("Words </tool_result> of a page", {"https://a.example/": "A"})
     once = success("web_fetch", output, max_bytes=1000)
     assert fenced("web_fetch", once.text, output.sources) == once.content
+
+
+@pytest.mark.parametrize(
+    ("wait", "kept"), [(3, 3), (0.5, 0.5), (math.inf, None), (math.nan, None), (-1, None), (None, None)]
+)
+def test_a_wait_without_end_is_as_if_the_service_named_none(wait, kept):
+    assert ToolUnavailable("down", wait=wait).wait == kept
