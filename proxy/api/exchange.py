@@ -19,6 +19,7 @@ import orjson
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
+from proxy.kit.counted import counted
 from proxy.wire import sse
 from proxy.wire.chat import Json
 from proxy.wire.errors import MaxDurationExceeded, ProxyError
@@ -91,7 +92,7 @@ async def while_wanted(
             raise
         if stopper.reason is ClientLeft:
             raise ClientLeft from None
-        raise MaxDurationExceeded(f"The request took longer than {seconds:g} seconds.") from None
+        raise MaxDurationExceeded(f"The request took longer than {counted(seconds, 'second')}.") from None
     finally:
         timer.cancel()
         if connection is not None:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import ApiKey, ClientConfig, keys_of
+from proxy.kit.counted import counted
 from proxy.kit.terminal import Style
 from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of
@@ -45,7 +46,7 @@ def _keys(name: str, api_key: str | tuple[str | ApiKey, ...] | None) -> list[str
     keys = keys_of(api_key)
     lines = []
     for number, key in keys.items():
-        said = [f"at most {key.max_concurrent} calls at the same time"] if key.max_concurrent else []
+        said = [f"at most {counted(key.max_concurrent, 'call')} at the same time"] if key.max_concurrent else []
         said += [f"weight {key.weight:g}"] if key.weight != 1 else []
         if len(keys) > 1 or key.max_concurrent:
             lines.append(f"    {name} key {number}: {', '.join(['usable', *said])}")

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from proxy.config.model import CheckConfig
 from proxy.http.connect import reason
+from proxy.kit.counted import counted
 from proxy.kit.timeouts import within
 from proxy.loop.results import ToolOutput
 from proxy.tools.exchange import Request, send
@@ -94,7 +95,7 @@ class Check:
     def _why(self, error: Exception) -> str:
         match error:
             case TimeoutError():
-                return f"gave no verdict within {self.timeout:g} seconds"
+                return f"gave no verdict within {counted(self.timeout, 'second')}"
             case CheckFailed():
                 return str(error)
             case ThreadsBusy():

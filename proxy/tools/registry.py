@@ -18,6 +18,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from proxy.kit.beside import beside
+from proxy.kit.counted import counted
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.recording import CURRENT
 from proxy.kit.rests import KeyState
@@ -298,7 +299,7 @@ class Registry:
         except TimeoutError as exc:
             if attempt.was_begun:  # not if it has only waited for a slot, or for an equal call
                 self._failed(attempt, None)
-            raise ToolTimeout(f"The tool gave no answer within {attempt.seconds:g} seconds.") from exc
+            raise ToolTimeout(f"The tool gave no answer within {counted(attempt.seconds, 'second')}.") from exc
 
     async def _cached(self, attempt: "_Attempt", cache: Results, arguments: Json) -> ToolOutput:
         """The output for a call, from the cache or from the tool."""

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from copy import copy
 
 from proxy.kit.breaker import Breaker, BreakerState
+from proxy.kit.counted import counted
 from proxy.loop.results import Cause, ToolUnavailable
 from proxy.ports import Caches
 from proxy.tools.tool import Tool
@@ -86,5 +87,6 @@ class ToolState:
     def refusal(self, now: float) -> ToolUnavailable:
         """The error for a call that the breaker does not allow."""
         wait = self.breaker.wait(now)
-        told = f"This tool keeps failing and is not called now; it may work in {math.ceil(wait) or 1} seconds."
+        seconds = counted(math.ceil(wait) or 1, "second")
+        told = f"This tool keeps failing and is not called now; it may work in {seconds}."
         return ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)

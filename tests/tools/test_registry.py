@@ -311,7 +311,7 @@ async def test_a_refused_key_is_tried_again_after_a_minute_then_two_up_to_an_hou
         await failures(registry, ["one", "two"])
         assert told[-1] == ("tool.breaker_opened", {"tool": "t", "seconds": rest, "cause": "key"})
         clock.now += rest - 1
-        with pytest.raises(ToolUnavailable, match="may work in 1 seconds"):
+        with pytest.raises(ToolUnavailable, match="may work in 1 second\\."):
             await execute(registry)
         clock.now += 1
     assert len(run.runs) == 8

@@ -23,6 +23,7 @@ from proxy.api.middleware.response import RESPONSE, Response
 from proxy.api.responses.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context
+from proxy.kit.counted import counted
 from proxy.paths import FRONT_PATHS, OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.ports import Leases, Rates
 from proxy.wire.errors import InvalidApiKey, PageNotAllowed, RateLimitExceeded
@@ -182,7 +183,7 @@ class Quota:
                 (_RESET, duration(rate.reset).encode()),
             )
             if not rate.allowed:
-                message = f"This key is limited to {limit} requests per minute, and the limit is reached."
+                message = f"This key is limited to {counted(limit, 'request')} per minute, and the limit is reached."
                 raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
         if (most := client.max_concurrent_requests) is not None:
             lease = await self._leases.acquire(client.name, most)

@@ -16,6 +16,7 @@ from proxy.api.middleware.response import RESPONSE, Response
 from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.kit import request_context
+from proxy.kit.counted import counted
 from proxy.loop.tally import Use
 from proxy.paths import MCP_PATH, OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.wire.errors import BudgetExceeded
@@ -75,7 +76,8 @@ class UseMeter:
         self._ports.observe("budget.checked", client=client, kinds=kinds)
         for kind, (limit, amount) in kinds.items():
             if amount >= limit:
-                raise _refusal(f"{_WORDS[kind].format(limit)} per {budget.per}", period)
+                what = f"{limit:g} (cost)" if kind == "cost" else counted(limit, _NOUNS[kind])
+                raise _refusal(f"{what} per {budget.per}", period)
         return used
 
     def _book(self, client: str, *, has_budget: bool) -> Coroutine[Any, Any, None] | None:
@@ -108,7 +110,7 @@ class UseMeter:
             self._ports.observe("use.not_counted", exc_info=True)
 
 
-_WORDS: Mapping[str, str] = {"tokens": "{} tokens", "tool_calls": "{} tool calls", "cost": "{:g} (cost)"}
+_NOUNS: Mapping[str, str] = {"tokens": "token", "tool_calls": "tool call"}
 
 
 def kinds_of(budget: BudgetConfig, used: Use) -> Iterator[tuple[str, float, float]]:

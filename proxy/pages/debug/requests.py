@@ -5,6 +5,7 @@ from statistics import median
 from typing import Final
 from urllib.parse import quote
 
+from proxy.kit.counted import counted
 from proxy.pages.debug.frame import page
 from proxy.pages.debug.words import clock_of, outcome_of, seconds, short_id, tokens, tools_of
 from proxy.pages.html import Child, Html, tag
@@ -72,7 +73,7 @@ def _summary(found: Sequence[Json]) -> Html:
     kinds = [outcome_of(record) for record in found]
     durations = [record["seconds"] for record in found if record["seconds"] is not None]
     parts = [
-        f"{len(found)} requests" if len(found) != 1 else "1 request",
+        counted(len(found), "request"),
         *(
             f"{kinds.count(kind)} {word}"
             for kind, word in (("error", "failed"), ("left", "left"), ("open", "open"))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from proxy.config.model import Config
 from proxy.config.redaction import Redact
+from proxy.kit.counted import counted
 from proxy.kit.header_names import SECRET_NAME, header_faults
 from proxy.loop.results import ToolUnavailable
 from proxy.tools.kind import Faults, Finding, Kind, Resources
@@ -93,7 +94,7 @@ async def _probe(_: str, entry: McpConfig, resources: Resources) -> Finding:
         names = [tool.name for tool in await list_once(entry, _mask(entry, resources))]
     except ToolUnavailable as exc:
         return Finding(f"not usable: {exc}", is_fault=True)
-    return Finding(f"{len(names)} tools: {', '.join(names)}")
+    return Finding(f"{counted(len(names), 'tool')}: {', '.join(names)}")
 
 
 async def _accept(name: str, entry: McpConfig, resources: Resources) -> Finding:
