@@ -187,6 +187,11 @@ class UpstreamTraits(Protocol):
         ...
 
     @property
+    def cache_marks(self) -> bool:
+        """Whether it is sent the marks of caches (`cache_control`) in texts."""
+        ...
+
+    @property
     def top_k(self) -> bool:
         """Whether it accepts the field `top_k`, which OpenAI does not have."""
         ...

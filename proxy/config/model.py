@@ -245,6 +245,8 @@ class UpstreamConfig(Value, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()  # Timeouts in seconds.
     retries: CountOrZero = 2  # Retries of one request, over all of its turns.
     breaker: BreakerConfig = BreakerConfig()  # How many failures suspend calls, and for how long.
+    # Whether `cache_control` of the Messages API is passed on with the texts of system prompts and users.
+    cache_marks: bool = False
     max_connections: Count = 1000  # Largest number of connections at the same time.
     # HTTP client for the upstream; httpx selects the library's own transport.
     transport: Literal["auto", "httpx"] = "auto"
@@ -417,6 +419,11 @@ class Config(Value, frozen=True, kw_only=True):
     def forwards_client_keys(self) -> bool:
         """Whether the keys of requests go to an upstream (`from_client`), and so tell one client from another."""
         return any(upstream.api_key == FROM_CLIENT for upstream in self.upstreams.values())
+
+    @property
+    def passes_cache_marks(self) -> bool:
+        """Whether any upstream is sent `cache_control`."""
+        return any(upstream.cache_marks for upstream in self.upstreams.values())
 
     @property
     def has_prices(self) -> bool:

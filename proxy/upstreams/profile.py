@@ -40,6 +40,7 @@ class Profile:
         native_search: whether the upstream has a web search, `{"type": "web_search", "web_search": {...}}`.
         thinking: the `type` in GLM's field `thinking` -> the fields that replace `thinking`; None: it stays as it is.
         thinking_switch: whether that field, or its replacement, keeps the models from thinking.
+        cache_marks: whether the upstream is sent the marks of caches in texts, which the configuration says of each.
         top_k: whether the upstream accepts `top_k`, which a Messages request may have and OpenAI refuses.
         retelling: fields that the step RETELL adds to the request.
         finish_reasons: the upstream's own finish reasons -> OpenAI's; `answers` translates any other unknown one.
@@ -64,6 +65,7 @@ class Profile:
     native_search: bool = False
     thinking: Mapping[str, Json] | None = None
     thinking_switch: bool = False
+    cache_marks: bool = False
     top_k: bool = False
     retelling: Json = field(default_factory=dict)
     finish_reasons: Mapping[str, str] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from proxy.upstreams.failures import KeyRefused, advise, is_transient, may_work_
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
 from proxy.upstreams.request_keys import RequestKeys
+from proxy.wire.cache_marks import without_marks
 from proxy.wire.chat import Json, Turn
 from proxy.wire.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, fault_of
 from proxy.wire.relayed import CountUsage, RawRequest, RawResponse, RelayClient
@@ -79,6 +80,7 @@ class Resilient:
         conversation: bytes | None = None,
     ) -> None:
         first, *self._fallbacks = candidates
+        self._has_marks = first.profile.cache_marks
         self._switch_to(first)
         self._shared = shared
         self._retries = retries
@@ -98,7 +100,13 @@ class Resilient:
         attempt = Attempt(show or _show_nothing, self._shared.clock, early, messages=call.body["messages"])
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
-        return self._try(lambda one: one.complete(call, take, early, self._latest_requests), attempt)
+        return self._try(lambda one: one.complete(self._fit(call, one), take, early, self._latest_requests), attempt)
+
+    def _fit(self, call: CallUpstream, candidate: OpenAICompatible) -> CallUpstream:
+        """The call for a candidate, without marks of caches if it does not take them, as the first one does."""
+        if candidate.profile.cache_marks or not self._has_marks:
+            return call
+        return replace(call, body={**call.body, "messages": without_marks(call.body["messages"])})
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""

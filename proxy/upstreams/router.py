@@ -171,13 +171,14 @@ class ConfigRouter:
         bound = self._bound.get(which)
         if bound is None:
             upstream = self._upstreams[model.upstream]
+            profile = PROFILES[upstream.profile]
             bound = OpenAICompatible(
                 name=model.upstream,
                 model=model.model or name,
                 endpoint=self._endpoints[model.upstream],
-                profile=PROFILES[upstream.profile],
+                profile=replace(profile, cache_marks=True) if upstream.cache_marks else profile,
                 keys=self._endpoints[model.upstream].keys,
-                key_advice=key_advice(PROFILES[upstream.profile], upstream.base_url),
+                key_advice=key_advice(profile, upstream.base_url),
                 tells_advice=self._tells_advice,
                 price=model.price,
                 counts_use=self._counts_use,

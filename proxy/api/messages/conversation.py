@@ -26,6 +26,7 @@ from proxy.api.messages.signatures import Signed
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 from proxy.turn.call_ids import server_call_id
 from proxy.turn.carried import Carried
+from proxy.wire.cache_marks import MARK, markable_content
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 
@@ -107,6 +108,7 @@ def read_conversation(
     *,
     changes: HistoryChanges = NO_CHANGES,
     read_signature: ReadSignature = _unsigned,
+    keeps_marks: bool = False,
     for_answer: bool = True,
 ) -> BlockConversation:
     """The conversation of a request.
@@ -118,6 +120,7 @@ def read_conversation(
         own_names: the client's names of server tools -> the names of the tools.
         changes: the changes by its system messages.
         read_signature: reads the signatures of thoughts.
+        keeps_marks: whether marks of caches stay in the texts of system prompts and users.
         for_answer: whether it is to be answered, so that it must not end with an assistant message.
 
     Raises:
@@ -127,8 +130,8 @@ def read_conversation(
         refuse("messages", "must be a list of messages, at least one")
     if len(messages) > MOST_MESSAGES:
         refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
-    reader = _Reader(unseal, own_names, read_signature)
-    chat = [{"role": "system", "content": text}] if (text := reader.system_text(system, "system")) else []
+    reader = _Reader(unseal, own_names, read_signature, keeps_marks=keeps_marks)
+    chat = [{"role": "system", "content": prompt}] if (prompt := reader.system_prompt(system, "system")) else []
     chat += reader.read(messages, changes.left_out)
     roles = [role for message in chat if (role := message["role"]) != "system"]
     if not roles:
@@ -227,8 +230,11 @@ class _Reader:
     So is what the user says: an empty message of the assistant does not separate two messages of the user.
     """
 
-    def __init__(self, unseal: Unseal, own_names: Mapping[str, str], read_signature: ReadSignature) -> None:
+    def __init__(
+        self, unseal: Unseal, own_names: Mapping[str, str], read_signature: ReadSignature, *, keeps_marks: bool
+    ) -> None:
         self._unseal = unseal
+        self._keeps_marks = keeps_marks
         self._read_signature = read_signature
         self._own_names = own_names
         self._open: _Turn | None = None
@@ -276,30 +282,39 @@ class _Reader:
 
     def _end_user_message(self) -> None:
         if self._said:
-            self._chat.append({"role": "user", "content": content_of(self._said, BETWEEN)})
+            content = markable_content if self._keeps_marks else content_of
+            self._chat.append({"role": "user", "content": content(self._said, BETWEEN)})
             self._said = []
 
     def _read_system(self, group: "_Group") -> None:
         [(at, message)] = group
         where = f"messages.{at}"
-        text = self.system_text(as_blocks(message.get("content"), f"{where}.content"), f"{where}.content")
-        if text and self._open:
-            self._system.append({"role": "system", "content": text})
-        elif text:
-            self._add([{"role": "system", "content": text}])
+        prompt = self.system_prompt(as_blocks(message.get("content"), f"{where}.content"), f"{where}.content")
+        if prompt and self._open:
+            self._system.append({"role": "system", "content": prompt})
+        elif prompt:
+            self._add([{"role": "system", "content": prompt}])
 
-    def system_text(self, content: Any, where: str) -> str:
-        """The text of a system prompt without Claude Code's version block. Raises `RequestError`."""
+    def system_prompt(self, content: Any, where: str) -> str | list[Json]:
+        """The content of a system prompt without Claude Code's version block. Raises `RequestError`."""
         if isinstance(content, str) and content.startswith(_BILLING):
             content = content.partition("\n")[2].lstrip()
         known: dict[str, Any] = {}
         for at, block in enumerate(as_blocks(content, where)):
             if not self._note_unknown(block) and (not isinstance(block, dict) or block.get("type") not in TOOL_CHANGES):
                 known[f"{where}.{at}"] = block
-        parts = [part for place, block in known.items() for part in parts_of(block, place)]
+        parts = [part for place, block in known.items() for part in self._parts_of(block, place)]
         if any(part["type"] != "text" for part in parts):
             refuse(where, "may hold text only")
-        return joined_text([part for part in parts if not part["text"].startswith(_BILLING)], BETWEEN)
+        prompt = [part for part in parts if not part["text"].startswith(_BILLING)]
+        return markable_content(prompt, BETWEEN) if self._keeps_marks else joined_text(prompt, BETWEEN)
+
+    def _parts_of(self, block: Any, where: str) -> list[Json]:
+        """The parts of a block, with its mark of a cache if marks are kept. Raises `RequestError`."""
+        parts = parts_of(block, where)
+        if self._keeps_marks and parts and parts[-1]["type"] == "text" and isinstance(block.get(MARK), dict):
+            parts[-1][MARK] = block[MARK]
+        return parts
 
     def _note_unknown(self, block: Any) -> bool:
         """Note the type of a block if it is unknown; whether it is."""
@@ -442,7 +457,7 @@ class _Reader:
                 results.append(self._result_in(block, at, place))
             else:
                 self._note_unknown(block)
-                parts += parts_of(block, place)
+                parts += self._parts_of(block, place)
         return _Reading(results=results, parts=parts)
 
     def _read_result(self, block: Json, tool: str) -> str:

@@ -40,6 +40,7 @@ from proxy.ports import Audience
 from proxy.turn.asked_json import demands_json
 from proxy.turn.carried import carries
 from proxy.wire import rawjson
+from proxy.wire.cache_marks import without_marks
 from proxy.wire.chat import Json, name_of
 from proxy.wire.relayed import Headers
 from proxy.wire.tokens import count_tokens
@@ -51,6 +52,7 @@ class _MessagesSurface(CheckingSurface):
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
         self._keys = SealingKeys.of(ports)
+        self._keeps_marks = ports.config.passes_cache_marks
 
     async def _prepare(self, scope: Scope, body: bytes, *, for_answer: bool) -> "_Prepared":
         """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
@@ -59,7 +61,9 @@ class _MessagesSurface(CheckingSurface):
         sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
         own_names = hosted_names(own)
         history = History(self.ports.known, caller.scope, "messages")
-        reading = partial(_read, body, history, toolset.names, sealer, own_names, for_answer=for_answer)
+        reading = partial(
+            _read, body, history, toolset.names, sealer, own_names, keeps_marks=self._keeps_marks, for_answer=for_answer
+        )
         request, declared, check, conversation = await beside(size_opened(body), reading)
         sealer.count_opened()
         if conversation.unknown:
@@ -67,6 +71,8 @@ class _MessagesSurface(CheckingSurface):
         chat = request.as_chat(conversation.messages, declared, check)
         named = session_in(request.metadata)
         access = await self.resolver.access(scope, chat, own=own, max_output_tokens=request.max_tokens, named=named)
+        if self._keeps_marks and not access.model.upstream.traits.cache_marks:
+            access = replace(access, chat={**access.chat, "messages": without_marks(access.chat["messages"])})
         tools = declared.within(access.tools, own_names, leave_out=access.narrows_tools)
         fields = tools.for_chat() | request.fields_for(access.model.upstream, conversation.effort)
         resolved = self.resolver.finish(
@@ -98,6 +104,7 @@ def _read(
     sealer: Sealer,
     own_names: Mapping[str, str],
     *,
+    keeps_marks: bool,
     for_answer: bool,
 ) -> tuple[MessagesRequest, MessageTools, SchemaCheck | None, BlockConversation]:
     """A request, its tools, the check of its answer, and its conversation. Raises `RequestError`."""
@@ -114,6 +121,7 @@ def _read(
         own_names,
         changes=changes,
         read_signature=Signatures(sealer).read,
+        keeps_marks=keeps_marks,
         for_answer=for_answer,
     )
     return request, declared, check, conversation
