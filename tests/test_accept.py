@@ -76,24 +76,26 @@ async def test_a_running_proxy_withholds_what_changes_until_it_is_accepted_and_s
 
 UP = "upstreams: {up: {base_url: 'http://up/v1', api_key: k}}\nmodels: {m: {upstream: up}}\n"
 NOWHERE = "  wiki: {type: mcp, url: 'http://127.0.0.1:9/mcp', definitions: pinned}\n"
+LINE = "config.yaml:4: tools"
 FAULTS = {
-    "no such entry": (NOWHERE, "wikis", "there is no entry tools.wikis"),
-    "an entry that is disabled": (
-        NOWHERE.replace("9", "${NO_PORT}"),
-        "wiki",
-        "config.yaml:4: tools.wiki: NO_PORT is not set",
-    ),
-    "a tool that is no server": (
-        "  clock: {type: clock}\n",
-        "clock",
-        "config.yaml:4: tools.clock: has nothing to accept",
-    ),
+    "no such entry": (NOWHERE, "wikis", "there is no entry tools.wikis", None),
+    "disabled": (NOWHERE.replace("9", "${NO_PORT}"), "wiki", f"{LINE}.wiki: NO_PORT is not set", None),
+    "no server": ("  clock: {type: clock}\n", "clock", f"{LINE}.clock: has nothing to accept", None),
     "definitions that are not pinned": (
         NOWHERE.replace(", definitions: pinned", ""),
         "wiki",
-        "config.yaml:4: tools.wiki: has nothing to accept: its definitions are not pinned",
+        f"{LINE}.wiki: has nothing to accept: its definitions are not pinned",
+        None,
     ),
-    "a server that is away": (NOWHERE, "wiki", "config.yaml:4: tools.wiki: not usable: cannot be reached"),
+    "a server that is away": (NOWHERE, "wiki", f"{LINE}.wiki: not usable: cannot be reached", None),
+    "a state of another process": (
+        NOWHERE,
+        "wiki",
+        "state.url: memory:// keeps what is pinned in the process that serves",
+        "memory://",
+    ),
+    "a state without a folder": (NOWHERE, "wiki", "state.url: ", "sqlite:////nowhere/at/all.db"),
+    "a state that is away": (NOWHERE, "wiki", "state.url: ", "redis://127.0.0.1:9/0"),
 }
 
 
@@ -116,23 +118,9 @@ def run(tmp_path, capsys):
     return accepting
 
 
-@pytest.mark.parametrize(("tools", "server", "why"), FAULTS.values(), ids=FAULTS)
-def test_what_cannot_be_accepted_is_one_line_and_exit_code_1(run, tools, server, why):
-    code, out, err = run(server, tools)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(f"toolproxy: {why}")
-
-
-@pytest.mark.parametrize(
-    ("state", "why"),
-    [
-        ("memory://", "state.url: memory:// keeps what is pinned in the process that serves"),
-        ("sqlite:////nowhere/at/all.db", "state.url: "),
-        ("redis://127.0.0.1:9/0", "state.url: "),
-    ],
-)
-def test_nothing_is_accepted_where_it_would_not_be_kept(run, state, why):
-    code, out, err = run("wiki", NOWHERE, state)
+@pytest.mark.parametrize(("tools", "server", "why", "state"), FAULTS.values(), ids=FAULTS)
+def test_what_cannot_be_accepted_is_one_line_and_exit_code_1(run, tools, server, why, state):
+    code, out, err = run(server, tools, state)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"toolproxy: {why}")
 

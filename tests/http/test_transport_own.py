@@ -139,22 +139,13 @@ async def test_a_post_that_meets_a_dead_connection_is_sent_once_more_if_it_goes_
         await transport.aclose()
 
 
-@pytest.mark.parametrize("dies", [closes, resets])
-async def test_a_post_of_a_tool_is_never_sent_twice(carrier, dies):
+@pytest.mark.parametrize(("method", "dies"), [("POST", closes), ("POST", resets), ("GET", begins)])
+async def test_a_post_of_a_tool_and_a_get_whose_response_has_begun_are_never_sent_twice(carrier, method, dies):
     async with raw_server(answers_once(dies)) as server:
         transport = carrier(1)
-        await fetch(transport, server.url)
+        await fetch(transport, server.url, method=method)
         with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
-            await fetch(transport, server.url)
-        assert len(server.heads) == 2
-
-
-async def test_a_get_whose_response_has_begun_is_not_sent_again(carrier):
-    async with raw_server(answers_once(begins)) as server:
-        transport = carrier(1)
-        await fetch(transport, server.url, method="GET")
-        with pytest.raises(httpx.RemoteProtocolError):
-            await fetch(transport, server.url, method="GET")
+            await fetch(transport, server.url, method=method)
         assert len(server.heads) == 2
 
 

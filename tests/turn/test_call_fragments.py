@@ -20,26 +20,20 @@ ONE, TWO = '{"n":1}', '{"n":2}'
 
 @pytest.mark.parametrize("index", [0, 7, None, -1])
 @pytest.mark.parametrize("cut", [0, 3, len(ONE)])
-def test_calls_under_one_index_are_told_apart_by_a_new_id(index, cut):
+@pytest.mark.parametrize(
+    ("first", "second", "more"),
+    [(("a", "search"), ("b", "search"), (None, None)), ((None, "search"), (None, "open_door"), ("", ""))],
+    ids=["id", "name"],
+)
+def test_calls_under_one_index_are_told_apart_by_a_new_id_or_name(index, cut, first, second, more):
     pieces = [
-        (index, "a", "search", ONE[:cut]),
-        (index, None, None, ONE[cut:]),
-        (index, "b", "search", TWO[:cut]),
-        (index, None, None, TWO[cut:]),
+        (index, *first, ONE[:cut]),
+        (index, *more, ONE[cut:]),
+        (index, *second, TWO[:cut]),
+        (index, *more, TWO[cut:]),
     ]
-    assert calls_in(*pieces) == [("search", "a", ONE), ("search", "b", TWO)]
-
-
-@pytest.mark.parametrize("index", [0, None])
-@pytest.mark.parametrize("cut", [0, 3, len(ONE)])
-def test_calls_under_one_index_are_told_apart_by_a_new_name(index, cut):
-    pieces = [
-        (index, None, "search", ONE[:cut]),
-        (index, "", "", ONE[cut:]),
-        (index, None, "open_door", TWO[:cut]),
-        (index, "", "", TWO[cut:]),
-    ]
-    assert calls_in(*pieces) == [("search", "", ONE), ("open_door", "", TWO)]
+    found = [(name, identity or "", arguments) for (identity, name), arguments in ((first, ONE), (second, TWO))]
+    assert calls_in(*pieces) == found
 
 
 @pytest.mark.parametrize("index", [0, None])
