@@ -14,7 +14,7 @@ from proxy.config.model import PriceConfig
 from proxy.config.redaction import redactor, without_pieces
 from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import MOST_AT_ONCE, Response
-from proxy.kit.beside import beside
+from proxy.kit.beside import beside, size_so_far
 from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
@@ -94,7 +94,7 @@ class OpenAICompatible:
             note_system_first(self.name)
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
-        content, names = serialize(call, self.profile, self.model, latest)
+        content, names = await self._serialized(call, latest)
         assembler = Assembler(call, names.originals if names is not None else {})
         try:
             is_stream = call.body.get("stream")
@@ -241,6 +241,13 @@ class OpenAICompatible:
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.endpoint.read(response):
             yield part
+
+    async def _serialized(self, call: CallUpstream, latest: LatestRequests) -> tuple[bytes, ToolNames | None]:
+        """The request of a call as JSON, and the names that were replaced in it (`serialize`)."""
+        if not (size := size_so_far()):
+            return serialize(call, self.profile, self.model, latest)
+        work = partial(serialize, call, self.profile, self.model, latest, write=rawjson.dumps_in_parts)
+        return await beside(size, work)
 
     async def _parsed(self, raw: bytes, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
         """A whole answer to a request, and whether it had to be mended. If the answer holds an error, it is raised."""

@@ -1,5 +1,7 @@
 """Large JSON that is parsed part by part: what orjson makes of it as a whole, or what orjson says is wrong with it."""
 
+import json
+
 import orjson
 import pytest
 
@@ -21,6 +23,7 @@ TEXTS = {
     "empty lists": orjson.dumps([[], {}] * 60_000),
     "names twice": b'{"a":[' + b'{"a":1},' * 60_000 + b'{}],"a":2,"b":{"c":1,"c":2}}',
     "blanks": b" \r\n{" + b'"a" : [ {} , { "b" :\n1 } ] ,' * 30_000 + b'"c" : 5 } \t',
+    "emojis": orjson.dumps({"a": '\U0001f600"' * 70_000, "b": [{}, [], {"c": []}, None], "d": "x" * 100_000}),
     "a list of lists": b"[" * 9 + b'{"a":"b"},' * 60_000 + b"1" + b"]" * 9,
 }
 
@@ -29,7 +32,7 @@ TEXTS = {
 def test_parts_make_the_value_that_the_whole_text_is(text):
     parsed = json_parts.loads(text)
     assert parsed == orjson.loads(text)
-    assert orjson.dumps(parsed) == orjson.dumps(orjson.loads(text))  # in the same order
+    assert json_parts.dumps(parsed) == orjson.dumps(orjson.loads(text))  # in the same order
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,15 @@ def test_the_error_is_that_of_the_whole_text(before, after):
     with pytest.raises(orjson.JSONDecodeError) as whole:
         orjson.loads(text)
     assert str(parts.value) == str(whole.value)
+
+
+@pytest.mark.parametrize("piece", ["a", "é", "中", "\U0001f600", '"', "\\", "\\n", 'ab\n\u00e9\\\\"'])
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_long_text_is_cut_within_no_character_and_no_escape(piece, escaped):
+    for shift in range(0, 13, 3):
+        value = ["x" * shift + piece * (4_300_000 // len(json.dumps(piece if escaped else "aa")))]
+        text = json.dumps(value).encode() if escaped else orjson.dumps(value)
+        assert json_parts.loads(text) == value
 
 
 def test_what_is_parsed_in_parts_is_counted_as_values_before():
