@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import httpx
 from hypothesis import strategies as st
+
+from proxy import Tool, ToolError
 
 _GONE = object()
 
@@ -83,3 +86,20 @@ def _with(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     else:
         changed[path[0]] = inner
     return changed
+
+
+async def expect_pages_or_a_refusal(
+    tool_of: Callable[[httpx.AsyncClient], Tool], answer: Any, *, status: int = 200, **arguments: Any
+) -> None:
+    """Whatever the server of a search answers: the search fails in our words, or finds pages with URLs and titles."""
+    answered = httpx.MockTransport(lambda _: httpx.Response(status, content=written(answer)))
+    async with httpx.AsyncClient(transport=answered) as client:
+        try:
+            output = await tool_of(client).run({"query": "q", **arguments})
+        except ToolError:
+            return
+    assert "q" in output.text
+    for url, title in output.sources.items():
+        assert url.startswith(("http://", "https://"))
+        assert isinstance(title, str)
+        assert title

@@ -16,12 +16,6 @@ PAGE = {
 }
 
 
-@pytest.fixture
-async def client():
-    async with httpx.AsyncClient() as client:
-        yield client
-
-
 async def read(client, arguments, **answer):
     tool = serper_scrape_tool("fetch_page", SerperScrapeConfig(api_key="secret"), Resources(client, FakeClock()))
     with respx.mock:

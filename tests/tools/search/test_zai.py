@@ -22,16 +22,13 @@ RESULT = {
 BASE = "https://api.z.ai/api/paas/v4"
 
 
-@pytest.fixture
-async def client():
-    async with httpx.AsyncClient() as client:
-        yield client
+def tool_with(client, **config):
+    entry = ZaiSearchConfig(api_key="secret", **config)
+    return zai_search_tool("zai_search", entry, Resources(client, FakeClock(1_800_000_000)))
 
 
 async def search(client, path, response, *, arguments=None, **config):
-    tool = zai_search_tool(
-        "zai_search", ZaiSearchConfig(api_key="secret", **config), Resources(client, FakeClock(1_800_000_000))
-    )
+    tool = tool_with(client, **config)
     with respx.mock:
         route = respx.post(f"{BASE}{path}").mock(return_value=response)
         output = await tool.run(tool.repair(arguments or {"query": "q", "topn": 3, "tbs": "qdr:w"}))
@@ -122,21 +119,4 @@ REFUSED = {"error": {"code": "1113", "message": "m"}}
     st.sampled_from(["api", "chat"]),
 )
 async def test_whatever_zai_answers_is_text_with_pages_or_an_error_for_the_model(status, answer, mode):
-    def answered(_):
-        return httpx.Response(status, content=hostile.written(answer))
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as client:
-        tool = zai_search_tool(
-            "zai_search",
-            ZaiSearchConfig(api_key="k", base_url=BASE, mode=mode),
-            Resources(client, FakeClock(1_800_000_000)),
-        )
-        try:
-            output = await tool.run({"query": "q"})
-        except ToolError:
-            return
-    assert "q" in output.text
-    for url, title in output.sources.items():
-        assert url.startswith(("http://", "https://"))
-        assert isinstance(title, str)
-        assert title
+    await hostile.expect_pages_or_a_refusal(lambda client: tool_with(client, mode=mode), answer, status=status)
