@@ -100,7 +100,9 @@ def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
         first, *rest = messages
         content = first.get("content")
         if isinstance(content, list):
-            return [{**first, "content": [*content, {"type": "text", "text": text}]}, *rest]
+            # Chat templates join the texts of parts without anything between them.
+            part = {"type": "text", "text": f"\n\n{text}" if content else text}
+            return [{**first, "content": [*content, part]}, *rest]
         if isinstance(content, str | None):
             return [{**first, "content": f"{content}\n\n{text}" if content else text}, *rest]
     return [{"role": "system", "content": text}, *messages]

@@ -5,7 +5,7 @@ def test_guidance_is_added_to_a_system_message_in_parts():
     messages = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}]
     assert with_system_text(messages, "Budget.")[0] == {
         "role": "developer",
-        "content": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Budget."}],
+        "content": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "\n\nBudget."}],
     }
 
 
