@@ -160,7 +160,7 @@ class CompletionStream(Struct):
             choice["index"] = index
             delta = choice["delta"]
             if isinstance(annotated := delta.get("annotations"), list):
-                self._annotations[index] = annotated
+                self._annotations[index] = [*self._annotations.get(index, ()), *annotated]
                 del delta["annotations"]
             if isinstance(text := delta.get("content"), str):
                 if cited := delta.pop(CITATIONS, None):
