@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from tests.api.surfaces import CITY, ITEMS_OR_BLOCKS, SEARCH, Citation, on
-from tests.fakes import Reply, turn
+from tests.fakes import Reply, chunk, stream, turn, whole
 
 PAGE = "https://a.example/"
 BROWSER = ("u1", "browser.search", {"query": "x"})
@@ -60,13 +60,19 @@ async def test_without_a_server_tool_in_play_marks_stay(surface):
 
 @on("chat-whole", "chat-streamed", "responses-whole", "responses-streamed")
 async def test_an_upstreams_own_annotations_stand_beside_ours(surface):
-    theirs = {
-        "type": "url_citation",
-        "url_citation": {"url": "https://up.example/", "title": "Up", "start_index": 0, "end_index": 3},
-    }
-    replies = turn(calls=[SEARCH]), turn("See https://a.example/", annotations=[theirs])
-    answer = await surface.ask(*replies, search=True)
-    assert {*answer.cited} == {"https://up.example/", PAGE}
+    first, second = (
+        {"type": "url_citation", "url_citation": {"url": url, "title": "Up", "start_index": 0, "end_index": 3}}
+        for url in ("https://up.example/", "https://down.example/")
+    )
+    text = {"content": "See https://a.example/"}
+
+    def reply(request):
+        if not request.get("stream"):
+            return whole(**text, annotations=[first, second])
+        return stream(*map(chunk, (text, {"annotations": [first]}, {"annotations": [second]})), chunk({}, "stop"))
+
+    answer = await surface.ask(turn(calls=[SEARCH]), reply, search=True)
+    assert {*answer.cited} == {"https://up.example/", "https://down.example/", PAGE}
 
 
 async def test_pages_whose_urls_begin_alike_are_told_apart(surface):

@@ -31,14 +31,20 @@ async def test_a_question_that_needs_a_search_is_one_answer(surface):
 
 
 async def test_the_model_reads_its_turn_as_it_wrote_it_and_then_the_results(surface):
-    first = turn("I'll search.", calls=[SEARCH, ANOTHER], thoughts="Hm", vendor=[1])
+    first = turn("I'll search.", calls=[SEARCH, ANOTHER], thoughts="Hm", vendor=[1], number=2)
     await surface.ask(first, turn("Done"), search=True)
     _, assistant, *results = surface.history()
     calls = [
         (call["id"], call["function"]["name"], orjson.loads(call["function"]["arguments"]))
         for call in assistant.pop("tool_calls")
     ]
-    assert assistant == {"role": "assistant", "content": "I'll search.", "reasoning_content": "Hm", "vendor": [1]}
+    assert assistant == {
+        "role": "assistant",
+        "content": "I'll search.",
+        "reasoning_content": "Hm",
+        "vendor": [1],
+        "number": 2,
+    }
     assert calls == [SEARCH, ANOTHER]
     assert [(message["role"], message["tool_call_id"]) for message in results] == [("tool", "u1"), ("tool", "u3")]
     assert "https://a.example/" in results[0]["content"]
@@ -124,7 +130,8 @@ async def test_another_server_tool_stays_hidden(surface):
         return "found"
 
     tool = Tool(name="look_up", description="", parameters={"type": "object"}, run=look_up)
-    answer = await surface.ask(turn(calls=[("a", "look_up", {})]), turn("Done"), search=True, server=[tool])
+    replies = turn(calls=[("a", "look_up", {})]), turn('{"a": 1}')  # which could be arguments of some tool
+    answer = await surface.ask(*replies, search=True, server=[tool])
     assert answer.kinds == ["text"]
 
 

@@ -236,12 +236,12 @@ async def test_usage_counts_cached_tokens_apart(messages):
         "prompt_tokens_details": {"cached_tokens": 60},
         "completion_tokens_details": {"reasoning_tokens": 3},
     }
-    answer = await messages.ask(turn("x", usage=usage))
+    answer = await messages.ask(turn(calls=[SEARCH_CALL]), turn("x", usage=usage))
     assert answer.whole["usage"] == {
-        "input_tokens": 40,
+        "input_tokens": 50,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 60,
-        "output_tokens": 7,
+        "output_tokens": 8,
         "output_tokens_details": {"thinking_tokens": 3},
     }
 
