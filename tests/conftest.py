@@ -47,6 +47,14 @@ def redis_server(tmp_path):
     server.stop()
 
 
+@pytest.fixture(params=["sqlite", "redis"])
+def state(request, tmp_path):
+    """The lines of a configuration whose state is in a file, or in Redis."""
+    if request.param == "sqlite":
+        return f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}"
+    return f"state: {{url: '{request.getfixturevalue('redis_server').url}'}}"
+
+
 @pytest.fixture
 def logged():
     """The log as it is written: a call gives its lines so far."""

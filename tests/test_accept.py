@@ -23,13 +23,6 @@ WIKI = "  wiki: {{type: mcp, url: {url}, definitions: pinned}}\n"
 SERVER = str(Path(__file__).parent / "mcp_server.py")
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def state(request, tmp_path):
-    if request.param == "sqlite":
-        return f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}"
-    return f"state: {{url: '{request.getfixturevalue('redis_server').url}'}}"
-
-
 class Hasty(FakeClock):
     """A clock on which nobody waits for long."""
 

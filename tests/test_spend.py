@@ -24,13 +24,6 @@ TOKENS = COUNTS["total_tokens"]
 PRICED = CONFIG.replace("m: {{upstream: up}}", "m: {{upstream: up, price: {{input: 2, output: 10}}}}")
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def state(request, tmp_path):
-    if request.param == "sqlite":
-        return f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}"
-    return f"state: {{url: '{request.getfixturevalue('redis_server').url}'}}"
-
-
 class Calendar(FakeClock):
     """A clock that tells the time that it is given, and on which background tasks wait as on any other."""
 

@@ -15,7 +15,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from proxy.tools.tool import Tool
 from tests.conformance import recordings
-from tests.conformance.test_recordings import tools_of
+from tests.conformance.test_recordings import cut, tools_of
 from tests.fakes import Reply, whole
 from tests.serving import proxy_of
 
@@ -73,21 +73,10 @@ def load(expected):
     return recordings.load(expected.name)[expected.at]
 
 
-def cut(body, seed):
-    """The same bytes as they were (seed 0), byte by byte (seed 1), or in pieces cut anywhere."""
-    if seed == 0:
-        return [body]
-    dice = random.Random(seed)
-    pieces, at = [], 0
-    while at < len(body):
-        size = 1 if seed == 1 and len(body) < 5000 else dice.randint(1, 120)
-        pieces.append(body[at : at + size])
-        at += size
-    return pieces
-
-
 def reply(exchange, seed=0):
-    return Reply(cut(exchange.body, seed), status=exchange.status, content_type=exchange.content_type)
+    """The answer as it was (seed 0), byte by byte (seed 1) unless it is long, or cut anywhere."""
+    most = 1 if seed == 1 and len(exchange.body) < 5000 else 120
+    return Reply(cut(exchange.body, seed, most=most), status=exchange.status, content_type=exchange.content_type)
 
 
 def as_stream(exchange, seed):

@@ -27,14 +27,14 @@ def config_for(name, *, tools="null"):
     return CONFIG.replace("PROFILE", profile).replace("TOOLS", tools)
 
 
-def cut(body, seed):
-    """The same bytes as they were (seed 0), or in pieces cut anywhere."""
+def cut(body, seed, *, most=700):
+    """The same bytes as they were (seed 0), or in pieces of up to so many, cut anywhere."""
     if seed == 0:
         return [body]
     dice = random.Random(seed)
     pieces, at = [], 0
     while at < len(body):
-        size = dice.randint(1, 700)
+        size = dice.randint(1, most)
         pieces.append(body[at : at + size])
         at += size
     return pieces

@@ -48,3 +48,9 @@ def process(redis_server, heard):
             await shared.aclose()
 
     return connections
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def opened(request):
+    """A function that opens the shared state as another process does."""
+    return request.getfixturevalue("database" if request.param == "sqlite" else "process")

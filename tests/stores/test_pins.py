@@ -13,12 +13,6 @@ def pins_of(shared):
     return SqlitePins(shared) if shared.name == "sqlite" else RedisPins(shared)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def opened(request):
-    """A function that opens the shared state as another process does."""
-    return request.getfixturevalue("database" if request.param == "sqlite" else "process")
-
-
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 async def pins(request):
     if request.param == "memory":

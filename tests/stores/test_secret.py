@@ -14,22 +14,15 @@ def clock():
     return FakeClock(1000.0)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def opened(request, clock):
-    """A function that opens the shared state as another process does."""
-    fixture = request.getfixturevalue("database" if request.param == "sqlite" else "process")
-    return lambda: fixture(clock=clock)
-
-
 async def test_the_first_process_makes_the_secret_and_all_others_use_it_for_good(opened, clock):
-    async with opened() as one, opened() as other:
+    async with opened(clock=clock) as one, opened(clock=clock) as other:
         assert one.secrets(()) == Secrets((), 1000.0)
         await asyncio.gather(one.probe(), other.probe())
         made = one.secrets(())
         assert other.secrets(()) == made
         assert (len(made.known), len(made.known[0]), made.since) == (1, 64, 1000.0)
     clock.now += 10**8
-    async with opened() as later:
+    async with opened(clock=clock) as later:
         await later.probe()
         assert later.secrets(()) == made
         assert later.secrets(("given", "old")) == Secrets(("given", "old", *made.known), 1000.0)
