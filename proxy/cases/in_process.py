@@ -18,8 +18,10 @@ from starlette.types import ASGIApp, Message, Scope
 from proxy.wire.relayed import Headers
 
 _ENDED: Final = None
-_TOGETHER: Final = 1e-6  # seconds: a recording tells apart in nanoseconds what happened in one iteration
-_INSTANT: Final = 1e-9  # seconds; it takes a million of them until a millisecond has passed
+INSTANT: Final = 1e-6
+"""Seconds within which a recording tells apart, in nanoseconds, what happened in one iteration of the event loop."""
+
+_TICK: Final = 1e-9  # seconds; it takes a million of them until a millisecond has passed
 _THREAD_SECONDS: Final = 0.01  # how long a thread is waited for before it is looked at again
 _SERVER: Final = ("127.0.0.1", 80)
 _PEER: Final = ("127.0.0.1", 1)
@@ -32,7 +34,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         self._passed = 0.0
         self._in_threads = 0
         super().__init__(_JumpingSelector(self))
-        self._clock_resolution = _TOGETHER  # timers that are no further apart run in one iteration, in their order
+        self._clock_resolution = INSTANT  # timers that are no further apart run in one iteration, in their order
 
     def time(self) -> float:
         """The seconds that have passed."""
@@ -71,7 +73,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """What is ready; if nothing is, the time jumps to the end of the timeout."""
-        self._loop.jump(_INSTANT)  # or what waits for less than can be added would wait for ever
+        self._loop.jump(_TICK)  # or what waits for less than can be added would wait for ever
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         if self._loop.is_in_threads:

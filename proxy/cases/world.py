@@ -108,7 +108,13 @@ class World:
             player.sessions_opened = 0
         given = [answer for one in self._answers.values() for answer in one]
         self.is_recorded = "got" in exchange and all("at" in answer for answer in given)
-        self._began = asyncio.get_running_loop().time()
+        # What the proxy itself does before it first waits for anything takes no time here.
+        first = min((one["at"] for one in (*given, *self._results) if "at" in one), default=0.0)
+        self._began = asyncio.get_running_loop().time() - first
+
+    def after(self, seconds: float) -> float:
+        """The seconds from now to that time after the client's request."""
+        return max(0.0, self._began + seconds - asyncio.get_running_loop().time())
 
     @property
     def unused(self) -> list[tuple[str, Json]]:
@@ -117,8 +123,7 @@ class World:
 
     async def until(self, seconds: float) -> None:
         """Wait until so many seconds have passed since the client's request."""
-        left = self._began + seconds - asyncio.get_running_loop().time()
-        if left > 0 and not self._at_once:
+        if (left := self.after(seconds)) > 0 and not self._at_once:
             await asyncio.sleep(left)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
