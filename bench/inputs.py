@@ -450,7 +450,7 @@ def _answer_with(n: int) -> Played:
     return Played(CHAT, _ask(), (response(field + ANSWER.partition(b"\r\n\r\n{")[2]),))
 
 
-@hostile("upstream", "objects of a whole answer", 240_000)
+@hostile("upstream", "objects of a whole answer", 180_000)
 def answer_objects(n: int) -> Played:
     return _answer_with(n)
 

@@ -21,12 +21,13 @@ from proxy.wire.errors import RequestError
 _MAX_BYTES = 64 * 1024
 _MAX_NODES = 2000
 _MAX_LEVELS = 32
-# Nodes of the schema times characters of the answer; this takes 80 ms with the slowest schema that was tried.
-_MAX_WORK = 8_000_000
+# Nodes of the schema times characters of the answer; this takes 25 ms with the slowest schema that was tried.
+_MAX_WORK = 2_500_000
 # The engine knows no look-around or back-references, so it takes linear time. To compile a pattern of half a megabyte,
-# such as `\p{L}{1,30}`, takes up to 1.5 ms; one of ten, which is the engine's own limit, takes 20 ms.
-_LINEAR = jsonschema_rs.RegexOptions(size_limit=512 * 1024)
-_MAX_PATTERNS = 30  # in a schema; further ones are left out
+# such as `\p{L}{1,10}`, takes up to 1.5 ms; one of ten, which is the engine's own limit, takes 20 ms. All patterns of a
+# schema are compiled twice, which takes 30 ms at most.
+_LINEAR, _SMALL = (jsonschema_rs.RegexOptions(size_limit=size * 1024) for size in (512, 64))
+_MAX_PATTERNS, _MAX_LARGE_PATTERNS = 30, 4  # in a schema; further ones are left out
 # pydantic writes such a pattern for each Decimal.
 _LOOK_AROUND = re.compile(r"\(\?(?:=|!|<[=!])|\\[1-9k]")
 _MAX_CHARACTERS = 200
@@ -145,6 +146,7 @@ class _Budget:
 
     left: int = _MAX_NODES
     patterns: int = _MAX_PATTERNS
+    large_patterns: int = _MAX_LARGE_PATTERNS
     sizes: dict[str, int] = field(default_factory=dict)
 
     def affords_pattern(self, pattern: str) -> bool:
@@ -152,7 +154,10 @@ class _Budget:
         if not self.patterns or _LOOK_AROUND.search(pattern):
             return False
         self.patterns -= 1
-        return not _is_too_large(pattern)
+        if not _is_larger(pattern, _SMALL):
+            return True
+        self.large_patterns -= 1
+        return self.large_patterns >= 0 and not _is_larger(pattern, _LINEAR)
 
     def affords(self, reference: str, target: Any) -> bool:
         """Whether enough nodes are left for a target, which are then spent."""
@@ -198,12 +203,12 @@ def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator
         yield "allOf", [*others, target if known else {}]
 
 
-def _is_too_large(pattern: str) -> bool:
+def _is_larger(pattern: str, bound: jsonschema_rs.RegexOptions) -> bool:
     """Whether a pattern is one, and needs more memory than the bound permits once it is compiled."""
     if "{" not in pattern:  # only repetitions multiply
         return False
     try:
-        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=_LINEAR)
+        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=bound)
     except ValueError:
         try:
             re.compile(re.sub(r"\\[pP]\{\w+\}", r"\\w", pattern))
