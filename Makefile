@@ -125,13 +125,13 @@ soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything gr
 stalls: .venv/.dev  ## the worst inputs within the limits: how long does each keep the proxy from everybody else?
 	$(BIN)/python -m bench.stalls $(STALLS)
 
-bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
+bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, smg and agentic-api, in an environment of their own
 	$(BIN)/python -m bench --peers $(BENCH)
 
 .venv-peers/.done:
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]' opentelemetry-api \
-		opentelemetry-sdk opentelemetry-exporter-otlp
+		opentelemetry-sdk opentelemetry-exporter-otlp smg agentic-api
 	@touch $@
 
 clean:

@@ -15,9 +15,7 @@ def main() -> None:
     """Measure, print, and write bench/README.md."""
     parser = argparse.ArgumentParser(prog="bench", description="What the proxy costs, beside nginx.")
     parser.add_argument("--quick", action="store_true", help="one short round: to see that it works, not to quote")
-    parser.add_argument(
-        "--peers", action="store_true", help="LiteLLM as well, where `make bench-peers` has installed it"
-    )
+    parser.add_argument("--peers", action="store_true", help="the peers as well that `make bench-peers` has installed")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"interleaved rounds (default {_ROUNDS})")
     parser.add_argument("--no-write", action="store_true", help="leave bench/README.md as it is")
     asked = parser.parse_args()

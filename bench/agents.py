@@ -14,6 +14,7 @@ The model's answer is short, whole or a stream of twenty chunks: what is measure
 
 import argparse
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
@@ -24,10 +25,9 @@ import orjson
 from bench.load import Spec
 from bench.processes import cpu_seconds
 from bench.scenarios import load
-from bench.targets import Target, nginx, proxy, upstream
+from bench.targets import Target, installed_peers, nginx, proxy, upstream
 
 NGINX, PASSED, IN_PLAY, LOOP = "nginx", "passed through", "in play", "in a loop"
-KINDS = (NGINX, PASSED, IN_PLAY, LOOP)
 _IN_PLAY = (IN_PLAY, LOOP)
 TOOLS = 20
 SIZES = (20, 100, 300)
@@ -114,7 +114,7 @@ class Agent:
         rounds: of the conversation.
         surface: of the request.
         stream: whether it asks for a stream.
-        times: by the kind of request, of `KINDS`.
+        times: by the kind of request, or the peer.
     """
 
     rounds: int
@@ -142,22 +142,30 @@ def cost(target: Target, surface: str, rounds: int, kind: str, *, stream: bool, 
     return (cpu_seconds(target.pid) - before) * 1e6 / figures.answers
 
 
-def agents(*, rounds: int, seconds: float) -> Iterator[Agent]:
-    """Each conversation, measured so often for so long."""
-    with upstream() as behind, nginx(behind) as front, proxy(behind) as ours:
+def agents(*, rounds: int, seconds: float, peers: bool = False) -> Iterator[Agent]:
+    """Each conversation, measured so often for so long; with the peers that are installed, on the API that all have."""
+    with ExitStack() as stack:
+        behind = stack.enter_context(upstream())
+        targets = {NGINX: stack.enter_context(nginx(behind))}
+        targets |= dict.fromkeys((PASSED, IN_PLAY, LOOP), stack.enter_context(proxy(behind)))
+        others = stack.enter_context(installed_peers(behind)) if peers else []
         for size, surface, stream in product(SIZES, SURFACES, (False, True)):
-            times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-            for _, kind in product(range(rounds), KINDS):
-                if target := front if kind == NGINX else ours:
+            asked = targets | ({other.name: other for other in others} if surface == "chat" else {})
+            times: dict[str, list[float]] = {kind: [] for kind in asked}
+            for _, (kind, target) in product(range(rounds), asked.items()):
+                if target is not None:
                     times[kind].append(cost(target, surface, size, kind, stream=stream, seconds=seconds))
             yield Agent(size, surface, stream, times)
 
 
-HEADER = f"| rounds | API | answer | {' | '.join(KINDS)} |\n|{'---|' * (3 + len(KINDS))}"
+def header(agent: Agent) -> str:
+    """The head of a table of rows like this one."""
+    names = ("rounds", "API", "answer", *agent.times)
+    return f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
 
 
 def row(agent: Agent) -> str:
-    """A row below `HEADER`: times, and in brackets how many times nginx's they are."""
+    """A row: times, and in brackets how many times nginx's they are."""
     figures = []
     for kind, times in agent.times.items():
         ratio = agent.beside_nginx(kind) if kind != NGINX else None
@@ -170,10 +178,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one short round")
-    quick: bool = parser.parse_args().quick
-    print(HEADER)
-    for agent in agents(rounds=1, seconds=0.7) if quick else agents(rounds=5, seconds=1.0):
-        print(row(agent), flush=True)
+    parser.add_argument("--peers", action="store_true", help="the peers as well that `make bench-peers` has installed")
+    asked = parser.parse_args()
+    rounds, seconds = (1, 0.7) if asked.quick else (5, 1.0)
+    for number, agent in enumerate(agents(rounds=rounds, seconds=seconds, peers=asked.peers)):
+        print(*([] if number else [header(agent)]), row(agent), sep="\n" if not number else "", flush=True)
 
 
 if __name__ == "__main__":

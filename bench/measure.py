@@ -105,7 +105,7 @@ def measure(plan: Plan) -> Results:
             for target in targets
         }
     _tell("agents")
-    results.agents = list(agents(rounds=max(1, plan.rounds // 3), seconds=plan.scale))
+    results.agents = list(agents(rounds=max(1, plan.rounds // 3), seconds=plan.scale, peers=plan.peers))
     _tell("a hostile neighbour")
     inputs = played() if plan.scale == 1.0 else played()[::6]
     results.neighbours = list(neighbours(inputs, 2 * plan.scale))

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from bench import measure as m
-from bench.agents import HEADER, row
+from bench.agents import header, row
 from bench.load import Figures
 from bench.measure import Plan, Results
 from bench.neighbour import CONTROL
@@ -172,7 +172,9 @@ def _agents(results: Results) -> str:
         "a request in microseconds; in brackets how many times nginx's it is in the same round. What is `in play` may "
         "be called by the model, and in `a loop` is."
     )
-    return "\n".join((f"### Agents' conversations\n\n{explained}\n", HEADER, *map(row, results.agents)))
+    return "\n".join(
+        (f"### Agents' conversations\n\n{explained}\n", *map(header, results.agents[:1]), *map(row, results.agents))
+    )
 
 
 def _neighbours(results: Results) -> str:

@@ -3,11 +3,12 @@
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +68,8 @@ tools: {{current_time: {{type: clock}}}}
 telemetry: {telemetry}
 """
 
-_LITELLM_KEY = "sk-bench-client-key"
+_PEER_KEY = "sk-bench-client-key"
+_PEER_HEADERS = {"authorization": f"Bearer {_PEER_KEY}"}
 _LITELLM = """
 model_list:
   - model_name: "*"
@@ -143,23 +145,57 @@ def serving(config: str, where: Path, *, pinned: bool = True) -> Iterator[Target
 
 
 @contextmanager
-def litellm(behind: Target) -> Iterator[Target | None]:
-    """LiteLLM in its own environment; None where that is not installed."""
-    command = PEERS / "bin" / "litellm"
-    if not command.exists():
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as where:
-        config, port = Path(where, "config.yaml"), free_port()
-        config.write_text(_LITELLM.format(upstream=behind.port))
-        arguments = ["--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
-        environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": _LITELLM_KEY}
-        started = running(
-            [str(command), *arguments], cores=cores()[0], environ=environ, log=Path(where, "log"), cwd=Path(where)
-        )
-        with started as process:
-            wait_for("LiteLLM", lambda: _answers(port))
-            yield Target("LiteLLM", port, process.pid, {"authorization": f"Bearer {_LITELLM_KEY}"})
+def _litellm(behind: Target, where: Path) -> Iterator[Target]:
+    config, port = where / "config.yaml", free_port()
+    config.write_text(_LITELLM.format(upstream=behind.port))
+    arguments = ["--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
+    environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": _PEER_KEY}
+    with _peer("litellm", arguments, port, where, environ) as process:
+        yield Target("LiteLLM", port, process.pid, _PEER_HEADERS)
+
+
+@contextmanager
+def _smg(behind: Target, where: Path) -> Iterator[Target]:
+    port, worker = free_port(), f"http://127.0.0.1:{behind.port}"
+    arguments = ["launch", "--host", "127.0.0.1", "--port", str(port), "--worker-urls", worker, "--backend", "openai"]
+    arguments += ["--disable-health-check", "--prometheus-port", str(free_port()), "--log-level", "warn"]
+    with _peer("smg", arguments, port, where) as process:
+        yield Target("smg", port, process.pid, _PEER_HEADERS)
+
+
+@contextmanager
+def _agentic_api(behind: Target, where: Path) -> Iterator[Target]:
+    port, base = free_port(), f"http://127.0.0.1:{behind.port}/v1"
+    arguments = ["--llm-api-base", base, "--openai-api-key", _PEER_KEY, "--skip-llm-ready-check"]
+    arguments += ["--gateway-host", "127.0.0.1", "--gateway-port", str(port), "--db-url", "sqlite://state.db?mode=rwc"]
+    with _peer("agentic-server", arguments, port, where) as process:
+        yield Target("agentic-api", port, process.pid, _PEER_HEADERS)
+
+
+@contextmanager
+def _peer(
+    command: str, arguments: Sequence[str], port: int, where: Path, environ: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A command of the peers' environment that listens on a port."""
+    started = [str(PEERS / "bin" / command), *arguments]
+    with running(started, cores=cores()[0], environ=environ, log=where / "log", cwd=where) as process:
+        wait_for(command, lambda: _answers(port))
+        yield process
+
+
+_PEERS = {"litellm": _litellm, "smg": _smg, "agentic-server": _agentic_api}
+
+
+@contextmanager
+def installed_peers(behind: Target) -> Iterator[list[Target]]:
+    """The peers that are installed in their own environment."""
+    with ExitStack() as stack:
+        found = []
+        for command, start in _PEERS.items():
+            if (PEERS / "bin" / command).exists():
+                where = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                found.append(stack.enter_context(start(behind, where)))
+        yield found
 
 
 @contextmanager
@@ -167,9 +203,9 @@ def all_targets(*, peers: bool) -> Iterator[list[Target]]:
     """Those that can be had."""
     with ExitStack() as stack:
         behind = stack.enter_context(upstream())
-        others = [nginx(behind), proxy(behind), *([litellm(behind)] if peers else [])]
-        found = [stack.enter_context(other) for other in others]
-        yield [behind, *(target for target in found if target is not None)]
+        found = [stack.enter_context(other) for other in (nginx(behind), proxy(behind))]
+        more = stack.enter_context(installed_peers(behind)) if peers else []
+        yield [behind, *(target for target in found if target is not None), *more]
 
 
 def start_up(behind: Target) -> float:
