@@ -96,7 +96,7 @@ lint-files: .venv-tools/.done  ## workflows, forms and the Dockerfile
 
 docs-site: .venv-tools/.done  ## the documentation as a site in site/, with every link checked
 	.venv-tools/bin/python docs/docs_site.py
-	NO_MKDOCS_2_WARNING=1 .venv-tools/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-tools/bin/mkdocs build  # not --quiet, which hides warnings from `strict` too
 
 image:  ## the container image, built by ENGINE (podman, docker or buildah) on BASE; ENGINE_OPTIONS are its own
 	SOURCE_DATE_EPOCH=$(IMAGE_TIME) $(ENGINE) build $(if $(filter docker,$(ENGINE)),,--format docker --timestamp $(IMAGE_TIME)) \

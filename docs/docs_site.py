@@ -1,7 +1,8 @@
 """The pages of the documentation site, and `llms.txt` for programs that read it: `make docs-site`.
 
-The site has the pages of docs/, and those of the repository's other folders that a reader needs. A link to a file that
-is no page, such as an example or a deployment file, keeps its words.
+The site has the pages of docs/, and those of the repository's other folders that a reader needs; the README is its
+first page. A link whose words are the name of a page's file gets the page's title; one to a file that is
+no page, such as an example or a deployment file, keeps its words.
 """
 
 import re
@@ -16,7 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build" / "pages"
 _ELSEWHERE = {
     **{f"{name}.md": f"project/{name}.md"
-       for name in ("ARCHITECTURE", "CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "README", "SECURITY")},
+       for name in ("ARCHITECTURE", "CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")},
+    "README.md": "index.md",
+    "docs/index.md": "pages.md",
     "bench/README.md": "project/BENCHMARKS.md",
     "examples/README.md": "project/EXAMPLES.md",
 }  # fmt: skip
@@ -29,8 +32,8 @@ def sources() -> dict[str, str]:
     return docs | {source: page for source, page in _ELSEWHERE.items() if (ROOT / source).exists()}
 
 
-def rewritten(text: str, source: str, pages: dict[str, str]) -> str:
-    """A page with its links as they are on the site."""
+def rewritten(text: str, source: str, pages: dict[str, str], titles: dict[str, str]) -> str:
+    """A page with its links as they are on the site; `titles`: the path of each page on the site -> its title."""
 
     def replaced(match: re.Match[str]) -> str:
         picture, words, target, anchor = match[1], match[2], match[3], match[4] or ""
@@ -40,6 +43,8 @@ def rewritten(text: str, source: str, pages: dict[str, str]) -> str:
         where = pages.get(wanted) or (wanted.removeprefix("docs/") if wanted.startswith("docs/") else None)
         if where is None:
             return words
+        if words.endswith(".md"):
+            words = titles.get(where, words)
         return f"{picture}[{words}]({relpath(where, pages[source].rpartition('/')[0] or '.')}{anchor})"
 
     return _LINK.sub(replaced, text)
@@ -62,13 +67,14 @@ def main() -> None:
     shutil.copytree(ROOT / "docs" / "images", PAGES / "images")
     for name in ("openapi.yaml", "case.schema.json"):
         shutil.copy(ROOT / "docs" / name, PAGES)
-    pages = sources()
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    pages, titles = sources(), {page: title for title, page in listed(config["nav"])}
+    shutil.copy(ROOT / "docs" / "site.css", PAGES)
     for source, page in pages.items():
         (PAGES / page).parent.mkdir(parents=True, exist_ok=True)
         (PAGES / page).write_text(
-            rewritten((ROOT / source).read_text(encoding="utf-8"), source, pages), encoding="utf-8"
+            rewritten((ROOT / source).read_text(encoding="utf-8"), source, pages, titles), encoding="utf-8"
         )
-    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     lines = ["# toolproxy", "", f"> {config['site_description']}", ""]
     lines += [f"- [{title}]({page})" for title, page in listed(config["nav"])]
     (PAGES / "llms.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
