@@ -125,7 +125,7 @@ def started(command, where, environ):
 def try_toolproxy(command, place, environ, port):
     match command.split():
         case [_, "serve" | "mock-upstream", *_] | [_, "demo", "--serve", *_]:
-            command = command.replace("--script FILE", "--script conversations.yaml")
+            command = re.sub("--script( FILE| PATH)?$", "--script conversations.yaml", command)
             with started(command if "--port" in command else f"{command} --port {port}", place, environ) as line:
                 assert f":{port}" in line
         case [_, "init"]:
