@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from proxy.tools.tool import Tool
-from tests.api.surfaces import SEARCH, ServerCall, on
+from tests.api.answer import ServerCall
+from tests.api.surfaces import SEARCH, on
 from tests.fakes import Reply, chunk, completion, event, stream, streamed, turn, whole
 from tests.serving import CONFIG, proxy_of
 

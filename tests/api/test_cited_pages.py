@@ -3,7 +3,8 @@
 import orjson
 import pytest
 
-from tests.api.surfaces import CITY, ITEMS_OR_BLOCKS, SEARCH, Citation, on
+from tests.api.answer import Citation
+from tests.api.surfaces import CITY, ITEMS_OR_BLOCKS, SEARCH, on
 from tests.fakes import Reply, chunk, stream, turn, whole
 
 PAGE = "https://a.example/"

@@ -9,7 +9,8 @@ import pydantic
 import pytest
 
 from proxy.stores.memory import MemoryStore
-from tests.api.surfaces import DOOR, ITEMS_OR_BLOCKS, SEARCH, STREAMS, Call
+from tests.api.answer import Call
+from tests.api.surfaces import DOOR, ITEMS_OR_BLOCKS, SEARCH, STREAMS
 from tests.fakes import FakeClock, Reply, chunk, completion, stream, streamed, turn, whole
 from tests.serving import proxy_of
 

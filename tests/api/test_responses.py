@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from proxy.tools.tool import Tool
+from tests.api.answer import Call
 from tests.api.responses.asking import ASK, DOOR, HOSTED, events_in, raw
-from tests.api.surfaces import CITY, SEARCH, Call, on
+from tests.api.surfaces import CITY, SEARCH, on
 from tests.api.surfaces import DOOR as DOOR_CALL
 from tests.fakes import FakeClock, Reply, chunk, stream, streamed, turn, whole
 from tests.serving import proxy_of

@@ -6,7 +6,8 @@ import orjson
 import pytest
 
 from proxy.tools.tool import Tool
-from tests.api.surfaces import DOOR, ITEMS_OR_BLOCKS, SEARCH, ServerCall, on
+from tests.api.answer import ServerCall
+from tests.api.surfaces import DOOR, ITEMS_OR_BLOCKS, SEARCH, on
 from tests.fakes import Reply, turn
 
 ANOTHER = ("u3", "web_search", {"query": "weather"})

@@ -6,10 +6,11 @@ import orjson
 import pytest
 
 from proxy.loop.results import fenced
+from tests.api.answer import Thoughts
 from tests.api.messages.asking import ASK, DOOR, SEARCH, client, follow_up, kinds
 from tests.api.surfaces import DOOR as DOOR_CALL
 from tests.api.surfaces import SEARCH as SEARCH_CALL
-from tests.api.surfaces import Thoughts, on
+from tests.api.surfaces import on
 from tests.fakes import Reply, chunk, completion, stream, turn
 from tests.serving import proxy_of
 
