@@ -40,13 +40,12 @@ def router_of(ports: Ports) -> Router:
     posts: dict[str, ASGIApp] = {}
     routes: list[Route] = []
     for row in rows:
-        if row.methods == "POST" and "{" not in row.path:
-            posts[row.path] = endpoints[row.endpoint]
+        endpoint, methods = endpoints[row.endpoint], row.methods.split(", ") if row.methods else None
+        if methods == ["POST"] and "{" not in row.path:
+            posts[row.path] = endpoint
         else:
-            routes.append(
-                Route(row.path, endpoints[row.endpoint], methods=row.methods.split(", ") if row.methods else None)
-            )
-        if row.methods:
+            routes.append(Route(row.path, endpoint, methods=methods))
+        if methods:
             routes.append(Route(row.path, WrongMethod(row.methods)))
     # Without `redirect_slashes=False`, Starlette would redirect to a URL made from the Host header.
     return _Router(posts, routes, default=_not_routed, redirect_slashes=False)

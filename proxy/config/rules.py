@@ -225,15 +225,14 @@ def _header_faults(parts: Parts) -> _Faults:
 
 
 def _package_faults(config: c.Config) -> _Faults:
-    needed = {"state.url": c.BACKENDS[config.state.backend].package}
-    if config.server.mcp:
-        needed["server.mcp"] = "mcp"
-    if config.telemetry.otlp_endpoint:
-        needed["telemetry.otlp_endpoint"] = "opentelemetry.sdk"
-    for key, package in needed.items():
+    needed = (
+        ("state.url", c.BACKENDS[config.state.backend].package, "needs"),
+        ("server.mcp", "mcp" if config.server.mcp else None, "needs"),
+        ("telemetry.otlp_endpoint", "opentelemetry.sdk" if config.telemetry.otlp_endpoint else None, "traces need"),
+    )
+    for key, package, needs in needed:
         if package is not None and not _is_installed(package):
-            who = "traces need" if key == "telemetry.otlp_endpoint" else "needs"
-            yield key, f"{who} a package that is not installed: pip install {package.replace('.', '-')}"
+            yield key, f"{needs} a package that is not installed: pip install {package.replace('.', '-')}"
 
 
 def _is_installed(package: str) -> bool:
