@@ -94,7 +94,7 @@ class SealingKeys:
 def size_opened(body: bytes) -> int:
     """The size of a request by which `beside` judges it: larger than the body if that seems to hold sealed text."""
     size = len(body)
-    if size <= MOST_AT_ONCE < size * _USUAL_RATIO and any(name in body for name in _SEALED_FIELDS):
+    if size <= MOST_AT_ONCE < size * _USUAL_RATIO and any(body.rfind(name) >= 0 for name in _SEALED_FIELDS):
         return size * _USUAL_RATIO
     return size
 

@@ -12,7 +12,6 @@ Each item is checked when it is read. An item of any other type is refused, neve
 """
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,8 +39,8 @@ CODE_CALL = "code_interpreter_call"
 TURNS = "toolproxy_turns"
 _ROLES = ("user", "system", "developer", "assistant")
 _NEEDS_A_ROLE = f"needs a role: {', '.join(_ROLES)}"
-_CALLS = ("function_call", "custom_tool_call", "tool_search_call")
-_OUTPUTS = ("function_call_output", "custom_tool_call_output", FOUND)
+_CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", FOUND})
 # The supported items -> the fields that must be strings in each.
 _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
     "message": ("role",),
@@ -186,12 +185,12 @@ def read_conversation(
     return writer.finish()
 
 
-def _outputs_in(items: Iterable[Json]) -> dict[str, deque[Json]]:
-    """The outputs in a history by `call_id`; an id that is used several times has its outputs in call order."""
-    outputs: dict[str, deque[Json]] = {}
-    for item in items:
+def _outputs_in(items: Sequence[Json]) -> dict[str, list[Json]]:
+    """The outputs in a history by `call_id`; an id that is used several times has the output of its first call last."""
+    outputs: dict[str, list[Json]] = {}
+    for item in reversed(items):
         if item["type"] in _OUTPUTS:
-            outputs.setdefault(item["call_id"], deque()).append(item)
+            outputs.setdefault(item["call_id"], []).append(item)
     return outputs
 
 
@@ -200,7 +199,7 @@ class _Writer:
 
     def __init__(
         self,
-        outputs: Mapping[str, deque[Json]],
+        outputs: Mapping[str, list[Json]],
         name_of: Callable[[Json], str],
         unseal: Callable[[Any], Thoughts | Hidden | None],
     ) -> None:
@@ -216,28 +215,28 @@ class _Writer:
 
     def take(self, item: Json) -> None:
         """Translate the next item of the conversation."""
-        if self._has_results and item["type"] in ("message", "reasoning"):  # of the next turn
+        kind = item["type"]
+        if self._has_results and kind in ("message", "reasoning"):  # of the next turn
             self._flush()
-        match item["type"]:
-            case "message" if item["role"] == "assistant":
-                if text := _said_in(item).text:
-                    self._texts.append(text)
-            case "message":
-                self._flush()
-                self.messages.append({"role": item["role"], "content": _said_in(item).content})
-            case "reasoning":
-                self._add_reasoning(item)
-            case kind if kind in _CALLS:
-                self._add_call(item)
-            case "code_interpreter_call":
-                self._add_code_call(item)
-            case kind if kind in _OUTPUTS:
-                self._flush()
-            case "toolproxy_turns":
-                self._flush()
-                *before, last = item["messages"]
-                self.messages += before
-                self._write(last, [self._result_of(call["id"]) for call in last.get("tool_calls") or ()])
+        if kind in _OUTPUTS:
+            self._flush()
+        elif kind in _CALLS:
+            self._add_call(item)
+        elif kind == "message" and item["role"] == "assistant":
+            if text := _said_in(item).text:
+                self._texts.append(text)
+        elif kind == "message":
+            self._flush()
+            self.messages.append({"role": item["role"], "content": _said_in(item).content})
+        elif kind == "reasoning":
+            self._add_reasoning(item)
+        elif kind == CODE_CALL:
+            self._add_code_call(item)
+        elif kind == TURNS:
+            self._flush()
+            *before, last = item["messages"]
+            self.messages += before
+            self._write(last, [self._result_of(call["id"]) for call in last.get("tool_calls") or ()])
 
     def finish(self) -> ItemConversation:
         """The conversation, after the last item."""
@@ -303,7 +302,7 @@ class _Writer:
         outputs = self._outputs.get(call_id)
         if not outputs:
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")
-        return _said_in(outputs.popleft()).result or PastResult("")
+        return _said_in(outputs.pop()).result or PastResult("")
 
 
 def _names_found(item: Json) -> str:

@@ -184,7 +184,7 @@ class ResponseStore:
         own: list[Json] = []
         for item in items:
             if item["type"] != "item_reference":
-                if not _is_again(item, known):
+                if not (known and _is_again(item, known)):
                     own.append(item)
             elif item["id"] not in known:
                 own.append(await self._item(item["id"], looked_up))
