@@ -2,8 +2,8 @@
 
 A message that the same client has sent before, byte for byte, is the same object again (`Known`). So a large request is
 parsed as far as it is new, and a surface that translates messages keeps on each of them what it has made of it. This
-changes what a request costs, and nothing else. At 100 rounds of a tool, it halves the processor time of a request of
-Messages (`python -m bench.agents`).
+changes what a request costs, and nothing else. At 100 rounds of a tool, a request of Messages takes 45 % fewer
+instructions, and one of Responses 33 % (bench/README.md).
 
 The messages of one client are not looked up for another, so that nobody can find out by the time of an answer what
 others have sent.
@@ -36,7 +36,7 @@ class Known(dict[str, Any]):
 
     Attributes:
         blocks: how many content blocks, parts and calls it has.
-        reading: what its surface has made of it, which depends on nothing else; None: nothing yet.
+        reading: what its surface has made of it, which depends on nothing but the configuration; None: nothing yet.
     """
 
     __slots__ = ("blocks", "reading")
