@@ -294,6 +294,11 @@ def sealed_signatures(n: int) -> Played:
     return Played(MESSAGES, _ask_messages(**_THINKING), (thinking, ANSWER), follow_up=copies)
 
 
+@hostile("client", "quotation marks in one string, relayed", 7 * MB)
+def relayed_marks(n: int) -> Played:
+    return Played(CHAT, _ask(messages=[{"role": "user", "content": '"' * n}], max_tool_calls=0), (ANSWER,))
+
+
 def _upload(body: bytes) -> Played:
     kind = "multipart/form-data; boundary=x"
     return Played("/v1/audio/transcriptions", body, (ANSWER,), content_type=kind)

@@ -16,7 +16,7 @@ from proxy.api.event_stream import EventStream
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Surface, note_use, tool_headers
 from proxy.config.model import ToolEvents
-from proxy.kit.beside import MOST_AT_ONCE, beside
+from proxy.kit.beside import MOST_AT_ONCE, beside, size_so_far
 from proxy.loop.actions import Respond
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import Tally, sum_of
@@ -70,23 +70,25 @@ class ChatCompletions(Surface):
 
 
 async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
-    return await request.model.upstream.relay(*_for_upstream(request), _note_usage), ()
+    return await request.model.upstream.relay(*await _for_upstream(request), _note_usage), ()
 
 
 async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
     client = RelayClient(stream.write, stream.finish, _note_usage, stream.note_ids)
-    await request.model.upstream.relay_stream(*_for_upstream(request), client)
+    await request.model.upstream.relay_stream(*await _for_upstream(request), client)
 
 
 def _note_usage(usage: Json | None) -> None:
     note_use(Tally(usage=usage))
 
 
-def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
+async def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
     """The request as the client sent it, without the proxy's own field, which an upstream may refuse."""
     if "max_tool_calls" not in request.chat:
         return request.body or rawjson.dumps(request.chat), request.chat
     chat = {key: value for key, value in request.chat.items() if key != "max_tool_calls"}
+    if size := size_so_far():
+        return await beside(size, partial(rawjson.dumps_in_parts, chat)), chat
     return rawjson.dumps(chat), chat
 
 

@@ -132,7 +132,7 @@ class OpenAICompatible:
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
-        content, names = self._relayed_body(body, request)
+        content, names = await self._relayed_body(body, request)
         try:
             raw = await self.endpoint.complete_whole(content)
             if sse.begins_stream(raw):
@@ -163,7 +163,7 @@ class OpenAICompatible:
         if not shows_usage:
             request = {**request, "stream_options": {**options, "include_usage": True}}
             body = rawjson.dumps(request)
-        content, names = self._relayed_body(body, request)
+        content, names = await self._relayed_body(body, request)
         decoder = sse.Decoder(note_ids=client.note_ids)
         reader = RelayReader(self.profile, names, request, client.write, self.price, shows_usage, decoder)
         is_counted = False
@@ -256,13 +256,17 @@ class OpenAICompatible:
         """A whole answer to a request, and whether it had to be mended. If the answer holds an error, it is raised."""
         return await beside(len(raw), partial(parse_completion, raw, self.profile, names, request))
 
-    def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
+    async def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
         """The client's body for this upstream, unchanged but for the model's name and the changes of the profile."""
         names = ToolNames.replaced_in(request)
         prepared = prepare(request if names is None else names.replace(request), self.profile)
-        if prepared is not request:
-            return rawjson.dumps({**prepared, "model": self.model}), names
-        return rawjson.replace_model(body, self.model), names
+        size = size_so_far()
+        if prepared is request:
+            work = partial(rawjson.replace_model, body, self.model)
+        else:
+            write = rawjson.dumps_in_parts if size else rawjson.dumps
+            work = partial(write, {**prepared, "model": self.model})
+        return (await beside(size, work) if size else work()), names
 
     async def _read_stream(
         self, content: bytes, reader: _Reader, end: Callable[[], Awaitable[None]] | None = None
