@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from proxy.config.model import ApiKey, keys_of
 from proxy.config.redaction import without_pieces
-from proxy.http.key_pool import KeysBusy, KeysSpent, KeyTurn, Stay
+from proxy.http.key_turn import KeyAffinity, KeysBusy, KeysSpent, KeyTurn
 from proxy.kit.rests import Refusal
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.tool import CONTEXT
@@ -58,7 +58,7 @@ class ToolKeys:
             return await self._masked(request, self._keys[0])
         context = CONTEXT.get()
         seconds = max(0.0, min(self._timeout or context.default_timeout, context.max_timeout) - _MARGIN_SECONDS)
-        turn = KeyTurn(self.pool, Stay(), "", seconds if seconds < math.inf else None)
+        turn = KeyTurn(self.pool, KeyAffinity(), "", seconds if seconds < math.inf else None)
         try:
             return await turn.run(lambda key: self._masked(request, key.key), _refusal_in)
         except KeysBusy:

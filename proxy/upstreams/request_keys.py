@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from proxy.http.key_pool import KeysBusy, KeysSpent, KeyTurn, PoolKey, Stay
+from proxy.http.key_pool import PoolKey
+from proxy.http.key_turn import KeyAffinity, KeysBusy, KeysSpent, KeyTurn
 from proxy.kit.recording import BUSY, CURRENT, SPENT
 from proxy.kit.rests import Refusal
 from proxy.ports import Clock
@@ -31,14 +32,14 @@ class RequestKeys:
     def __init__(self, conversation: bytes | None, clock: Clock) -> None:
         self._conversation = conversation
         self._clock = clock
-        self._stays: dict[str, Stay] = {}
+        self._affinities: dict[str, KeyAffinity] = {}
 
     def turn(self, candidate: OpenAICompatible) -> KeyTurn:
         """The turn of one upstream call, with its retries, at the keys of a model's upstream."""
         assert candidate.keys is not None  # noqa: S101 - callers have looked
-        if (stay := self._stays.get(candidate.name)) is None:
-            stay = self._stays[candidate.name] = Stay(self._conversation)
-        return KeyTurn(candidate.keys, stay, candidate.model, candidate.endpoint.client.pool_seconds)
+        if (affinity := self._affinities.get(candidate.name)) is None:
+            affinity = self._affinities[candidate.name] = KeyAffinity(self._conversation)
+        return KeyTurn(candidate.keys, affinity, candidate.model, candidate.endpoint.client.pool_seconds)
 
     async def call(
         self,

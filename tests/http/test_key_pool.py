@@ -4,7 +4,8 @@ from collections import Counter
 import pytest
 
 from proxy.config.model import ApiKey
-from proxy.http.key_pool import KeyPools, KeysBusy, KeysSpent, KeyTurn, Stay
+from proxy.http.key_pool import KeyPools
+from proxy.http.key_turn import KeyAffinity, KeysBusy, KeysSpent, KeyTurn
 from proxy.kit.rests import Refusal
 from proxy.stores.memory import LocalLeases
 from tests.fakes import FakeClock
@@ -44,8 +45,8 @@ class Pool:
             raise cause if isinstance(cause, Exception) else No(*cause)
         return key.number
 
-    async def ask(self, conversation=b"c", *, stay=None, model="", seconds=5.0, work=None, may_go_on=lambda: True):
-        turn = KeyTurn(self.pool, stay or Stay(conversation), model, seconds)
+    async def ask(self, conversation=b"c", *, affinity=None, model="", seconds=5.0, work=None, may_go_on=lambda: True):
+        turn = KeyTurn(self.pool, affinity or KeyAffinity(conversation), model, seconds)
         return await turn.run(work or self.provider, refusal_of, may_go_on)
 
 
@@ -141,12 +142,12 @@ async def test_a_short_rest_is_waited_for_where_every_key_rests():
 
 
 async def test_a_request_stays_with_the_key_that_works_for_it():
-    pool, stay = Pool("a", "b", "c"), Stay(b"c")
-    own = await pool.ask(stay=stay)
+    pool, affinity = Pool("a", "b", "c"), KeyAffinity(b"c")
+    own = await pool.ask(affinity=affinity)
     pool.refusals = {own: [("refused",)]}
-    other = await pool.ask(stay=stay)
+    other = await pool.ask(affinity=affinity)
     pool.clock.now += HOUR
-    assert await pool.ask(stay=stay) == other
+    assert await pool.ask(affinity=affinity) == other
     assert await pool.ask() == own, "another request of the conversation is back at its own key"
 
 
@@ -238,7 +239,7 @@ async def test_a_full_key_is_passed_over_for_this_request_only_and_then_calls_wa
     assert await pool.ask() == own
 
 
-async def test_a_call_that_has_waited_too_long_or_has_left_gives_its_place_in_the_line_to_others():
+async def test_a_call_that_has_waited_too_long_or_has_left_gives_its_place_in_the_queue_to_others():
     pool, gate = Pool(ApiKey(key="a", max_concurrent=1)), Gate()
     async with asyncio.TaskGroup() as group:
         first = group.create_task(pool.ask(work=gate))
@@ -250,20 +251,20 @@ async def test_a_call_that_has_waited_too_long_or_has_left_gives_its_place_in_th
         leaving.cancel()
         await gate.end()
     assert (first.result(), staying.result(), pool.calls) == (1, 1, [1])
-    assert not pool.pool.line.is_wanted(pool.pool.keys[0], before=None)
+    assert not pool.pool.queue.is_wanted(pool.pool.keys[0], before=None)
 
 
 async def test_a_place_is_given_back_however_a_call_ends():
     pool = Pool(ApiKey(key="a", max_concurrent=1), ApiKey(key="b"))
-    stay = Stay(b"c", pool.pool.keys[0])
-    hanging = asyncio.ensure_future(pool.ask(work=Gate(), stay=stay))
+    affinity = KeyAffinity(b"c", pool.pool.keys[0])
+    hanging = asyncio.ensure_future(pool.ask(work=Gate(), affinity=affinity))
     await settled()
     hanging.cancel()
     await settled()
     pool.refusals = {1: [ValueError("timed out"), None, ("refused",)]}
     with pytest.raises(ValueError, match="timed out"):
-        await pool.ask(stay=stay)
-    assert [await pool.ask(stay=stay) for _ in range(2)] == [1, 2]
+        await pool.ask(affinity=affinity)
+    assert [await pool.ask(affinity=affinity) for _ in range(2)] == [1, 2]
     assert await pool.leases.acquire(pool.pool.keys[0].slot, 1) is not None
 
 
@@ -278,8 +279,8 @@ async def test_who_waits_may_pass_somebody_who_has_tried_the_key():
         return await gate(key)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(pool.ask(work=gate, stay=Stay(b"c", pool.pool.keys[other - 1])))
-        group.create_task(pool.ask(work=gate, stay=Stay(b"c", pool.pool.keys[third - 1])))
+        group.create_task(pool.ask(work=gate, affinity=KeyAffinity(b"c", pool.pool.keys[other - 1])))
+        group.create_task(pool.ask(work=gate, affinity=KeyAffinity(b"c", pool.pool.keys[third - 1])))
         await settled()
         patient = group.create_task(pool.ask(work=picky))  # has tried its own key, and the others are full
         await settled()

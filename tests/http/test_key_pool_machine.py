@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from proxy.config.model import ApiKey
-from proxy.http.key_pool import KeyPools, KeysBusy, KeysSpent, KeyTurn, Stay
+from proxy.http.key_pool import KeyPools
+from proxy.http.key_turn import KeyAffinity, KeysBusy, KeysSpent, KeyTurn
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.rests import Refusal
 from proxy.stores.memory import LocalLeases
@@ -100,7 +101,7 @@ class KeysOfAProvider(RuleBasedStateMachine):
             finally:
                 self.open_calls[name] -= 1
 
-        turn = KeyTurn(self.pool, Stay(conversation), model, 0.5)
+        turn = KeyTurn(self.pool, KeyAffinity(conversation), model, 0.5)
         names = self.names
         full = set()
         try:
