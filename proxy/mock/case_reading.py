@@ -8,9 +8,8 @@ from typing import NamedTuple
 import orjson
 
 from proxy.cases import case_format
-from proxy.cases.requests import QUESTION
 from proxy.kit.recording import NOT_MADE
-from proxy.mock.case_script import CHAT, CaseScript, Given, Rules, end_of, question_of
+from proxy.mock.case_script import ANY, CHAT, CaseScript, Given, Rules, end_of, question_of
 from proxy.mock.demo import DEMO
 from proxy.mock.script import FIRST_FAILURE, Script, load
 from proxy.wire.chat import Json
@@ -73,7 +72,7 @@ def _given_in(case: Json, file: str) -> Iterator[Given]:
     """The answers in a case, each with the request to which it belongs."""
     answers = [turn for exchange in case["exchanges"] for _, _, one in _answers(exchange) for turn in _turns(one)]
     rules = Rules(case.get("strict", ()), [turn for turn in answers if turn.get("calls")])
-    end, question, first, last = CHAT, QUESTION, 0, 0
+    end, question, first, last = CHAT, ANY, 0, 0
     for at, exchange in enumerate(case["exchanges"], 1):
         ask = exchange.get("ask", {})
         if "request" in exchange:
@@ -82,7 +81,7 @@ def _given_in(case: Json, file: str) -> Iterator[Given]:
             question, first = question_of(exchange["request"].get("body"))
         elif "text" in ask or "messages" in ask:
             said = [one["text"] for one in ask.get("messages", ()) if one["role"] == "user"]
-            question, first = (said or [ask.get("text", "")])[-1] * ask.get("times", 1), 0
+            question, first = (said or [ask.get("text", ANY)])[-1] * ask.get("times", 1), 0
         elif "results" in ask:  # the conversation goes on
             first = last
         numbers: dict[str, int] = {}

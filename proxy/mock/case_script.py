@@ -20,6 +20,9 @@ from proxy.wire.chat import Json, text_of
 CHAT: Final = "completions"
 """The last part of the path of chat requests."""
 
+ANY: Final = ""
+"""The question of a hand-written case that says nothing of its request."""
+
 _UNLIKE, _LIKE, _SAME_MESSAGES, _SAME = range(4)
 _MOST_NAMED: Final = 3  # questions, in the reason why a request has no answer
 _LONGEST_QUESTION: Final = 60  # characters of each
@@ -89,7 +92,7 @@ class CaseScript(Struct, frozen=True, kw_only=True):
         """The answers to a request; several are those to the attempts at it. Raises `Unanswered`."""
         request, end = parsed(body), end_of(path)
         questions = [*_questions_of(request)] or [question_of(request)]
-        for question, number in questions:
+        for question, number in (*questions, (ANY, questions[0][1])):
             known = self._of_upstream(self.by_question.get((end, question), ()), path)
             if found := _answers_of(known, request, len(body), number, is_last=question == questions[0][0]):
                 return found

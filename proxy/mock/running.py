@@ -1,6 +1,7 @@
 """A scripted upstream in a thread of this process, for tests that are synchronous or asynchronous."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,8 +119,9 @@ def _script_of(turns: tuple[Turn, ...], settings: Mapping[str, Any]) -> Scripted
 
 
 def _path_in(turn: Turn) -> Path | None:
-    if isinstance(turn, str) and turn.endswith((".yaml", ".yml", ".json", "/")):
-        return Path(turn)
+    if isinstance(turn, str):
+        is_folder = "/" in turn and os.path.isdir(turn)  # noqa: PTH112 - which a text may be asked that is no path
+        return Path(turn) if is_folder or turn.endswith((".yaml", ".yml", ".json")) else None
     return turn if isinstance(turn, Path) else None
 
 

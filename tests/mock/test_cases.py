@@ -223,6 +223,17 @@ def test_a_strict_upstream_refuses_what_its_case_says(toolproxy_mock, case):
     assert "Fine." in post(toolproxy_mock, {"model": "m", "messages": back}).text
 
 
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_a_hand_written_case_without_a_request_answers_any_question(toolproxy_mock, case, as_path):
+    path = case([{"text": "First."}, {"text": "Then."}])
+    one = orjson.loads(path.read_bytes())
+    del one["exchanges"][0]["request"]
+    path.write_bytes(orjson.dumps(one))
+    toolproxy_mock.script(as_path(path.parent))
+    told = [post(toolproxy_mock, asks(*said)).json()["choices"][0]["message"]["content"] for said in (["A?"], ["B?", "b"], ["C?", "c", "D?"])]  # fmt: skip
+    assert told == ["First.", "Then.", "First."]
+
+
 def test_other_endpoints_answer_as_recorded_or_as_ever(toolproxy_mock, case):
     asked = {"model": "w", "prompt": "A cat"}
     toolproxy_mock.script(case({"up": [recorded(asked, 0.0, '{"data": []}', path="/api/v4/images/generations")]}))
