@@ -44,8 +44,11 @@ STREAMS = on("chat-streamed", "responses-streamed", "messages-streamed")
 STREAMS_AND_RELAY = on("chat-streamed", "relay-streamed", "responses-streamed", "messages-streamed")
 ALL = [f"{kind}-{mode}" for kind in ("chat", "relay", "responses", "messages") for mode in ("whole", "streamed")]
 RELAY_TOO = on(*ALL)
+# For long tables of what happens before the first byte: each API and each mode, not each pair of them.
+EACH = on("chat-whole", "responses-streamed", "messages-whole")
+EACH_AND_RELAY = on("chat-whole", "relay-streamed", "responses-streamed", "messages-whole")
 # `embeddings` stands for every path that is handed through.
-EVERYWHERE = on(*ALL, "embeddings-whole")
+EVERYWHERE = on("chat-whole", "relay-streamed", "responses-streamed", "messages-whole", "embeddings-whole")
 ITEMS_OR_BLOCKS = on("responses-whole", "responses-streamed", "messages-whole", "messages-streamed")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.tools.tool import Tool
 from tests.api.answer import ServerCall
-from tests.api.surfaces import SEARCH, on
+from tests.api.surfaces import EACH, SEARCH, on
 from tests.fakes import Reply, chunk, completion, event, stream, streamed, turn, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -185,6 +185,7 @@ async def test_a_tool_that_fails_is_told_so_too(chat):
     assert "key was refused" in failed["error"]
 
 
+@on("chat-whole", "chat-streamed", "responses-streamed", "messages-whole")
 @pytest.mark.parametrize(
     ("offer", "client", "header", "told"),
     [
@@ -244,6 +245,7 @@ NEXT = {"role": "user", "text": "And now?"}
 PICTURE = {**NEXT, "picture": "data"}
 
 
+@EACH
 @pytest.mark.parametrize(
     ("model", "said", "asked", "key"),
     [

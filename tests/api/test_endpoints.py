@@ -14,7 +14,7 @@ import pytest
 from proxy.app import create_app
 from proxy.app.configuration import parse
 from proxy.tools.tool import Tool
-from tests.api.surfaces import EVERYWHERE, RELAY_TOO, on
+from tests.api.surfaces import EACH, EACH_AND_RELAY, EVERYWHERE, RELAY_TOO, on
 from tests.fakes import FakeClock, Reply, turn, whole
 from tests.serving import CONFIG, proxy_of, serving
 
@@ -295,6 +295,7 @@ async def test_a_client_without_tools_or_without_budget_has_none_in_play(surface
     assert offered(surface) == []
 
 
+@EACH
 @pytest.mark.parametrize(("model", "names"), [("plain", []), ("brief", []), ("m", ["web_search"])])
 async def test_a_model_may_have_tools_and_limits_of_its_own(surface, model, names):
     own = "  plain: {{upstream: up, tools: []}}\n  brief: {{upstream: up, limits: {{max_turns: 1}}}}\n  alias:"
@@ -310,6 +311,7 @@ async def test_the_header_that_chooses_tools_may_have_several_lines(upstream):
     assert response.headers["x-tools-ignored"] == "mail"
 
 
+@EACH
 @pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
 async def test_what_the_header_names_is_offered_whatever_the_mode(surface, mode):
     more = f"  time: {{type: clock}}\n  hidden: {{type: clock, offer: never}}\noffer: {{mode: {mode}}}"
@@ -328,6 +330,7 @@ async def test_what_the_header_names_is_offered_whatever_the_mode(surface, mode)
             assert offered(surface) == names
 
 
+@EACH
 @pytest.mark.parametrize(
     ("question", "model", "is_offered", "asked"),
     [
@@ -350,7 +353,7 @@ async def test_a_prefix_is_taken_off_where_nothing_is_offered_as_well(surface):
     assert surface.upstream.requests[0]["messages"] == [{"role": "user", "content": "hello"}]
 
 
-@RELAY_TOO
+@EACH_AND_RELAY
 @pytest.mark.parametrize("mode", ["always", "never", "declared"])
 async def test_where_no_tool_is_offered_on_request_a_prefix_and_a_suffix_mean_nothing(surface, mode):
     more = f'offer: {{mode: {mode}, prefix: "//", model_suffix: ":online"}}'
@@ -766,7 +769,7 @@ async def test_the_log_has_the_name_of_a_model_that_does_not_exist(surface, logg
     assert (line["error"], line["unknown_model"]) == ("model_not_found", "glm-" + "9" * 96)
 
 
-@RELAY_TOO
+@EACH_AND_RELAY
 @pytest.mark.parametrize(("status", "body", "code"), REFUSALS)
 async def test_a_fallback_answers_where_the_operators_key_is_refused(surface, status, body, code):
     config = CONFIG.replace("m: {{upstream: up}}", "m: {{upstream: up, fallbacks: [alias]}}")
@@ -795,7 +798,7 @@ models: {{m: {{upstream: theirs, fallbacks: [spare]}}, spare: {{upstream: ours}}
 """
 
 
-@RELAY_TOO
+@EACH_AND_RELAY
 @pytest.mark.parametrize(("status", "expected"), [(401, 401), (403, 403), (500, 200)])
 async def test_no_fallback_answers_whoever_makes_up_a_key(surface, status, expected):
     answer = await surface.ask(Reply([b"{}"], status=status), turn("Hi"), config=MADE_UP_KEY)
@@ -883,6 +886,7 @@ async def test_a_model_that_no_usable_pattern_matches_is_not_found(surface, name
     assert surface.upstream.requests == []
 
 
+@EACH
 @pytest.mark.parametrize(
     ("path", "advice"),
     [
@@ -1046,7 +1050,7 @@ async def test_a_wrong_method_of_an_open_path_is_405_where_use_is_counted_too(up
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
 
 
-@RELAY_TOO
+@EACH_AND_RELAY
 @pytest.mark.parametrize("body", [b"404 page not found", b"<html>404 Not Found</html>", b'{"detail":"Not Found"}'])
 async def test_an_upstream_that_knows_no_such_path_is_said_to_have_a_wrong_base_url(surface, body, logged):
     answer = await surface.ask(Reply([body], status=404))

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.tools.tool import Tool
 from tests.api.answer import ServerCall
-from tests.api.surfaces import DOOR, ITEMS_OR_BLOCKS, SEARCH, on
+from tests.api.surfaces import DOOR, EACH, ITEMS_OR_BLOCKS, SEARCH, on
 from tests.fakes import Reply, turn
 
 ANOTHER = ("u3", "web_search", {"query": "weather"})
@@ -106,6 +106,7 @@ async def test_why_a_search_has_failed_is_told_to_the_model_without_secrets(surf
     assert "serper-secret" not in str(surface.upstream.requests)
 
 
+@EACH
 @pytest.mark.parametrize("arguments", ["{broken", "[]", "{}", '{"query": 7}'])
 async def test_arguments_that_do_not_fit_are_never_run(surface, arguments):
     answer = await surface.ask(turn(calls=[("c", "web_search", arguments)]), turn("Done"), search=True, events="true")

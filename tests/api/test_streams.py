@@ -223,7 +223,7 @@ async def test_nothing_is_run_from_a_turn_that_was_cut_off(surface, cut):
 # -- failures before the first byte --
 
 
-@RELAY_TOO
+@on("chat-whole", "relay-whole", "relay-streamed", "responses-streamed", "messages-streamed")
 @pytest.mark.parametrize(
     ("reply", "status", "code", "message"),
     [
