@@ -321,7 +321,7 @@ class Budgets(Protocol):
 
 
 class Pins(Protocol):
-    """What was first seen of things that others can change, by the name of whose they are; kept for good."""
+    """Hashes of the definitions that an MCP server's tools had when they were first seen, by server; kept for good."""
 
     async def read(self, owner: str) -> Mapping[str, bytes] | None:
         """All that is kept, by name; None: it is not known, because a shared state cannot be reached."""

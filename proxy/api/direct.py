@@ -39,7 +39,7 @@ class Door:
         self._knows_senders = not config.forwards_client_keys
 
     async def open(self, scope: Scope) -> "DirectCalls":
-        """The calls that a request may make. Raises `NotAllowed`: nobody vouches for the sender."""
+        """The calls that a request may make. Raises `NotAllowed`: no key says who the sender is."""
         if not self._knows_senders and (self._ports.config.server.allow_anonymous or not is_local(scope)):
             raise NotAllowed(_NOBODY_VOUCHES)
         return DirectCalls(self._ports, scope, await self._credentials.tools_of(scope))

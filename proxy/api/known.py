@@ -32,7 +32,7 @@ _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Known(dict[str, Any]):
-    """A message, or an item, for all requests that send it: nobody may change it.
+    """A message or an item, shared by all requests that send it, and therefore never changed.
 
     Attributes:
         blocks: how many content blocks, parts and calls it has.

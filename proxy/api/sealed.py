@@ -182,7 +182,7 @@ class Sealer:
         return held
 
     def _decrypted(self, data: bytes) -> bytes:
-        """What was encrypted with any of the keys. Raises `InvalidTag`, or `ValueError` for half a nonce."""
+        """Data decrypted with the key that fits. Raises `InvalidTag`: none does; `ValueError`: its nonce is cut off."""
         *others, last = self._ciphers
         nonce, sealed = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
         for cipher in others:

@@ -83,7 +83,7 @@ def always(outcome: Outcome, words: Json) -> None:
 
 
 def expected(case: Json, exchange: Json, surface: str) -> Json:
-    """What must hold of an exchange on a surface: of the case, of the exchange, and of either on that surface."""
+    """The expectations for an exchange: the case's and its own, each with its `on:` for this surface."""
     words: Json = {}
     for said in (case.get("expect", {}), exchange.get("expect", {})):
         for word, value in (said | said.get("on", {}).get(surface, {})).items():
@@ -204,7 +204,7 @@ def searches(outcome: Outcome, expected: list[str]) -> None:
 
 
 def received(outcome: Outcome, expected: list[Any]) -> None:
-    """What the HTTP and MCP tools were called with."""
+    """The arguments with which HTTP and MCP tools were called."""
     expect(same(outcome.world.received, expected), outcome.world.received)
 
 

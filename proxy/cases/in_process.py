@@ -258,7 +258,7 @@ class _Stream(httpx.AsyncByteStream):
             yield piece
 
     async def aclose(self) -> None:
-        """Leave: what the world still has to say is lost."""
+        """Close the connection; messages that the other end still sends are lost."""
         await self._response.aclose(patience=0)
 
 

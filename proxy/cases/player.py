@@ -73,7 +73,7 @@ class _Played:
 
     @property
     def answer(self) -> Answer:
-        """What the client got, folded. Raises `Unmet` if no client can read it."""
+        """The answer that the client got, its stream folded into a whole. Raises `Unmet` if no client can read it."""
         if _leaving(self.exchange) is not None or self.received.status is None:
             return Answer()
         surface = self.play.surface if "got" not in self.exchange else surface_of(self.request["path"])
@@ -84,7 +84,7 @@ class _Played:
 
     @property
     def expected(self) -> Json:
-        """What the case expects."""
+        """The expectations of the case for this exchange and surface."""
         return expected(self.play.case, self.exchange, self.play.surface)
 
     def outcome(self, world: World) -> Outcome:
@@ -213,7 +213,7 @@ class Player:
             yield Difference(number, f"expect{title}", word, words.get(word, MISSING), str(exc))
 
     def _since_then(self, played: "_Played") -> Iterator[Difference]:
-        """What has changed since an exchange was recorded: calls of upstreams, and the answer.
+        """The differences from the recorded exchange: calls of upstreams, and the answer.
 
         Calls of tools whose results nobody sees, because their turn failed, are not compared: whether they had begun
         already is chance.
@@ -284,7 +284,7 @@ def _leaving(exchange: Json) -> float | None:
 
 
 def _is_in_short(got: Json) -> bool:
-    """Whether an answer was written by hand, in chunks that say no more than their deltas."""
+    """Whether a recorded answer was written by hand, in the short form: chunks that have only a `delta`."""
     pieces = [part for piece in got.get("pieces", ()) for part in (piece if isinstance(piece, list) else [piece])]
     return any(isinstance(part, dict) and "delta" in part for part in pieces)
 
@@ -299,7 +299,7 @@ def _whole_of(answer: Answer) -> Any:
 
 
 def _words_of(answer: Answer) -> Json:
-    """What an answer says, without what a chunk in short does not have."""
+    """The parts of an answer that the short form has: text, reasoning, calls, ending and error."""
     calls = [{"name": call["name"], "arguments": call["arguments"]} for call in answer.calls]
     code = (answer.error or {}).get("code")
     return {"text": answer.text, "reasoning": answer.reasoning, "finish": answer.finish, "calls": calls, "error": code}

@@ -27,7 +27,7 @@ _MOST_SHOWN: Final = 20  # differences of one case; programs get them all
 
 
 class Verdict(Struct, frozen=True):
-    """What came of playing one file.
+    """The result of playing one file.
 
     Attributes:
         path: the file.

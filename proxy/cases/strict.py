@@ -61,7 +61,7 @@ def _unpaired(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _lost(message: dict[str, Any], strict: Sequence[str], given: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What an assistant message has lost of the turn that it was: of one of them, where several have its calls."""
+    """The parts of its turn that an assistant message lacks; of several turns with its calls, one has to match."""
     calls = [(call["function"]["name"], call.get("extra_content")) for call in message["tool_calls"]]
     turns = [
         turn for turn in given if sorted(call["name"] for call in turn["calls"]) == sorted(name for name, _ in calls)

@@ -82,7 +82,7 @@ def _call_pieces(call: dict[str, Any], index: int) -> Iterator[Any]:
 
 
 def _beside(call: dict[str, Any]) -> dict[str, Any]:
-    """What a call carries besides: `extra_content`, for example."""
+    """The further fields of a call, such as `extra_content`."""
     return {key: value for key, value in call.items() if key not in {"id", "name", "arguments", "characters"}}
 
 

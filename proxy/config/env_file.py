@@ -16,7 +16,7 @@ NAME: Final = ".env"
 
 @dataclass(frozen=True, slots=True)
 class EnvFile:
-    """What such a file says.
+    """The variables of a `.env` file, with the lines that could not be read.
 
     Attributes:
         values: name -> value; of several lines with the same name, the last one holds.

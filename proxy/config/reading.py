@@ -116,7 +116,7 @@ def parse(
 
 
 def _read_clients_file(path: File, environ: Mapping[str, str]) -> tuple[ClientsFile, Node | None]:
-    """What is known of a file of clients, and its content; None: it is empty, or not there.
+    """A file of clients and its parsed content; None: the file is empty, or does not exist.
 
     Raises:
         ConfigurationError: it cannot be read.

@@ -112,7 +112,7 @@ class KeyTurn:
         refusal_of: Callable[[Exception], Refusal | None],
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> T:
-        """Begin a call that goes on after `work` has returned, until `release`; otherwise as `run`."""
+        """As `run`, for a call that is not over when `work` returns: it keeps its place at the key until `release`."""
         while True:
             key = await self.take()
             try:

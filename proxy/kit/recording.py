@@ -99,7 +99,7 @@ class ToolRun:
 
 
 class Recording:
-    """What a request meets.
+    """Everything outside the loop that a request meets, for a case: clock, calls of upstreams, tools, the store.
 
     Args:
         now: seconds on a monotonic clock.
@@ -247,7 +247,7 @@ class Recording:
 
 
 class Waited:
-    """Whether some work has waited for anything; if not, nobody else could do anything in the meantime."""
+    """Whether some work has waited for anything. If not, nothing else can have run in the meantime."""
 
     def __init__(self) -> None:
         self._has = False

@@ -65,7 +65,7 @@ class Reset(Struct, frozen=True, order=True):
 def reset_of(
     headers: Mapping[str, str], body: Mapping[str, Any], message: str, *, zone: timezone = UTC
 ) -> Reset | None:
-    """When the quota begins anew; None: nothing says when.
+    """The time at which the quota begins anew; None: the response does not tell.
 
     Args:
         headers: of the response, with names in lower case.
@@ -78,7 +78,7 @@ def reset_of(
 
 
 def _in_headers(headers: Mapping[str, str], zone: timezone) -> Iterator[Reset]:
-    """What the headers say: of several quotas, that of the one that is used up and begins anew last."""
+    """The reset in the headers; of several quotas, that of the used-up one that begins anew last."""
     found: list[tuple[bool, Reset]] = []
     for name, value in headers.items():
         if _HEADER.fullmatch(name) and (reset := _reset(value, zone)) is not None:
@@ -90,7 +90,7 @@ def _in_headers(headers: Mapping[str, str], zone: timezone) -> Iterator[Reset]:
 
 
 def _in_fields(body: Mapping[str, Any], zone: timezone) -> Iterator[Reset]:
-    """What the fields of an error say, wherever in it they are."""
+    """The resets in the fields of an error, at any depth."""
     waiting: list[Any] = [body]
     for value in waiting:
         if isinstance(value, dict):
@@ -104,7 +104,7 @@ def _in_fields(body: Mapping[str, Any], zone: timezone) -> Iterator[Reset]:
 
 
 def _in_words(message: str, zone: timezone) -> Iterator[Reset]:
-    """What a message says, in English or Chinese."""
+    """The resets in the words of a message, English or Chinese."""
     message = message[:_MOST_CHARACTERS]
     if (since_1970 := _SINCE_1970.search(message)) is not None:
         yield Reset(float(since_1970[1]), is_time=True)
@@ -121,7 +121,7 @@ def _in_words(message: str, zone: timezone) -> Iterator[Reset]:
 
 
 def _reset(value: Any, zone: timezone) -> Reset | None:
-    """What a value means: a number, a duration such as `6m0s`, or a time; None: it is neither."""
+    """A number, a duration such as `6m0s` or a time as a reset; None: the value is none of these."""
     text = str(value).strip() if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
     if _NUMBER.fullmatch(text):
         number = float(text)

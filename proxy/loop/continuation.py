@@ -172,12 +172,12 @@ CarriedTurns: TypeAlias = tuple[Carried, ...]
 
 
 def as_json(hidden: Continuation | CarriedTurns) -> Json:
-    """What is stored under a run, as JSON."""
+    """The stored form of a run's hidden messages, as JSON."""
     return {"carried": [turn.as_json() for turn in hidden]} if isinstance(hidden, tuple) else hidden.as_json()
 
 
 def from_json(stored: Any) -> Continuation | CarriedTurns | None:
-    """What is stored under a run, from JSON; None: it is nothing that this version can put back."""
+    """A run's hidden messages from their stored form; None: this version cannot read it."""
     match stored:
         case {"carried": [*turns]}:
             return tuple([turn for held in turns if (turn := Carried.from_json(held)) is not None])

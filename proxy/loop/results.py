@@ -275,7 +275,7 @@ def without_note(content: str, note: str) -> str:
 
 
 def halved(content: str) -> str:
-    """A result of which the first half is left, with a note that says so; a short one as it is.
+    """A result cut to its first half, with a note that says so; a short result is left as it is.
 
     The fence, and what stands after it, stay.
     """
@@ -289,7 +289,7 @@ def halved(content: str) -> str:
 
 
 def left_out(content: str) -> str:
-    """A result whose text is left out, which a note says; one that is no longer than that as it is."""
+    """A result whose text is replaced by a note; one that is no longer than the note is left as it is."""
     if content.startswith(_FAILURE):
         failed = orjson.loads(content)
         return orjson.dumps({**failed, "error": left_out(failed["error"])}).decode()

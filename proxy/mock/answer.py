@@ -38,7 +38,7 @@ class WrittenCall:
 
 @dataclass(slots=True)
 class Written:
-    """What the model writes for one choice, in pieces, and why it ends."""
+    """The text, reasoning and calls of one choice, in pieces, with the finish reason."""
 
     reasoning: Sequence[str] = ()
     text: Sequence[str] = ()
@@ -54,7 +54,7 @@ class Written:
 
 
 def write(turn: ScriptedTurn, request: Json, *, identity: str, thinks: bool = True) -> Written:
-    """What the model writes within the bounds of a request: `max_tokens`, `min_tokens`, `ignore_eos`, `stop`, tools.
+    """One choice of a scripted turn, cut or lengthened as `max_tokens`, `min_tokens`, `ignore_eos` and `stop` demand.
 
     Args:
         turn: the turn.

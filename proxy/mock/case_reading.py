@@ -17,7 +17,7 @@ from proxy.wire.errors import ConfigurationError
 
 
 class Scripted(NamedTuple):
-    """What the scripted upstream answers by: a script, and before it cases."""
+    """The sources of the scripted upstream's answers: the cases first, then the script."""
 
     script: Script = DEMO
     cases: CaseScript | None = None
@@ -117,7 +117,7 @@ def _turns(answer: Json) -> Sequence[Json]:
 
 
 def _fails(answer: Json) -> bool:
-    """Whether a client asks for the turn again after an answer."""
+    """Whether an answer has a failure, after which a client sends its request again."""
     return any(
         turn.get("status", 200) >= FIRST_FAILURE or turn.get("cut") or "fails" in turn or "refuse_over" in turn
         for turn in _turns(answer)

@@ -29,7 +29,7 @@ _LONGEST_QUESTION: Final = 60  # characters of each
 
 
 class Rules(Struct, frozen=True):
-    """What the upstreams of a hand-written case refuse, and the calls that have to come back to them."""
+    """The checks of a hand-written case's upstreams on requests, and the calls that later requests have to contain."""
 
     strict: Sequence[str]
     calls: Sequence[Json]
@@ -99,7 +99,7 @@ class CaseScript(Struct, frozen=True, kw_only=True):
         raise Unanswered(self._reason(end, *questions[0], known=self.by_question.get((end, questions[0][0]), ())))
 
     def _of_upstream(self, known: Sequence[Given], path: str) -> Sequence[Given]:
-        """Of the answers of several upstreams those of the one whose name is a part of the path, if one is."""
+        """The answers of the upstream whose name is a part of the path; all of them if there is none."""
         parts = frozenset(path.split("/"))
         return [one for one in known if one.upstream in parts] or known
 

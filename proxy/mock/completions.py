@@ -22,7 +22,7 @@ _MOST_INPUTS = 2048  # OpenAI's own limit
 
 
 def as_chat(request: Json) -> Json:
-    """The chat request that asks what a prompt asks, for the script."""
+    """A completion request as a chat request whose message is the first prompt, for the script."""
     (prompt, *_) = _prompts(request)
     return {**request, "messages": [{"role": "user", "content": prompt}], "tools": None, "n": None}
 
@@ -107,7 +107,7 @@ class TextAnswer:
 
 
 def _prompts(request: Json) -> list[str]:
-    """The prompts of a request; tokens stand for as many words, because nobody knows whose they are."""
+    """The prompts of a request; token numbers become as many words, because their tokenizer is not known."""
     prompt = request.get("prompt", "")
     if isinstance(prompt, str):
         return [prompt]

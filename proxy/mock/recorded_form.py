@@ -39,7 +39,7 @@ def as_asked(reply: Reply, asked: Json, request: Json) -> Reply:
 
 
 def _chunks(whole: Json, request: Json) -> Iterator[Json]:
-    """The chunks of a stream that says what a whole answer says."""
+    """A whole answer as the chunks of a stream."""
     head = {key: value for key, value in whole.items() if key not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
     for choice in whole["choices"]:

@@ -97,7 +97,7 @@ class ScriptedTurn(Value, frozen=True, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Whether a client that asks for the turn again gets the next one."""
+        """Whether this turn is a failure, so that a client's next attempt gets the turn after it."""
         return self.status >= FIRST_FAILURE or self.cut
 
 

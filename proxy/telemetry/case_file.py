@@ -312,7 +312,7 @@ def _models_of(config: Config, name: str) -> Iterator[tuple[str, ModelConfig]]:
 
 
 def _secrets_of_request(recording: Recording) -> Iterator[str]:
-    """What the client, and the upstreams in their answers, have sent as keys and cookies."""
+    """The keys and cookies in the client's request, and in the responses of upstreams."""
     for headers in (recording.headers, *(call.headers for call in recording.calls)):
         for name, content in headers:
             if SECRET_NAME.search(name.decode("latin-1")):

@@ -63,5 +63,5 @@ async def send(client: httpx.AsyncClient, request: Request, *, most: int) -> Ans
 
 
 def blame_of(failure: httpx.HTTPError) -> Blame:
-    """What a failure says about other calls of the service: without a connection, they will fail as well."""
+    """Whose fault a failure is: the service's if it cannot be connected to, as other calls will then fail too."""
     return "service" if isinstance(failure, (httpx.ConnectError, httpx.ConnectTimeout)) else "request"

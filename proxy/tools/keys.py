@@ -84,7 +84,7 @@ def _spent(spent: KeysSpent) -> ToolUnavailable:
 
 
 def _refusal_in(exc: Exception) -> Refusal | None:
-    """What a failure says of the key; None: nothing."""
+    """The refusal of the key in a failure; None: the failure has another cause."""
     if not isinstance(exc, ToolUnavailable):
         return None
     why = exc.why or ""

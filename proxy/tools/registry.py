@@ -408,7 +408,7 @@ class _Entry:
 
 
 def _by_user(tool: Tool, credentials: Credentials) -> str:
-    """What stands for the credentials of a user that a tool gets: what it finds is for requests with the same ones.
+    """The part of a cache key that keeps apart the results of users with different credentials for a tool.
 
     Raises:
         CredentialMissing: the request lacks one of them.

@@ -21,7 +21,7 @@ class Buffering(StrEnum):
 
 
 class TurnView(Struct, frozen=True):
-    """What a run knows about the turn that it asks for: whose its calls are, and how it is shown.
+    """The run's instructions for reading a turn: which calls are the client's, and how the turn is shown.
 
     Attributes:
         client_tools: the names of the client's own functions; only calls of these may be shown.

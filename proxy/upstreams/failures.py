@@ -161,7 +161,7 @@ class KeyRefused(UpstreamRefused):
 
     @property
     def fields(self) -> Json:
-        """What the upstream says, and why the key was refused, as JSON."""
+        """The upstream's error and the cause of the refusal, as JSON; `of` reads them."""
         told = {name: getattr(self, name) for name in _REFUSAL}
         return {**told, "cause": self.cause, "headers": self.headers}
 
@@ -181,7 +181,7 @@ class KeyRefused(UpstreamRefused):
         return refused
 
     def rest_for(self, seconds: float) -> None:
-        """Say that no key can be used for so many seconds, whatever the upstream says of this one."""
+        """Replace the upstream's `Retry-After`, which is that of one key, by the time until any can be used."""
         self.is_final = True
         self.retry_after = max(1, math.ceil(seconds))
         others = {name: value for name, value in self.headers.items() if not name.startswith("retry-after")}
@@ -387,7 +387,7 @@ def retry_after(failure: ProxyError, now: float) -> float:
 
 
 def advise(failure: ProxyError, now: float) -> None:
-    """Say when a request may be sent again, where an upstream does not say it in the form that clients read.
+    """Add the headers by which SDKs retry, where the upstream gives the time in its own form only.
 
     Args:
         failure: a failure that is the answer.

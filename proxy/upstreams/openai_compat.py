@@ -209,7 +209,7 @@ class OpenAICompatible:
             error.blame_operator(self.name, self.key_advice, tell=self.tells_advice)
 
     def why_refused(self, error: UpstreamRefused) -> str:
-        """What the upstream says of a key, for the log."""
+        """The upstream's refusal of a key as text for the log, with every secret masked."""
         advice = self.key_advice if error.operator_code else ""
         return f"HTTP {error.status}: {self._redacted(error.message)} {advice}".rstrip()
 

@@ -99,7 +99,7 @@ class RequestKeys:
                 raise _error_for(exc, candidate.name) from None
 
     def _refusal_in(self, exc: Exception, candidate: OpenAICompatible) -> Refusal | None:
-        """What a failure says of the key; None: nothing."""
+        """The refusal of the key in a failure; None: the failure has another cause."""
         if not isinstance(exc, KeyRefused):
             return None
         return replace(exc.as_refusal(self._clock.time()), why=candidate.why_refused(exc))

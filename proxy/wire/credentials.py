@@ -67,7 +67,7 @@ class Credentials:
         return self._values[name]
 
     def secrets_in(self, templates: Iterable[str]) -> set[str]:
-        """All that has to be masked in the answer of whoever is sent these values of the configuration."""
+        """The secrets to mask in the answer of a server that these header templates are sent to."""
         return {form for name in headers_in(templates) for form in forms_of(self._values[name])}
 
     def hash_of(self, names: Iterable[str]) -> str:
@@ -76,7 +76,7 @@ class Credentials:
         return digest(self._keys[0], "\0".join(hashes).encode(), "sha256").hex() if hashes else ""
 
     def bound(self) -> dict[str, str]:
-        """What is kept beside what the request has found, for `opens`: name -> keyed hash of the value."""
+        """The binding to store with what this request finds, for `opens`: header name -> keyed hash of its value."""
         return {name: self._hash(name, self._keys[0]) for name in sorted(self.used)}
 
     def opens(self, bound: object) -> bool:

@@ -217,7 +217,7 @@ class _Result(Struct, frozen=True):
 
 
 class _Reading(Struct, frozen=True):
-    """What a message says by itself: the turns of the assistant, or the results and the parts of what the user says."""
+    """A message translated by itself: the assistant's turns, or the user's tool results and content parts."""
 
     turns: Sequence[_Turn] = ()
     results: Sequence[_Result] = ()
@@ -262,7 +262,7 @@ class _Reader:
         return self._chat
 
     def _add(self, messages: Iterable[Json]) -> None:
-        """Add messages to the chat; one of the user waits for what else the user says."""
+        """Add messages to the chat; a user's message is held back, because the next one may belong to it."""
         for message in messages:
             if message["role"] == "user":
                 self._said += message["content"]
@@ -326,7 +326,7 @@ class _Reader:
         return True
 
     def _reading_of(self, group: "_Group", read: Callable[[Mapping[str, Any]], _Reading]) -> _Reading:
-        """What the messages of a group say by themselves, together; `read` takes their blocks, by place."""
+        """The translation of a group of messages; `read` translates their content blocks, each under its path."""
         alone = group[0][1] if len(group) == 1 else None
         if is_read(alone):
             known: _Reading = alone.reading

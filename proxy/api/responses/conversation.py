@@ -131,7 +131,7 @@ def _text_part(text: str, role: str) -> Json:
 
 
 class _Said(Struct, frozen=True):
-    """What an item says by itself: the text of the assistant, the content of a message, or the result in an output."""
+    """An item translated by itself: an assistant's text, a message's content, or a tool's result."""
 
     text: str = ""
     content: str | list[Json] = ""
@@ -142,7 +142,7 @@ _NOTHING = _Said()
 
 
 def _said_in(item: Json) -> _Said:
-    """What an item says that was read in this request, or before it was stored."""
+    """The translation of an item, of this request or stored with the item."""
     if is_read(item):
         known: _Said = item.reading
         return known

@@ -62,7 +62,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an agent is started with and what it is to use.
+    """The arguments and environment of an agent, and the proxy's address, key and models for it.
 
     Attributes:
         arguments: of the agent, as the user gave them.

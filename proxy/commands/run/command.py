@@ -44,7 +44,7 @@ def agents() -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the command line asks for.
+    """The parsed command line of `toolproxy run`.
 
     Attributes:
         agent: the name of the agent, one of `AGENTS`.

@@ -77,7 +77,7 @@ def _faults(entry: SearchConfig) -> Faults:
 
 
 def _faults_with(provider: Description, entry: SearchConfig) -> Faults:
-    """What does not fit the provider, or lacks for it."""
+    """The faults of an entry for its provider: options that it does not take, and such as are missing."""
     needs_key = "api_key" in names_in([provider.url, provider.query, provider.body, *provider.headers.values()])
     if needs_key and entry.api_key is None:
         yield "api_key", "is missing"

@@ -58,7 +58,7 @@ def reading_of(read: int | ReadConfig | None) -> Reading | None:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What the pages of one call have in common: its filters, how they are read, and the loop's time for their end."""
+    """The terms of one call for all its pages: filters, options of `read`, and the end, as the event loop's time."""
 
     filters: SearchFilters
     reading: Reading
@@ -110,7 +110,7 @@ class HitReader:
         return PagesRead({url: text for url, text in passages.items() if text}, outcomes)
 
     async def _visit(self, number: int, query: str, url: str, call: _Call) -> tuple[Outcome, str]:
-        """What became of one page, and the passages that fit, with events for the observers."""
+        """Fetch one page; its outcome, and the passages that fit the query. Observers get events of both."""
         clock, observe, began = self._resources.clock, self._resources.observe, self._resources.clock.monotonic()
         page: dict[str, Any] = {"tool": self._tool, "page": number}
         observe("page.started", **page, content={"url": url})

@@ -58,7 +58,7 @@ class Found(Struct, frozen=True):
 
 
 class NotACall(Exception):
-    """What has arrived of a text in a raw format shows that it is no call."""
+    """A text that began like a call in a raw format turns out to be none."""
 
 
 class End(Enum):

@@ -62,7 +62,7 @@ class Pin(Struct, frozen=True):
         return cls(sha256(data).hexdigest(), definition if len(data) <= _LONGEST_KEPT else None)
 
     def changed_to(self, now: "Pin") -> str:
-        """What has changed, for the log."""
+        """The differences to a later definition, as text for the log."""
         if self.definition is None or now.definition is None:
             return "its definition, which is too large to be shown"
         found = list(islice(_differences(self.definition, now.definition, ""), _MOST_DIFFERENCES + 1))
@@ -110,7 +110,7 @@ class Definitions(Protocol):
 
     @property
     def judged_by(self) -> Mapping[str, bytes] | None:
-        """What was pinned when a list was last judged."""
+        """The pins by which a list was last checked."""
         ...
 
     async def withheld(self, listed: Sequence[ListedTool]) -> frozenset[str]:

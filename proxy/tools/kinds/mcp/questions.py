@@ -19,7 +19,7 @@ _LONGEST = 600  # characters of the server's own words
 
 
 def question_in(result: Json) -> str:
-    """What a result of the type `input_required` asks (MCP 2026-07-28)."""
+    """The questions of a result of the type `input_required` (MCP 2026-07-28), as text for the model."""
     requests = result.get("inputRequests")
     asked = [*requests.values()][:_MOST_QUESTIONS] if isinstance(requests, dict) else []
     words = [word for request in asked if isinstance(request, dict) for word in _words(request)]
@@ -27,7 +27,7 @@ def question_in(result: Json) -> str:
 
 
 def question_of_error(error: ErrorData) -> str | None:
-    """What an error asks that demands a visit of the user's to an address (MCP 2025-11-25); None: another error."""
+    """The questions of an error that sends the user to a URL (MCP 2025-11-25), as text; None: another error."""
     if error.code != URL_ELICITATION_REQUIRED:
         return None
     asked = error.data.get("elicitations") if isinstance(error.data, dict) else None
