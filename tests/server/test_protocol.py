@@ -711,7 +711,6 @@ def wire_to(transport):
     """A connection whose requests nobody answers yet: their tasks have no turn before the test awaits anything."""
 
     async def app(scope, receive, send):
-        await asyncio.sleep(0)
         await receive()
 
     config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}).config, app)
