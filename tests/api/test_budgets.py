@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from proxy.wire.tokens import count_tokens
-from tests.api.surfaces import ALL, RELAY_TOO, on, request
+from tests.api.surfaces import ALL, EACH, RELAY_TOO, on, request
 from tests.fakes import FakeClock, Reply, call_chunk, chunk, completion, event, stream, streamed, turn, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -75,6 +75,7 @@ async def used(url):
     return days[0]["models"] if days else {}
 
 
+@EACH
 @pytest.mark.parametrize(
     ("budget", "calls", "what"),
     [

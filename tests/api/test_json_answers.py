@@ -11,8 +11,7 @@ UNFIT, FIT = '{"city":"N","degrees":"cold"}', '{"city":"N","degrees":12}'
 NO_TOOLS = {"x-server-tools": "none"}
 
 
-@pytest.mark.parametrize("profile", ["openai", "glm"])
-@pytest.mark.parametrize("call", [SEARCH, ("u1", "unknown", {})])
+@pytest.mark.parametrize(("call", "profile"), [(SEARCH, "openai"), (("u1", "unknown", {}), "glm")])
 async def test_json_holds_the_last_turns_text_only(surface, call, profile):
     answer = await surface.ask(turn("Let me look.", calls=[call]), turn(FIT), profile=profile, search=True, schema=CITY)
     assert answer.texts == [FIT]

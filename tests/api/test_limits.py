@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.api.surfaces import CITY, ITEMS_OR_BLOCKS, SEARCH, on
+from tests.api.surfaces import CITY, EACH, ITEMS_OR_BLOCKS, SEARCH, on
 from tests.fakes import Reply, turn
 
 MOST_TURNS = "limits: {max_turns: 3}"
@@ -131,6 +131,7 @@ async def test_the_request_as_a_whole_is_bounded(surface):
             assert (answer.status, answer.error["code"]) == (504, "max_duration_exceeded")
 
 
+@EACH
 @pytest.mark.parametrize("blank", ["", "\n", None])
 async def test_a_model_that_goes_blank_after_a_result_is_asked_again(surface, blank, logged):
     answer = await surface.ask(turn(calls=[SEARCH]), turn(blank, thoughts="I know it now."), turn("Here it is."))

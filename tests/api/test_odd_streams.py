@@ -11,7 +11,7 @@ from tests.fakes import Reply, chunk, event, stream, turn
 WHOLE, STREAMED = {}, {"stream": True}
 
 
-@RELAY_TOO
+@on("chat-whole", "chat-streamed", "relay-whole", "relay-streamed")
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/octet-stream", "TEXT/EVENT-STREAM"])
 async def test_a_stream_is_read_as_one_whatever_its_server_calls_it(surface, kind):
     answer = await surface.ask(replace(turn("Found it")(STREAMED), content_type=kind))

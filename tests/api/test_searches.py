@@ -68,6 +68,7 @@ async def test_a_declared_search_is_shown_with_its_pages(surface):
     assert answer.server_calls == [NEWS]
 
 
+@EACH
 @pytest.mark.parametrize(
     "arguments", ['{"search_query":"cats"}', '"{\\"query\\":\\"cats\\"}"', "{'query': 'cats'}", '{"query":"cats"']
 )
