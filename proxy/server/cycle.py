@@ -91,7 +91,7 @@ class Cycle:
             self._on_response = _nothing
 
     def _fail(self, failure: BaseException | None) -> None:
-        _log.error("The application did not complete its response.", exc_info=failure)
+        _log.error("The application failed to answer a request.", exc_info=failure)
         if self._is_complete or self._has_left:
             return
         if self.response_started and not self._head:  # it is written
