@@ -1,4 +1,4 @@
-"""What only chat completions have: several choices, progress events, hidden turns, and bodies that pass as they are."""
+"""Chat completions: several choices, progress events, what upstreams want or send, and bodies that pass as they are."""
 
 import asyncio
 

@@ -14,6 +14,7 @@ from tests.fakes import turn
 from tests.serving import proxy_of
 
 MINE = {"functions": ["open_door"]}
+PIECES = [(("messages", "whole"), 100), (("messages", "streamed"), 100), (("messages", "streamed"), 1)]
 
 
 def search(call_id, query):
@@ -96,7 +97,7 @@ async def test_the_input_of_a_servers_call_is_an_object_whatever_the_model_has_w
     assert answer.text == "Done."
 
 
-@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize(("messages", "size"), PIECES, indirect=["messages"])
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
