@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from proxy.cases.replay import played
+from proxy.cases.world import World
 from tests.fakes import Reply, whole
 from tests.player.conversations import record
 from tests.serving import proxy_of, serving
@@ -32,6 +33,22 @@ async def test_recorded_conversations_are_replayed_in_another_process_without_a_
     done = replayed(tmp_path)
     differ = [one for one in orjson.loads(done.stdout)["cases"] if one["outcome"] != "same"]
     assert (done.returncode, differ) == (0, []), f"seed {seed}"
+
+
+async def test_the_waits_before_retries_are_those_that_chance_made_then(upstream, tmp_path):
+    busy = Reply([b'{"error": {"message": "busy"}}'], status=503)
+    upstream.replies = [busy, whole("Hi")]
+    async with proxy_of(upstream, config=POOL) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/chat/completions", json=ASKED, headers={"x-request-id": "r"})
+        case = (await client.get(f"{url}/debug/requests/r/case")).json()
+    (exchange,) = case["exchanges"]
+    (event,) = exchange["events"]
+    first, second = exchange["upstream"]["up"]
+    assert second["at"] - first["at"] >= 0.5 * (0.5 + event["value"] / 2)
+    exchange["events"] = [{**event, "value": 1.0}]
+    world = World()
+    world.begin(exchange)
+    assert [world.chance(), world.chance()] == [1.0, 0.5]
 
 
 POOL = """

@@ -70,7 +70,9 @@ class InProcess:
     ) -> "_ProxyInProcess":
         """A running proxy with that configuration."""
         clock = in_process.PlayedClock(began_at)
-        process = start_process(loaded, tools=tools, transport=transport, clock=clock, lifecycle=None)
+        process = start_process(
+            loaded, tools=tools, transport=transport, clock=clock, lifecycle=None, chance=self._world.chance
+        )
         app = Application(process, Generation(process, loaded))
         await self._stack.enter_async_context(in_process.lifespan_of(app))
         return _ProxyInProcess(app, process, loaded)

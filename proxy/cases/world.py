@@ -81,6 +81,7 @@ class World:
         self._given: list[Json] = []
         self._answers: dict[str, list[Json]] = {}
         self._results: list[Json] = []
+        self._chances: list[float] = []
         self._began = 0.0
 
     def start(self, case: Json, proxy: str) -> None:
@@ -108,9 +109,14 @@ class World:
             player.sessions_opened = 0
         given = [answer for one in self._answers.values() for answer in one]
         self.is_recorded = "got" in exchange and all("at" in answer for answer in given)
+        self._chances = [event["value"] for event in exchange.get("events", ()) if event["event"] == "chance"]
         # What the proxy itself does before it first waits for anything takes no time here.
         first = min((one["at"] for one in (*given, *self._results) if "at" in one), default=0.0)
         self._began = asyncio.get_running_loop().time() - first
+
+    def chance(self) -> float:
+        """The next random number that was drawn then, or always the same."""
+        return self._chances.pop(0) if self._chances else 0.5
 
     def after(self, seconds: float) -> float:
         """The seconds from now to that time after the client's request."""

@@ -6,6 +6,7 @@ process, or remembered from before: calls of upstreams, results of tools, entrie
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -273,6 +274,14 @@ async def watched(work: Coroutine[Any, Any, T], waited: Waited) -> T:
 
 CURRENT: Final[ContextVar[Recording | None]] = ContextVar("toolproxy_recording", default=None)
 """The recording of the request that is being answered."""
+
+
+def chance() -> float:
+    """A random number from 0 to 1, which is noted where a request is recorded."""
+    number = random.random()  # noqa: S311 - for waits
+    if (recording := CURRENT.get()) is not None:
+        recording.note("chance", value=number)
+    return number
 
 
 def note_system_first(upstream: str) -> None:
