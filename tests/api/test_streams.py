@@ -6,13 +6,11 @@ import httpx
 import pytest
 
 from tests.api.surfaces import RELAY_TOO, SEARCH, STREAMS, STREAMS_AND_RELAY, on, request
-from tests.fakes import FakeClock, Reply, chunk, event, stream, turn
+from tests.fakes import FakeClock, Reply, arguments_chunk, call_chunk, chunk, event, stream, turn
 from tests.serving import CONFIG
 
-FIRST, SECOND = (
-    chunk({"tool_calls": [{"index": at, "id": name, "type": "function", "function": {"name": "web_search", "arguments": arguments}}]})
-    for at, (name, arguments) in enumerate([("a", '{"query":"one"}'), ("b", '{"query":"two"}')])
-)  # fmt: skip
+FIRST = call_chunk(("a", "web_search", '{"query":"one"}'))
+SECOND = call_chunk(("b", "web_search", '{"query":"two"}'), at=1)
 
 
 def hanging(upstream):
@@ -194,23 +192,17 @@ async def test_in_a_loop_a_role_alone_is_nothing_visible_yet(surface):
         assert (await client.ask()).text == "Fine."
 
 
-OPENING = chunk(
-    {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "web_search", "arguments": ""}}]}
-)
-
-
-def arguments(text, reason=None):
-    return chunk({"tool_calls": [{"index": 0, "function": {"arguments": text}}]}, reason)
+OPENING = call_chunk(("c", "web_search", ""))
 
 
 @STREAMS
 @pytest.mark.parametrize(
     "cut",
     [
-        stream(OPENING, arguments('{"qu'), None),
-        stream(OPENING, arguments('{"q')),
-        stream(OPENING, arguments('{"query":"news"}'), done=False),
-        stream(OPENING, arguments('{"query":"news"}', "length")),
+        stream(OPENING, arguments_chunk('{"qu'), None),
+        stream(OPENING, arguments_chunk('{"q')),
+        stream(OPENING, arguments_chunk('{"query":"news"}'), done=False),
+        stream(OPENING, arguments_chunk('{"query":"news"}', finish_reason="length")),
     ],
 )
 async def test_nothing_is_run_from_a_turn_that_was_cut_off(surface, cut):
