@@ -112,12 +112,7 @@ class HttpProtocol(asyncio.Protocol):
         self._app_state = app_state
         self._server_state = server_state
         self._bounds = bounds
-        self._seconds = {
-            HEAD: bounds.header_timeout,
-            IDLE: config.timeout_keep_alive,
-            BODY: bounds.linger,
-            END: bounds.linger,
-        }
+        self._idle_timeout = config.timeout_keep_alive
         self._observe = observe
         self._parser = self._new_parser()
         self._reading = DUE
@@ -399,7 +394,12 @@ class HttpProtocol(asyncio.Protocol):
         elif state is not self._timed:
             self._stop_timer()
             self._timed = state
-            self._timer = self._loop.call_later(self._seconds[state], self._time_is_over)
+            self._timer = self._loop.call_later(self._seconds_in(state), self._time_is_over)
+
+    def _seconds_in(self, state: _Reading) -> float:
+        if state is HEAD:
+            return self._bounds.header_timeout
+        return self._idle_timeout if state is IDLE else self._bounds.linger
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
