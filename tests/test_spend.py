@@ -125,10 +125,15 @@ async def test_use_of_clients_without_a_budget_is_there_within_a_second(upstream
             "sqlite:///{folder}/state.db",
             "state.url: there is no file {folder}/state.db: nothing has been counted there",
         ),
+        (
+            "sqlite:///state.db",
+            "state.url: there is no file {folder}/state.db: nothing has been counted there; the path is relative to",
+        ),
         ("redis://127.0.0.1:1", "state.url: it cannot be reached"),
     ],
 )
-def test_a_store_that_cannot_be_read_is_one_line(tmp_path, capsys, state, fault):
+def test_a_store_that_cannot_be_read_is_one_line(tmp_path, capsys, monkeypatch, state, fault):
+    monkeypatch.chdir(tmp_path)
     text = (
         f"upstreams: {{up: {{base_url: 'http://up', api_key: k}}}}\nstate: {{url: '{state.format(folder=tmp_path)}'}}\n"
     )

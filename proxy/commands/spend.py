@@ -64,7 +64,12 @@ def _open(config: StateConfig, clock: Clock) -> State:
     if not config.is_shared:
         raise ConfigurationError([_IN_MEMORY])
     if config.url.startswith(SCHEME) and not (path := path_of(config.url)).exists():
-        raise ConfigurationError([f"state.url: there is no file {path.absolute()}: nothing has been counted there"])
+        there = "nothing has been counted there"
+        if not path.is_absolute():
+            there += (
+                "; the path is relative to the working directory, so start this where `toolproxy serve` was started"
+            )
+        raise ConfigurationError([f"state.url: there is no file {path.absolute()}: {there}"])
     return open_state(config, clock=clock, observe=NoObserver(), caches=local_caches(clock), memory=0)
 
 

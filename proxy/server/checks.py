@@ -38,11 +38,17 @@ def check_usable(loaded: Loaded, before: Loaded) -> None:
     create_app(_without_telemetry(loaded))
 
 
+# Where the keys of the shipped configuration come from.
+_SOURCES = {"ZAI_API_KEY": "z.ai/manage-apikey/apikey-list", "GMI_API_KEY": "console.gmicloud.ai"}
+
+
 def _upstream_faults(loaded: Loaded) -> Iterator[str]:
     if not loaded.config.upstreams:
         disabled = loaded.disabled_in("upstreams").values()
-        wanted = " or ".join(dict.fromkeys(name for entry in disabled for name in entry.variables))
+        names = dict.fromkeys(name for entry in disabled for name in entry.variables)
+        wanted, sources = " or ".join(names), [_SOURCES[name] for name in names if name in _SOURCES]
         where = "in the environment or in a file .env beside the configuration (`toolproxy demo` needs no key)"
+        where += f"; keys come from {' and '.join(sources)}" if sources else ""
         reasons = [*_invalid_keys("upstreams.", loaded), *([f"set {wanted}, {where}"] if wanted else [])]
         yield f"there is no usable upstream: {'; '.join(reasons) or 'configure one'}"
 
