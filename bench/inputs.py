@@ -331,6 +331,13 @@ def tools_and_json(n: int) -> Played:
     return Played(CHAT, _ask(tools=_client_tools(n)), (_whole({"content": '{"city": "Oslo", "x": 1}'}),))
 
 
+@hostile("client", "large patterns in the schema of an answer", 500)
+def answer_patterns(n: int) -> Played:
+    schema = {"type": "object", "properties": {f"p{at}": {"pattern": rf"\p{{L}}{{1,10}}{at}"} for at in range(n)}}
+    form = {"type": "json_schema", "name": "a", "schema": schema}
+    return Played(RESPONSES, _ask_responses("?", text={"format": form}), (_whole({"content": "{}"}),))
+
+
 # -- a model -----------------------------------------------------------------------------------------------------------
 @hostile("model", "numbers of a call's list that are none", 100_000)
 def bad_numbers(n: int) -> Played:
@@ -455,7 +462,7 @@ def _answer_with(n: int) -> Played:
     return Played(CHAT, _ask(), (response(field + ANSWER.partition(b"\r\n\r\n{")[2]),))
 
 
-@hostile("upstream", "objects of a whole answer", 180_000)
+@hostile("upstream", "objects of a whole answer", 170_000)
 def answer_objects(n: int) -> Played:
     return _answer_with(n)
 

@@ -26,7 +26,7 @@ from bench.inputs import INPUTS
 from bench.load import Figures
 from bench.processes import TARGET_PRIORITY, TIMING_PRIORITY, come_first, tree
 from bench.scenarios import Scenario, run
-from bench.stalls import CONFIG, PRIORITY, hostile_world, say
+from bench.stalls import CONFIG, hostile_world, say
 from bench.targets import KEY, Target, free_port, nginx, serving, upstream
 
 # What docs/security.md promises, in microseconds.
@@ -138,8 +138,8 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="for which each input is sent (default 2)")
     asked = parser.parse_args()
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    with suppress(PermissionError):  # for this thread alone, which looks for new threads of the target
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(TIMING_PRIORITY))
     broken: list[str] = []
     for seen in neighbours(asked.names or played(), asked.seconds):
         print(rendered(seen), flush=True)

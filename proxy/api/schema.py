@@ -25,9 +25,9 @@ _MAX_LEVELS = 32
 _MAX_WORK = 2_500_000
 # The engine knows no look-around or back-references, so it takes linear time. To compile a pattern of half a megabyte,
 # such as `\p{L}{1,10}`, takes up to 1.5 ms; one of ten, which is the engine's own limit, takes 20 ms. All patterns of a
-# schema are compiled twice, which takes 30 ms at most.
+# schema are compiled twice, which takes 25 ms at most.
 _LINEAR, _SMALL = (jsonschema_rs.RegexOptions(size_limit=size * 1024) for size in (512, 64))
-_MAX_PATTERNS, _MAX_LARGE_PATTERNS = 30, 4  # in a schema; further ones are left out
+_MAX_PATTERNS, _MAX_LARGE_PATTERNS = 30, 3  # in a schema; further ones are left out
 # pydantic writes such a pattern for each Decimal.
 _LOOK_AROUND = re.compile(r"\(\?(?:=|!|<[=!])|\\[1-9k]")
 _MAX_CHARACTERS = 200

@@ -43,7 +43,7 @@ _LONGEST_SIGN, _MOST_WORDS = 64, 2
 _CHUNK_FIELDS = frozenset({"choices", "usage", "id", "object", "model", "created"})
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
 # A chunk has a few tokens, each with 20 alternatives at most; a whole answer of 4,096 such tokens is within its bound.
-MOST_EVENT_VALUES, MOST_ANSWER_VALUES = 100_000, 750_000
+MOST_EVENT_VALUES, MOST_ANSWER_VALUES = 100_000, 700_000
 _MOST_CHOICES = 128  # the highest `n` that a request may have
 _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."

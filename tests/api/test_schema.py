@@ -128,11 +128,11 @@ def test_a_schema_of_a_thousand_expensive_patterns_is_compiled_in_time(pattern, 
     assert time.process_time() - began < 0.5  # it took up to 20 s
 
 
-def test_of_large_patterns_four_are_checked():
-    names = [f"p{at}" for at in range(5)]
+def test_of_large_patterns_three_are_checked():
+    names = [f"p{at}" for at in range(4)]
     schema = {"properties": {name: {"pattern": rf"^\p{{L}}{{1,10}}{name}$"} for name in names}}
     check = SchemaCheck.of(schema, "schema")
-    assert [check.fault(json.dumps({name: "1"})) is None for name in names] == [False] * 4 + [True]
+    assert [check.fault(json.dumps({name: "1"})) is None for name in names] == [False] * 3 + [True]
 
 
 def test_a_pattern_that_is_too_large_permits_anything_and_one_that_is_none_is_refused():
