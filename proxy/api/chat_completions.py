@@ -21,7 +21,7 @@ from proxy.loop.actions import Respond
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import Tally, sum_of
 from proxy.turn.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
-from proxy.wire import rawjson, sse
+from proxy.wire import json_parts, rawjson, sse
 from proxy.wire.chat import Json, ToolCall, text_of
 from proxy.wire.patterns import ChunkPattern, pattern_of
 from proxy.wire.relayed import Headers, RelayClient
@@ -60,7 +60,12 @@ class ChatCompletions(Surface):
         events: list[Json] = []
         audience = None if request.tool_events == "none" else _Listener(events, request.tool_events)
         answers = await self.run(request, completion.run_ids, [audience] * len(completion.run_ids))
-        return rawjson.dumps_answer(whole_completion(answers, completion, events)), tool_headers(answers)
+        whole = whole_completion(answers, completion, events)
+        if size := size_so_far():
+            written = await beside(size, partial(rawjson.dumps_answer, whole, write=json_parts.dumps))
+        else:
+            written = rawjson.dumps_answer(whole)
+        return written, tool_headers(answers)
 
     async def _stream(self, request: ResolvedRequest, completion: "Completion", stream: EventStream) -> None:
         options = request.chat.get("stream_options") or {}

@@ -7,6 +7,7 @@ writes as it is, and which is not a number to any other code.
 
 import json
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from math import isfinite
 from typing import Any
@@ -122,10 +123,10 @@ def dumps_in_parts(request: Any) -> bytes:
         raise InvalidJson("The request body is nested too deep.") from exc
 
 
-def dumps_answer(answer: Any) -> bytes:
+def dumps_answer(answer: Any, *, write: Callable[[Any], bytes] = orjson.dumps) -> bytes:
     """An upstream's answer, or a value made from one, as JSON. Raises `UpstreamError` if it is nested too deep."""
     try:
-        return orjson.dumps(answer)
+        return write(answer)
     except orjson.JSONEncodeError as exc:
         raise UpstreamError("The upstream's answer is nested too deep.") from exc
 
