@@ -4,16 +4,16 @@ import pytest
 
 from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS
 from proxy.wire.chat import name_of
-from tests.api.responses.asking import ask, events_in, raw
-from tests.fakes import streamed, whole
-from tests.serving import CONFIG, proxy_of
+from tests.api.responses.asking import DOOR, events_in, raw
+from tests.api.surfaces import on
+from tests.fakes import turn
 
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}}}
 TOOL = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": PARAMETERS}
-DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}, "strict": False}
 MAPS = {"type": "namespace", "name": "maps", "description": "Maps.", "tools": [{**DOOR, "name": "route"}]}
 LAMP = {**DOOR, "name": "lamp"}
 USER = {"role": "user", "content": "Light it."}
+SEARCH = ("u1", "tool_search", {"query": "light", "limit": 2})
 
 
 def found(call, *tools):
@@ -24,53 +24,44 @@ def offered(request):
     return [name_of(tool) for tool in request["tools"]]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_what_the_client_finds_is_offered_from_there_on_at_the_end(upstream, streaming, by_id):
-    reply = streamed if streaming else whole
-    search = reply(calls=[("u1", "tool_search", {"query": "light", "limit": 2})])
-    upstream.replies = [search, reply(calls=[("u2", "maps__route", {})]), reply("Fine.")]
-    options = {"tools": [TOOL, DOOR]}
-    async with proxy_of(upstream) as url:
-        first = await ask(url, {**options, "input": [USER]}, streaming=streaming)
-        [call] = first["output"]
+async def test_what_the_client_finds_is_offered_from_there_on_at_the_end(responses, by_id):
+    def after(answer, history, new):
+        said = {"input": [*history, new]}
+        return {"input": [new], "previous_response_id": answer.whole["id"]} if by_id else said
+
+    tools = {"tools": [TOOL, DOOR]}
+    async with responses.proxy(turn(calls=[SEARCH]), turn(calls=[("u2", "maps__route", {})]), turn("Fine.")) as client:
+        first = await client.ask(**tools, body={"input": [USER]})
+        [call] = first.whole["output"]
         assert (call["type"], call["execution"], call["status"]) == ("tool_search_call", "client", "completed")
         assert call["arguments"] == {"query": "light", "limit": 2}
-        history, body = [USER, call, found(call, MAPS, LAMP)], {}
-        body = {"input": history}
-        if by_id:
-            body = {"input": history[-1:], "previous_response_id": first["id"]}
-        second = await ask(url, options | body, streaming=streaming)
-        [route] = second["output"]
+        output = found(call, MAPS, LAMP)
+        second = await client.ask(**tools, body=after(first, [USER, call], output))
+        [route] = second.whole["output"]
         assert (route["type"], route["name"], route["namespace"]) == ("function_call", "route", "maps")
         result = {"type": "function_call_output", "call_id": route["call_id"], "output": "left"}
-        body = {"input": [*history, route, result]}
-        if by_id:
-            body = {"input": [result], "previous_response_id": second["id"]}
-        await ask(url, options | body, streaming=streaming)
-        items = await raw(url, None, method="GET", path=f"/{second['id']}/input_items?order=asc")
-    assert offered(upstream.requests[0])[:2] == ["tool_search", "open_door"]
-    assert upstream.requests[0]["tools"][0]["function"] == {
-        "name": "tool_search",
-        "description": "Finds tools.",
-        "parameters": PARAMETERS,
-    }
-    for request in upstream.requests[1:]:
+        await client.ask(**tools, body=after(second, [USER, call, output, route], result))
+        items = await raw(client.url, None, method="GET", path=f"/{second.whole['id']}/input_items?order=asc")
+    requests = responses.upstream.requests
+    assert offered(requests[0])[:2] == ["tool_search", "open_door"]
+    described = {"name": "tool_search", "description": "Finds tools.", "parameters": PARAMETERS}
+    assert requests[0]["tools"][0]["function"] == described
+    for number, request in enumerate(requests[1:], 1):
         assert offered(request) == ["tool_search", "open_door", "web_search", "maps__route", "lamp"]
-        result = next(message for message in request["messages"] if message["role"] == "tool")
-        assert result["content"] == FOUND_TOOLS.format(names="maps__route, lamp")
+        assert responses.results(number)[0] == FOUND_TOOLS.format(names="maps__route, lamp")
     assert "tool_search_output" in [item["type"] for item in items.json()["data"]]
 
 
-async def test_a_search_for_tools_is_streamed_as_one_item_without_deltas(upstream):
-    upstream.replies = [streamed(calls=[("u1", "tool_search", {"query": "light"})])]
-    async with proxy_of(upstream) as url:
-        response = await raw(url, {"model": "m", "input": "Hi", "tools": [TOOL], "stream": True})
-    events = [event for event in events_in(response.text) if "item" in event or "delta" in event]
+@on("responses-streamed")
+async def test_a_search_for_tools_is_streamed_as_one_item_without_deltas(surface):
+    answer = await surface.ask(turn(calls=[SEARCH]), tools=[TOOL])
+    events = [event for event in events_in(answer.raw) if "item" in event or "delta" in event]
     assert [event["type"] for event in events] == ["response.output_item.added", "response.output_item.done"]
-    assert [event["item"]["arguments"] for event in events] == [{}, {"query": "light"}]
+    assert [event["item"]["arguments"] for event in events] == [{}, SEARCH[2]]
 
 
+@on("responses-whole")
 @pytest.mark.parametrize(
     ("choice", "sent"),
     [
@@ -78,40 +69,35 @@ async def test_a_search_for_tools_is_streamed_as_one_item_without_deltas(upstrea
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "tool_search"}]}, "required"),
     ],
 )
-async def test_it_may_be_demanded(upstream, choice, sent):
-    upstream.replies = [whole(calls=[("u1", "tool_search", {"query": "light"})])]
-    config = CONFIG.replace("profile: openai", "profile: gpt_oss")
-    async with proxy_of(upstream, config=config) as url:
-        answer = await raw(url, {"model": "m", "input": [USER], "tools": [TOOL, DOOR], "tool_choice": choice})
-        assert [item["type"] for item in answer.json()["output"]] == ["tool_search_call"]
-        without = await raw(
-            url, {"model": "m", "input": [USER], "tools": [DOOR], "tool_choice": {"type": "tool_search"}}
-        )
-        assert without.status_code == 400
-    [request] = upstream.requests
+async def test_it_may_be_demanded(surface, choice, sent):
+    async with surface.proxy(turn(calls=[SEARCH]), profile="gpt_oss") as client:
+        answer = await raw(client.url, {"model": "m", "input": [USER], "tools": [TOOL, DOOR], "tool_choice": choice})
+        without = await client.ask(tools=[DOOR], body={"tool_choice": {"type": "tool_search"}})
+    assert [item["type"] for item in answer.json()["output"]] == ["tool_search_call"]
+    assert without.status == 400
+    [request] = surface.upstream.requests
     assert request.get("tool_choice") in (sent, None)
     assert "tool_search" in offered(request)
 
 
-async def test_a_search_that_found_nothing_or_was_written_badly_goes_on(upstream):
-    upstream.replies = [whole(calls=[("u1", "tool_search", "[1]")]), whole("Fine.")]
-    options = {"tools": [{"type": "tool_search", "execution": "client"}]}
-    async with proxy_of(upstream) as url:
-        first = await ask(url, {**options, "input": [USER]}, streaming=False)
-        [call] = first["output"]
-        await ask(url, {**options, "input": [USER, call, found(call)]}, streaming=False)
+@on("responses-whole")
+async def test_a_search_that_found_nothing_or_was_written_badly_goes_on(surface):
+    tools = {"tools": [{"type": "tool_search", "execution": "client"}]}
+    async with surface.proxy(turn(calls=[("u1", "tool_search", "[1]")]), turn("Fine.")) as client:
+        [call] = (await client.ask(**tools, body={"input": [USER]})).whole["output"]
+        await client.ask(**tools, body={"input": [USER, call, found(call)]})
     assert call["arguments"] == {}
-    assert upstream.requests[1]["messages"][-1]["content"] == FOUND_NO_TOOLS
+    assert surface.results() == [FOUND_NO_TOOLS]
 
 
+@on("responses-whole")
 @pytest.mark.parametrize("execution", [{}, {"execution": "server"}])
-async def test_a_search_that_the_server_would_run_is_not_available(upstream, execution):
-    async with proxy_of(upstream) as url:
-        response = await raw(url, {"model": "m", "input": "Hi", "tools": [{"type": "tool_search", **execution}]})
-    assert response.status_code == 400
-    assert "tool_search" in response.json()["error"]["message"]
+async def test_a_search_that_the_server_would_run_is_not_available(surface, execution):
+    answer = await surface.ask(tools=[{"type": "tool_search", **execution}])
+    assert (answer.status, "tool_search" in answer.error["message"]) == (400, True)
 
 
+@on("responses-whole")
 @pytest.mark.parametrize(
     "item",
     [
@@ -121,7 +107,5 @@ async def test_a_search_that_the_server_would_run_is_not_available(upstream, exe
         {"type": "tool_search_output", "call_id": "c", "tools": []},
     ],
 )
-async def test_items_of_a_search_that_are_not_well_formed_are_refused(upstream, item):
-    async with proxy_of(upstream) as url:
-        response = await raw(url, {"model": "m", "input": [USER, item], "tools": [TOOL]})
-    assert response.status_code == 400
+async def test_items_of_a_search_that_are_not_well_formed_are_refused(surface, item):
+    assert (await surface.ask(tools=[TOOL], body={"input": [USER, item]})).status == 400
