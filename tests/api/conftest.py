@@ -1,3 +1,5 @@
+"""`surface` is each API, whole and streamed; `chat`, `responses` and `messages` are one of them, whole and streamed."""
+
 import pytest
 
 from tests.api.surfaces import Surface
