@@ -131,7 +131,8 @@ class History(Struct, frozen=True):
                     # Surfaces differ in their field, and in what they make of a message.
                     fields[name] = self.known.find(f"{name} of {self.owner}", [*map(bytes, messages)])
                 else:
-                    fields[name] = rawjson.loads(bytes(raw))
+                    # Within a list, because a number by itself is not looked at for what a float would lose.
+                    [fields[name]] = rawjson.loads(b"[%b]" % bytes(raw))
         except (msgspec.MsgspecError, orjson.JSONDecodeError, UnicodeDecodeError, KeyError, RecursionError):
             return None
         return fields

@@ -109,13 +109,23 @@ class TestAnyRequest:
     messages = History(KnownMessages(200_000), "client:app", "messages")
     items = History(KnownMessages(200_000), "client:app", "input")
 
-    @given(hostile.mutated(st.just({"messages": MESSAGES, "system": "Be brief.", "n": 1e-400})))
+    @given(hostile.mutated(st.just({"messages": MESSAGES, "system": "Be brief."})))
     def test_messages_are_read_as_without_the_cache_and_so_is_every_fault(self, asked):
         check(read_messages, hostile.written(asked), self.messages)
 
     @given(hostile.mutated(st.just({"model": "m", "input": RESPONSES_INPUT})))
     def test_items_are_read_as_without_the_cache_and_so_is_every_fault(self, asked):
         check(read_items, hostile.written(asked), self.items)
+
+
+@pytest.mark.usefixtures("_small_requests_too")
+@pytest.mark.parametrize("number", ["1e-400", "1e400", "1.00000000000000000001", "123456789012345678901", "0.5"])
+@pytest.mark.parametrize("body", ['{"n":%s,"input":[{}]}', '{"n": {"n": %s}, "input":[{}]}', '{"input":[{"n":%s}]}'])
+def test_a_number_that_no_float_holds_stays_as_it_was_written(body, number):
+    text = (body % number).encode()
+    fields = History(KnownMessages(), "client:app", "input").parse(text)
+    assert fields is not None
+    assert orjson.dumps(fields) == orjson.dumps(orjson.Fragment(text.replace(b" ", b"")))
 
 
 def check(read, body, history):
