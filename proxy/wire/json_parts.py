@@ -114,6 +114,8 @@ def _text(data: bytes | msgspec.Raw) -> str:
     if len(data) <= _LONG_BYTES:
         return str(orjson.loads(memoryview(data)))
     text, begin, end = bytes(data), 1, len(data) - 1
+    if text[end] != _TEXT:
+        return str(orjson.loads(text))  # which says what is missing
     parts: list[str] = []
     while begin < end:
         match = _CUT.search(text, at := begin + _LONG_BYTES, min(at + _SEARCHED, end))

@@ -28,6 +28,12 @@ TEXTS = {
 }
 
 
+def error_of(parse, text):
+    with pytest.raises(orjson.JSONDecodeError) as caught:
+        parse(text)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_parts_make_the_value_that_the_whole_text_is(text):
     parsed = json_parts.loads(text)
@@ -53,11 +59,7 @@ def test_parts_make_the_value_that_the_whole_text_is(text):
 def test_the_error_is_that_of_the_whole_text(before, after):
     text = TEXTS["messages"]
     text = text.replace(before, after, 1) if before in text else text + after
-    with pytest.raises(orjson.JSONDecodeError) as parts:
-        json_parts.loads(text)
-    with pytest.raises(orjson.JSONDecodeError) as whole:
-        orjson.loads(text)
-    assert str(parts.value) == str(whole.value)
+    assert error_of(json_parts.loads, text) == error_of(orjson.loads, text)
 
 
 @pytest.mark.parametrize("piece", ["a", "é", "中", "\U0001f600", '"', "\\", "\\n", 'ab\n\u00e9\\\\"'])
@@ -67,6 +69,12 @@ def test_a_long_text_is_cut_within_no_character_and_no_escape(piece, escaped):
         value = ["x" * shift + piece * (4_300_000 // len(json.dumps(piece if escaped else "aa")))]
         text = json.dumps(value).encode() if escaped else orjson.dumps(value)
         assert json_parts.loads(text) == value
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b'"x', b'""'])
+def test_a_long_text_that_has_no_end_or_goes_on_behind_it_is_the_error_of_the_whole(end):
+    text = b'"' + b"a" * 5_000_000 + end
+    assert error_of(json_parts.loads, text) == error_of(orjson.loads, text)
 
 
 def test_what_is_parsed_in_parts_is_counted_as_values_before():
