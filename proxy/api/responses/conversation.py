@@ -88,12 +88,10 @@ def _read(item: Any, where: str) -> Json:
     if not isinstance(item, dict):
         raise RequestError(f"'{where}' must be an object.", param=where)
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
-    if (
-        not isinstance(kind, str)
-        or kind not in _STRINGS_OF
-        or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER)
-    ):
-        raise RequestError(f"Items of type {str(kind)[:64]!r} are not supported.", param=where)
+    if not isinstance(kind, str):
+        raise RequestError(f"'{where}' needs a 'type', a string.", param=where)
+    if kind not in _STRINGS_OF or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER):
+        raise RequestError(f"Items of type {kind[:64]!r} are not supported.", param=where)
     for key in _STRINGS_OF[kind]:
         expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
     if kind == "message" and isinstance(text := item.get("content"), str):
@@ -241,7 +239,7 @@ class _Writer:
     def finish(self) -> ItemConversation:
         """The conversation, after the last item."""
         self._flush()
-        for call_id, unpaired in self._outputs.items():
+        for call_id, unpaired in reversed(self._outputs.items()):  # the first of them is named
             if unpaired:
                 message = f"No tool call found for function call output with call_id {call_id}."
                 raise RequestError(message, param="input")
