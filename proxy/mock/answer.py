@@ -180,8 +180,8 @@ class ChatAnswer:
         self._model = str(request.get("model"))
         self._manner = manner_of(self._model)
         self._turn = turn
-        asked = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
-        identity = f"{seed} {asked.decode()}"
+        body = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
+        identity = f"{seed} {body.decode()}"
         self._id = f"chatcmpl-{digest(identity)}"
         thinks = self._manner != "openai"
         self._choices = [

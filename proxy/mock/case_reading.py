@@ -80,8 +80,8 @@ def _given_in(case: Json, file: str) -> Iterator[Given]:
             end = CHAT if case_format.surface_of(path) != "other" else end_of(path)
             question, first = question_of(exchange["request"].get("body"))
         elif "text" in ask or "messages" in ask:
-            said = [one["text"] for one in ask.get("messages", ()) if one["role"] == "user"]
-            question, first = (said or [ask.get("text", ANY)])[-1] * ask.get("times", 1), 0
+            texts = [one["text"] for one in ask.get("messages", ()) if one["role"] == "user"]
+            question, first = (texts or [ask.get("text", ANY)])[-1] * ask.get("times", 1), 0
         elif "results" in ask:  # the conversation goes on
             first = last
         numbers: dict[str, int] = {}

@@ -81,8 +81,8 @@ class CaseScript(Struct, frozen=True, kw_only=True):
     @property
     def models(self) -> Sequence[str]:
         """The models that the recorded requests have asked for."""
-        asked = [one.asked.get("model") for one in self.given if isinstance(one.asked, dict)]
-        return sorted({model for model in asked if isinstance(model, str)})
+        models = [one.asked.get("model") for one in self.given if isinstance(one.asked, dict)]
+        return sorted({model for model in models if isinstance(model, str)})
 
     def knows(self, path: str) -> bool:
         """Whether requests to a path are answered by cases: completions, and whatever else was recorded."""
@@ -107,15 +107,15 @@ class CaseScript(Struct, frozen=True, kw_only=True):
         if not question:
             return f"No case has an answer to this request to {end}."
         after = f"{number} assistant {'message' if number == 1 else 'messages'}"
-        asked = f"No case has an answer to the user's last message {_short(question)} with {after} after it"
+        reason = f"No case has an answer to the user's last message {_short(question)} with {after} after it"
         if numbers := sorted({one.number for one in known}):
             if number in numbers:
-                return f"{asked} and these messages before it."
-            return f"{asked}; the cases have one after {', '.join(map(str, numbers))}."
+                return f"{reason} and these messages before it."
+            return f"{reason}; the cases have one after {', '.join(map(str, numbers))}."
         questions = list(dict.fromkeys(one.question for one in self.given if one.question))
         named = ", ".join(map(_short, questions[:_MOST_NAMED])) or "no question"
         more = f" and {len(questions) - _MOST_NAMED} more" if len(questions) > _MOST_NAMED else ""
-        return f"{asked}. They know {named}{more}."
+        return f"{reason}. They know {named}{more}."
 
 
 def refusal_of(given: Given, request: Any) -> str | None:
@@ -140,10 +140,10 @@ def _questions_of(request: Any) -> Iterator[tuple[str, int]]:
 
 
 def _messages(request: Any) -> Sequence[Json]:
-    said = request.get("messages", request.get("input")) if isinstance(request, dict) else None
-    if isinstance(said, str):
-        return [{"role": "user", "content": said}]
-    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    messages = request.get("messages", request.get("input")) if isinstance(request, dict) else None
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
 
 
 def _is_said_by_user(message: Json) -> bool:

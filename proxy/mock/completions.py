@@ -41,14 +41,14 @@ class TextAnswer:
     def __init__(self, script: Script, request: Json) -> None:
         self._request = request
         self._prompts = _prompts(request)
-        asked = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
-        said = f"{script.seed} {asked.decode()}"
-        self._id = f"cmpl-{digest(said)}"
+        body = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
+        seeded = f"{script.seed} {body.decode()}"
+        self._id = f"cmpl-{digest(seeded)}"
         self._choices: list[tuple[list[str], Written]] = []
         for prompt in self._prompts:
             turn = script.turn(as_chat({**request, "prompt": prompt}))
             for _ in range(request.get("n") or 1):
-                identity = f"{said} {len(self._choices)}"
+                identity = f"{seeded} {len(self._choices)}"
                 echoed = pieces.pieces_of(prompt) if request.get("echo") else []
                 self._choices.append((echoed, write(turn, {**request, "tools": None}, identity=identity, thinks=False)))
         self._created = int(time.time())
@@ -71,23 +71,23 @@ class TextAnswer:
         for number in range(max(1, self.length)):
             found = []
             for index, (echoed, written) in enumerate(self._choices):
-                said = [*(echoed if number == 0 else ()), *written.text[number : number + 1]]
-                if said:
-                    found.append({**self._head(), "choices": [self._choice(index, said, None)]})
+                shown = [*(echoed if number == 0 else ()), *written.text[number : number + 1]]
+                if shown:
+                    found.append({**self._head(), "choices": [self._choice(index, shown, None)]})
                 if number == max(0, written.length - 1):
                     found.append({**self._head(), "choices": [self._choice(index, [], written.finish_reason)]})
             if number == max(0, self.length - 1) and (self._request.get("stream_options") or {}).get("include_usage"):
                 found.append({**self._head(), "choices": [], "usage": self._usage})
             yield found
 
-    def _choice(self, index: int, said: Sequence[str], finish_reason: str | None) -> Json:
-        choice: Json = {"index": index, "text": "".join(said), "logprobs": None, "finish_reason": finish_reason}
-        if self._request.get("logprobs") is not None and said:
+    def _choice(self, index: int, shown: Sequence[str], finish_reason: str | None) -> Json:
+        choice: Json = {"index": index, "text": "".join(shown), "logprobs": None, "finish_reason": finish_reason}
+        if self._request.get("logprobs") is not None and shown:
             choice["logprobs"] = {
-                "tokens": list(said),
-                "token_logprobs": [0.0] * len(said),
-                "top_logprobs": [{piece: 0.0} for piece in said],
-                "text_offset": list(accumulate(map(len, said), initial=0))[:-1],
+                "tokens": list(shown),
+                "token_logprobs": [0.0] * len(shown),
+                "top_logprobs": [{piece: 0.0} for piece in shown],
+                "text_offset": list(accumulate(map(len, shown), initial=0))[:-1],
             }
         return choice
 

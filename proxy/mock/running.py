@@ -114,8 +114,8 @@ def _script_of(turns: tuple[Turn, ...], settings: Mapping[str, Any]) -> Scripted
             return Scripted(_with_settings(parse(text), settings))
         case (dict() as whole,) if "conversations" in whole:
             return Scripted(parse(yaml.safe_dump({**whole, **settings})))
-    said = [{"text": turn} if isinstance(turn, str) else turn for turn in turns]
-    return Scripted(parse(yaml.safe_dump({"conversations": [{"turns": said}], **settings})))
+    steps = [{"text": turn} if isinstance(turn, str) else turn for turn in turns]
+    return Scripted(parse(yaml.safe_dump({"conversations": [{"turns": steps}], **settings})))
 
 
 def _path_in(turn: Turn) -> Path | None:

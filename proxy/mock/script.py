@@ -136,13 +136,13 @@ class Script(Value, frozen=True, kw_only=True):
         A turn of calls none of which the request permits is passed over, but for the last one.
         """
         messages: Sequence[Json] = request.get("messages") or ()
-        steps, said = self.conversations[-1].steps, None
+        steps, answers = self.conversations[-1].steps, None
         for at, message in reversed(list(enumerate(messages))):
             if message.get("role") == "user" and (found := self._conversation(text_of(message))):
-                steps, said = found.steps, sum(later.get("role") == "assistant" for later in messages[at:])
+                steps, answers = found.steps, sum(later.get("role") == "assistant" for later in messages[at:])
                 break
         last = len(steps) - 1
-        first, permitted = last if said is None else min(said, last), permitted_functions(request)
+        first, permitted = last if answers is None else min(answers, last), permitted_functions(request)
         for number in range(first, last):
             turn = steps[number][-1]
             if not turn.calls or any(call.name in permitted for call in turn.calls):
@@ -153,8 +153,8 @@ class Script(Value, frozen=True, kw_only=True):
         """The model's answer to a chat request, once no attempt at it fails any more."""
         return self.steps(request)[1][-1]
 
-    def _conversation(self, said: str) -> Conversation | None:
-        return next((one for one in self.conversations if re.search(one.when, said, re.IGNORECASE)), None)
+    def _conversation(self, message: str) -> Conversation | None:
+        return next((one for one in self.conversations if re.search(one.when, message, re.IGNORECASE)), None)
 
 
 def permitted_functions(request: Json) -> Mapping[str, Any]:

@@ -192,15 +192,15 @@ class MockUpstream:
         raise NotFound(f"The scripted upstream has no {path}.")
 
     async def _chat(self, request: _Request) -> None:
-        asked = _checked(parse_chat_request(request.body))
-        await self._answer(request, asked, asked, lambda turn: ChatAnswer(turn, asked, seed=self.script.seed))
+        body = _checked(parse_chat_request(request.body))
+        await self._answer(request, body, body, lambda turn: ChatAnswer(turn, body, seed=self.script.seed))
 
     async def _completions(self, request: _Request) -> None:
-        asked = _checked(parse_object(request.body))
-        await self._answer(request, asked, as_chat(asked), lambda _: TextAnswer(self.script, asked))
+        body = _checked(parse_object(request.body))
+        await self._answer(request, body, as_chat(body), lambda _: TextAnswer(self.script, body))
 
     async def _answer(
-        self, request: _Request, asked: Json, chat: Json, answer_of: Callable[[ScriptedTurn], Answer]
+        self, request: _Request, body: Json, chat: Json, answer_of: Callable[[ScriptedTurn], Answer]
     ) -> None:
         """Answer a request for a completion: with a failure, a body that is written out, or what the model says."""
         script = self.script
@@ -222,15 +222,15 @@ class MockUpstream:
             body = failure(status) if fails or turn.body is UNSET else turn.body
             work = partial(_send_body, request, status, {} if fails else turn.headers, body, pace.times(1, dice)[0])
         else:
-            work = partial(_send_answer, request, turn, answer_of(turn), pace, dice, stream=bool(asked.get("stream")))
+            work = partial(_send_answer, request, turn, answer_of(turn), pace, dice, stream=bool(body.get("stream")))
         await while_wanted(request.scope, request.receive, work, seconds=_LONGEST_SECONDS)
 
     async def _from_cases(self, cases: CaseScript, request: _Request) -> None:
         """Answer a request as its like was answered in a case."""
-        asked = parsed(request.body)
+        body = parsed(request.body)
         try:
             attempts = cases.answers(request.scope["path"], request.body)
-            refusal = refusal_of(attempts[0], asked)
+            refusal = refusal_of(attempts[0], body)
         except Unanswered as exc:
             attempts, refusal = (), str(exc)
         given = attempts[0] if attempts else None
@@ -242,10 +242,10 @@ class MockUpstream:
             places = "\n".join(one.place for one in attempts)
             given = attempts[self._attempts.next(places.encode(), len(attempts))]
         assert given is not None  # noqa: S101 - otherwise there is a refusal
-        told = asked if isinstance(asked, dict) else {}
-        reply = reply_of(given.answer, told)
+        sent = body if isinstance(body, dict) else {}
+        reply = reply_of(given.answer, sent)
         if isinstance(given.asked, dict):
-            reply = as_asked(reply, given.asked, told)
+            reply = as_asked(reply, given.asked, sent)
         self._remember(request, reply.status, case=given.place)
         work = partial(_send_reply, request, reply, is_timed=cases.pace or given.rules is not None)
         await while_wanted(request.scope, request.receive, work, seconds=_LONGEST_SECONDS)
@@ -263,16 +263,16 @@ class MockUpstream:
         await send_json(request.send, _model(request.scope["path"].partition("/models/")[2]))
 
     async def _search(self, request: _Request) -> None:
-        asked = parse_object(request.body)
-        expect(isinstance(asked.get("num", 0), int), "num", "must be an integer")
-        self.searches = [*self.searches[1 - MOST_REQUESTS :], asked]
+        query = parse_object(request.body)
+        expect(isinstance(query.get("num", 0), int), "num", "must be an integer")
+        self.searches = [*self.searches[1 - MOST_REQUESTS :], query]
         self._open_searches += 1
         self.most_searches_at_once = max(self.most_searches_at_once, self._open_searches)
         try:
             await asyncio.sleep(self._search_seconds)
         finally:
             self._open_searches -= 1
-        await send_json(request.send, self._answer_search(asked))
+        await send_json(request.send, self._answer_search(query))
 
     async def _show_journal(self, request: _Request) -> None:
         await send_json(request.send, [without_keys(entry) for entry in self.journal])

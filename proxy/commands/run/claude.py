@@ -63,10 +63,11 @@ def _launch(setting: Setting) -> Launch:
     # Everybody on this machine may read a command line. So the process's own variable has the key; where a settings
     # file would beat that variable, or the user's own `--settings` may hold secrets, a private file has it all.
     is_beaten = _TOKEN in files
-    said = {**given, "env": {**object_in(given, "env"), **variables, **({_TOKEN: setting.key} if is_beaten else {})}}
+    token = {_TOKEN: setting.key} if is_beaten else {}
+    merged = {**given, "env": {**object_in(given, "env"), **variables, **token}}
     if any(text_in(layer, _HELPER) for layer in layers):
-        said[_HELPER] = ""  # a command whose output Claude Code would send as a key beside ours
-    text = orjson.dumps(said)
+        merged[_HELPER] = ""  # a command whose output Claude Code would send as a key beside ours
+    text = orjson.dumps(merged)
     settings = str(setting.keep_private("claude", text)) if is_beaten or given else text.decode()
     return Launch(["--settings", settings, *arguments], environ)
 

@@ -28,16 +28,16 @@ def _launch(setting: Setting) -> Launch:
     arguments = list(setting.arguments)
     files = _files(setting)
     provider = {"name": PROVIDER, "base_url": f"{setting.url}/v1", "wire_api": "responses", "env_key": KEY_VARIABLE}
-    said: dict[str, str | dict[str, str]] = {
+    settings: dict[str, str | dict[str, str]] = {
         "model_provider": PROVIDER,
         f"model_providers.{PROVIDER}": provider,
         "model": _model(setting, arguments, files),
     }
     if review := text_in(files, "review_model"):
-        said["review_model"] = setting.models.choose(review, "review_model")
+        settings["review_model"] = setting.models.choose(review, "review_model")
     if "web_search" not in files:
-        said["web_search"] = "live"  # by default Codex asks for cached pages only, which no search here has
-    options = [part for name, value in said.items() for part in ("-c", f"{name}={_toml(value)}")]
+        settings["web_search"] = "live"  # by default Codex asks for cached pages only, which no search here has
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={_toml(value)}")]
     environ = {**setting.environ, **without_http_proxy(setting.environ), KEY_VARIABLE: setting.key}
     return Launch([*options, *arguments], environ)
 

@@ -84,13 +84,13 @@ def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
         ConfigurationError: it did not start; with the last lines of its log.
     """
     parent = os.getpid()
-    said, saying = os.pipe()
+    reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     if os.fork() == 0:
-        _serve(load, parent=parent, folder=folder, log=log, saying=saying)
-    os.close(saying)
-    with open(said, "rb") as pipe:  # noqa: PTH123 - a descriptor
+        _serve(load, parent=parent, folder=folder, log=log, writing=writing)
+    os.close(writing)
+    with open(reading, "rb") as pipe:  # noqa: PTH123 - a descriptor
         line = pipe.readline()
     if not line.startswith(_SAID):
         try:
@@ -101,7 +101,7 @@ def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
     return line.removeprefix(_SAID).decode().strip().removesuffix("/v1")
 
 
-def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, saying: int) -> NoReturn:
+def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, writing: int) -> NoReturn:
     """Serve until the parent has ended. Nothing gets out of here into the code of the parent."""
     from proxy.server import process  # noqa: PLC0415 - imported before, by the check of the configuration
 
@@ -109,7 +109,7 @@ def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, 
     try:
         os.setsid()
         os.chdir(folder)
-        _redirect(saying, log)
+        _redirect(writing, log)
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
         process.serve(load)
         status = 0
@@ -122,12 +122,12 @@ def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, 
         os._exit(status)
 
 
-def _redirect(saying: int, log: Path) -> None:
+def _redirect(writing: int, log: Path) -> None:
     """Read nothing, say the line with the address to the parent, and write anything else to the log."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(saying, 1)
+    os.dup2(writing, 1)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
-    os.close(saying)
+    os.close(writing)
 
 
 def _end_with(parent: int) -> None:

@@ -40,7 +40,7 @@ def _launch(setting: Setting) -> Launch:
         arguments[at] = before + main
     else:
         main = _model(setting, text_in(users, "model"), "`model`")
-    said: Json = {
+    settings: Json = {
         "model": main,
         "small_model": _model(setting, text_in(users, "small_model"), "`small_model`", instead=main),
         "agent": {
@@ -49,10 +49,10 @@ def _launch(setting: Setting) -> Launch:
             if (model := text_in(object_in(object_in(users, "agent"), name), "model"))
         },
     }
-    names = [said["model"], said["small_model"], *(agent["model"] for agent in said["agent"].values())]
+    names = [settings["model"], settings["small_model"], *(agent["model"] for agent in settings["agent"].values())]
     listed = dict.fromkeys([*setting.models.listed, *(name.removeprefix(_PREFIX) for name in names)])
     known = object_in(object_in(object_in(users, "provider"), PROVIDER), "models")
-    said["provider"] = {
+    settings["provider"] = {
         PROVIDER: {
             "npm": "@ai-sdk/openai-compatible",
             "name": PROVIDER,
@@ -60,11 +60,11 @@ def _launch(setting: Setting) -> Launch:
             "models": {name: _abilities(object_in(known, name)) for name in listed},
         }
     }
-    said |= _providers(users)
+    settings |= _providers(users)
     environ = {
         **setting.environ,
         **without_http_proxy(setting.environ),
-        _INLINE: orjson.dumps(_merged(inline, said)).decode(),
+        _INLINE: orjson.dumps(_merged(inline, settings)).decode(),
     }
     return Launch(arguments, environ)
 
@@ -83,12 +83,12 @@ def _abilities(users: Json) -> Json:
 
 def _providers(users: Json) -> Json:
     """The lists of providers that the user permits or forbids, so that ours is permitted."""
-    said = {}
+    providers = {}
     if isinstance(enabled := users.get("enabled_providers"), list) and PROVIDER not in enabled:
-        said["enabled_providers"] = [*enabled, PROVIDER]
+        providers["enabled_providers"] = [*enabled, PROVIDER]
     if isinstance(disabled := users.get("disabled_providers"), list) and PROVIDER in disabled:
-        said["disabled_providers"] = [name for name in disabled if name != PROVIDER]
-    return said
+        providers["disabled_providers"] = [name for name in disabled if name != PROVIDER]
+    return providers
 
 
 def _files(setting: Setting) -> Iterator[Path]:

@@ -33,8 +33,8 @@ async def ask(client: httpx.AsyncClient, request: Request) -> Answer:
     except httpx.DecodingError as exc:
         raise ToolUnavailable(UNAVAILABLE.format(why="its answer could not be read"), why=str(exc)) from exc
     except httpx.HTTPError as exc:
-        told = UNAVAILABLE.format(why="the search service could not be reached")
-        raise ToolUnavailable(told, why=reason(exc), blame=blame_of(exc)) from exc
+        message = UNAVAILABLE.format(why="the search service could not be reached")
+        raise ToolUnavailable(message, why=reason(exc), blame=blame_of(exc)) from exc
     if not answer.whole and answer.status < _FIRST_ERROR:
         raise ToolUnavailable(UNAVAILABLE.format(why="its answer was too large"), why="answer too large")
     return answer
@@ -46,13 +46,13 @@ def refusal(refused: Refused, *, now: float) -> ToolError:
     if wait is None and refused.reset is not None:
         wait = max(1.0, refused.reset.seconds_from(now))
     words = _WORDS[refused.means]
-    said = f": {refused.said}" if refused.said else ""
-    why = f"{words} (HTTP {refused.status}{said})" + (f": {refused.hint}" if refused.hint else "")
+    quoted = f": {refused.words}" if refused.words else ""
+    why = f"{words} (HTTP {refused.status}{quoted})" + (f": {refused.hint}" if refused.hint else "")
     match refused.means:
         case "input":
             return NotUnderstood("The search service did not understand the request; word it differently.", why=why)
         case "busy":
             return ToolUnavailable(BUSY, why=why, cause="busy", wait=wait)
         case _:
-            told = UNAVAILABLE.format(why=words)
-            return ToolUnavailable(told, why=why, cause=refused.means, wait=wait)
+            message = UNAVAILABLE.format(why=words)
+            return ToolUnavailable(message, why=why, cause=refused.means, wait=wait)

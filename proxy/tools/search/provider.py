@@ -144,14 +144,14 @@ class Provider:
                 hits += pages[: query.count]
             hits = merged_by_page(hits)
             note = None if hits or answer == {} else self._why_nothing(answer, today)
-            said = plain_text(first_of(answer, self.description.answer), keep_lines=True) or None
+            text = plain_text(first_of(answer, self.description.answer), keep_lines=True) or None
             url = canonical(first_of(answer, self.description.answer_url))
             # If pages are filtered, a direct answer has to come from a permitted page.
-            if said and filters.has_rules and not (url and filters.permits(url)):
-                said = None
-            return Found(tuple(hits), said, url if said else None, note)
+            if text and filters.has_rules and not (url and filters.permits(url)):
+                text = None
+            return Found(tuple(hits), text, url if text else None, note)
         except (RecursionError, orjson.JSONEncodeError):
-            return Refused("down", status, said="its answer is nested too deep")
+            return Refused("down", status, words="its answer is nested too deep")
 
     def _why_nothing(self, answer: Any, today: date) -> str | None:
         """Why an answer without hits may have been misread; None: its lists of results are empty, or were filtered."""

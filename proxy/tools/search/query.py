@@ -102,8 +102,8 @@ def repair(arguments: Json) -> Json:
         repaired["query"] = _single(repaired.pop(text_name))
     if "num_results" in repaired:
         repaired["num_results"] = _count(repaired["num_results"])
-    if isinstance(asked := repaired.get("recency"), str):
-        recency = _recency(asked)
+    if isinstance(recent := repaired.get("recency"), str):
+        recency = _recency(recent)
         if recency is None:
             del repaired["recency"]
         else:

@@ -25,7 +25,7 @@ _WORDS = (  # where services put the reason of a failure, the most informative p
     "/error/message or /error/detail or /error/description or /errors/0/message or /errors/0/detail or /message"
     " or /detail/error or /detail/0/msg or /detail or /error_description or /error or /title"
 )
-_MOST_SAID = 200
+_LONGEST_WORDS = 200
 _MOST_VALUES = 100_000  # of an answer; a hundred results have some thousand
 _LONGEST_WAIT = 40 * 86400.0  # seconds; longer than a monthly quota
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -40,14 +40,14 @@ class Refused(Struct, frozen=True):
         wait: the seconds until the provider may be called again; None: unknown.
         hint: advice for the operator.
         reset: when its quota begins anew, where the provider says that elsewhere; None: unknown.
-        said: the provider's own words, for the log, which masks keys; they may repeat the key.
+        words: the provider's own words, for the log, which masks keys; they may repeat the key.
     """
 
     means: Cause | Literal["input"]
     status: int
     wait: float | None = None
     hint: str | None = None
-    said: str = ""
+    words: str = ""
     reset: Reset | None = None
 
 
@@ -56,7 +56,7 @@ def answer_of(
 ) -> dict[str, Any] | list[Any] | Refused:
     """The JSON of an answer, empty if the provider reports that nothing was found."""
     if holds_too_many_values(body, _MOST_VALUES):
-        return Refused("down", status, said=f"its answer holds more than {_MOST_VALUES} values")
+        return Refused("down", status, words=f"its answer holds more than {_MOST_VALUES} values")
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -73,18 +73,18 @@ def answer_of(
         hint = _HINTS.get(status)
     if means == "empty":
         return {}
-    said = plain_text(first_of(answer, _WORDS))[:_MOST_SAID]
+    words = plain_text(first_of(answer, _WORDS))[:_LONGEST_WORDS]
     reset = None
     if means in ("quota", "busy"):
-        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, said, zone=zone)
-    return Refused(means, status, _wait(description, headers, answer), hint, said, reset)
+        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, words, zone=zone)
+    return Refused(means, status, _wait(description, headers, answer), hint, words, reset)
 
 
 def _wait(description: Description, headers: Mapping[str, str], answer: Any) -> float | None:
     """The seconds until the provider may be called again; None: unknown."""
     wait = description.wait
-    said = [headers.get("retry-after"), headers.get(wait.header or ""), wait.at and first_of(answer, wait.at)]
-    for value in said:
+    values = [headers.get("retry-after"), headers.get(wait.header or ""), wait.at and first_of(answer, wait.at)]
+    for value in values:
         found = _NUMBER.match(as_text(value).strip()) if value not in (None, "") else None
         if found:
             return min(float(found[0]), _LONGEST_WAIT)
@@ -103,5 +103,5 @@ def _fits(rule: Refusal, status: int, answer: Any) -> bool:
     if found is None:
         return False
     texts = (rule.text,) if isinstance(rule.text, str) else rule.text
-    said = as_text(found).lower()
-    return not texts or any(text.lower() in said for text in texts)
+    given = as_text(found).lower()
+    return not texts or any(text.lower() in given for text in texts)

@@ -351,7 +351,7 @@ def test_an_answer_that_is_no_document_is_a_provider_that_does_not_work(answer):
 
 def test_an_answer_of_too_many_values_is_no_answer():
     answer = read(described(), 200, '{"hits": [%s0]}' % ("0," * 100_000))
-    assert answer == Refused("down", 200, said="its answer holds more than 100000 values")
+    assert answer == Refused("down", 200, words="its answer holds more than 100000 values")
 
 
 @pytest.mark.parametrize("depth", [300, 1000])
