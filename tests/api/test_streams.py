@@ -161,7 +161,7 @@ async def test_a_failure_in_a_later_turn_of_a_stream_is_an_error_event(surface):
 @STREAMS
 async def test_a_request_that_takes_too_long_ends_its_stream_with_an_error(surface):
     reply = stream(chunk({"content": "Hel"}), asyncio.Event())
-    answer = await surface.ask(reply, more="limits: {max_duration: 0.1}")
+    answer = await surface.ask(reply, more="limits: {max_duration: 0.2}")
     assert (answer.status, answer.error["code"]) == (200, "max_duration_exceeded")
 
 
