@@ -6,7 +6,7 @@ SDKs over real sockets, as the project's tests do.
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol
@@ -29,6 +29,7 @@ from proxy.wire.chat import Json
 
 _STREAM: Final = "text/event-stream"
 _OK: Final = 200
+_FIRST_FAILURE: Final = 400
 # The headers of an answer that are the proxy's own.
 _COMPARED_HEADERS: Final = ("content-type", "x-tool-turns", "x-tool-calls", "x-tool-stop", "x-tools-ignored")
 # What has to be the same in a whole answer and in its stream.
@@ -233,7 +234,7 @@ class Player:
             for field, then, now in Comparison().differences(_shape_of(before), _shape_of(played.answer)):
                 yield Difference(number, "the answer", field, then, now)
             return
-        yield from self._calls_since_then(number, comparison := Comparison(), _leaving(exchange))
+        yield from self._calls_since_then(number, comparison := Comparison(), _ends(exchange))
         if not left:
             for name in _COMPARED_HEADERS if "headers" in got else ():
                 then, now = got["headers"].get(name, MISSING), received.headers.get(name, MISSING)
@@ -243,7 +244,7 @@ class Player:
             for field, then, now in comparison.differences(whole(before), whole(played.answer)):
                 yield Difference(number, "the answer", field, then, now)
 
-    def _calls_since_then(self, number: int, comparison: Comparison, left: float | None) -> Iterator[Difference]:
+    def _calls_since_then(self, number: int, comparison: Comparison, ends: Sequence[float]) -> Iterator[Difference]:
         for at, asked in enumerate(self.world.asked, 1):
             where = f"call {at} upstream ({asked.upstream})"
             if asked.then is None and self.world.is_recorded:
@@ -252,8 +253,8 @@ class Player:
                 for field, then, now in comparison.differences(asked.then["asked"], asked.request):
                     yield Difference(number, where, field, then, now)
         for upstream, call in self.world.unused:
-            if left is not None and abs(left - call["at"]) < INSTANT:
-                continue  # whether it had begun already when the client left is chance
+            if call.get("left") and any(abs(end - call["at"]) < INSTANT for end in ends):
+                continue  # whether it had begun already when the request ended is chance
             yield Difference(number, f"a call upstream ({upstream})", "", call.get("asked"), MISSING)
 
 
@@ -281,6 +282,16 @@ def _leaving(exchange: Json) -> float | None:
     """When the client has left, in seconds after its request; None: it has not."""
     found = [event["at"] for event in exchange.get("events", ()) if event["event"] == "left"]
     return found[0] if found else None
+
+
+def _ends(exchange: Json) -> list[float]:
+    """When a recorded request may have ended, in seconds: its client left, or a call of one of several runs failed."""
+    upstream = exchange.get("upstream", ())
+    answers = upstream.values() if isinstance(upstream, dict) else [upstream]
+    calls = [call for given in answers for call in given if "at" in call]
+    failed = [call for call in calls if "fails" in call or call.get("status", _OK) >= _FIRST_FAILURE]
+    left = _leaving(exchange)
+    return [*(call["at"] + call.get("seconds", 0) for call in failed), *([] if left is None else [left])]
 
 
 def _is_in_short(got: Json) -> bool:
