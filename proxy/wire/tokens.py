@@ -29,11 +29,12 @@ _CONVERSATION, _MESSAGE, _RESULT = 5, 2.5, 3
 _CALL, _ARGUMENT = 5, 6
 _TOOLS = 86  # the preamble on how to call tools
 _EFFORT = 9  # the sentence on reasoning effort
-# Claude Code sends 64 kB of tools with each request, which take 8 ms to count.
-_LONG = 200  # characters
+# Claude Code sends 64 kB of tools with each request, which take 8 ms to count, and its whole conversation, which at 100
+# rounds would take 1 ms to count again.
+_LONG = 40  # characters
 _PART = 65_536  # characters that are cut into pieces at a time, which takes 4 ms
 _MOST_PARTS = 16  # of one text
-_known: LRUCache[tuple[int, int], float] = LRUCache(8192)
+_known: LRUCache[tuple[Callable[[str], float], int, int], float] = LRUCache(32_768)  # of 350 bytes each
 _lock = Lock()  # long requests are counted in another thread
 _PICTURE = 1000  # for a picture of about a megapixel
 
@@ -73,14 +74,17 @@ def with_estimates(usage: Json | None, read: Callable[[], float], written: Calla
 
 
 def tokens_in_text(text: str) -> float:
-    """The estimated tokens of a text; those of a long text are cached by its hash, because clients send it again."""
-    if len(text) < _LONG:
-        return sum(map(_of_piece, _PIECES.findall(text)))
-    key = (len(text), hash(text))
+    """The estimated tokens of a text."""
+    return sum(map(_of_piece, _PIECES.findall(text))) if len(text) < _LONG else _counted_once(_in_long_text, text)
+
+
+def _counted_once(count: Callable[[str], float], text: str) -> float:
+    """What `count` makes of a text, which is cached by the text's hash, because clients send it again."""
+    key = (count, len(text), hash(text))
     with _lock:
         known = _known.get(key)
     if known is None:
-        known = _in_long_text(text)
+        known = count(text)
         with _lock:
             _known[key] = known
     return known
@@ -128,13 +132,17 @@ def _of_any(value: object) -> float:
 
 def _of_call(function: Mapping[str, Any]) -> float:
     total, written = _CALL + _of_any(function.get("name")), function.get("arguments")
+    return total + _counted_once(_of_arguments, written) if isinstance(written, str) else total
+
+
+def _of_arguments(written: str) -> float:
     try:
-        return total + _of_arguments(orjson.loads(written or "{}"))
-    except (orjson.JSONDecodeError, TypeError):  # not JSON, not a text, or nested too deep to be written again
-        return total + _of_any(written)
+        return _of_members(orjson.loads(written or "{}"))
+    except (orjson.JSONDecodeError, TypeError):  # not JSON, or nested too deep to be written again
+        return tokens_in_text(written)
 
 
-def _of_arguments(arguments: Any) -> float:
+def _of_members(arguments: Any) -> float:
     total: float = 0
     for name, value in arguments.items() if isinstance(arguments, dict) else ():
         total += (
