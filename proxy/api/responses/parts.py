@@ -38,8 +38,10 @@ def _chat_part(part: Any, where: str) -> Json:
         return _image(part, where)
     if kind == _FILE:
         return {"type": "text", "text": _text_file(part, where)}
-    if not isinstance(kind, str) or kind not in _TEXTS:
-        raise RequestError(f"A part of type {str(kind)[:64]!r} is not supported.", param=where)
+    if not isinstance(kind, str):
+        raise RequestError(f"'{where}' needs a 'type', a string.", param=where)
+    if kind not in _TEXTS:
+        raise RequestError(f"A part of type {kind[:64]!r} is not supported.", param=where)
     if not isinstance(text := part.get(_TEXTS[kind]), str):
         raise RequestError(f"'{_TEXTS[kind]}' must be a string.", param=where)
     return {"type": "text", "text": text}
