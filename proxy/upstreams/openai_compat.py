@@ -14,6 +14,7 @@ from proxy.config.model import PriceConfig
 from proxy.config.redaction import redactor, without_pieces
 from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import MOST_AT_ONCE, Response
+from proxy.kit.beside import MOST_AT_ONCE as LARGE
 from proxy.kit.beside import beside, size_so_far
 from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream
@@ -132,7 +133,7 @@ class OpenAICompatible:
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
-        content, names = await self._relayed_body(body, request)
+        content, names = await self._relayed(body, request) if size_so_far() else self._relayed_body(body, request)
         try:
             raw = await self.endpoint.complete_whole(content)
             if sse.begins_stream(raw):
@@ -163,7 +164,7 @@ class OpenAICompatible:
         if not shows_usage:
             request = {**request, "stream_options": {**options, "include_usage": True}}
             body = rawjson.dumps(request)
-        content, names = await self._relayed_body(body, request)
+        content, names = await self._relayed(body, request) if size_so_far() else self._relayed_body(body, request)
         decoder = sse.Decoder(note_ids=client.note_ids)
         reader = RelayReader(self.profile, names, request, client.write, self.price, shows_usage, decoder)
         is_counted = False
@@ -254,19 +255,23 @@ class OpenAICompatible:
 
     async def _parsed(self, raw: bytes, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
         """A whole answer to a request, and whether it had to be mended. If the answer holds an error, it is raised."""
+        if len(raw) <= LARGE:  # without another coroutine
+            return parse_completion(raw, self.profile, names, request)
         return await beside(len(raw), partial(parse_completion, raw, self.profile, names, request))
 
-    async def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
+    async def _relayed(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
+        """The client's body for this upstream (`_relayed_body`), a large one written beside the event loop."""
+        return await beside(size_so_far(), partial(self._relayed_body, body, request, rawjson.dumps_in_parts))
+
+    def _relayed_body(
+        self, body: bytes, request: Json, write: Callable[[Json], bytes] = rawjson.dumps
+    ) -> tuple[bytes, ToolNames | None]:
         """The client's body for this upstream, unchanged but for the model's name and the changes of the profile."""
         names = ToolNames.replaced_in(request)
         prepared = prepare(request if names is None else names.replace(request), self.profile)
-        size = size_so_far()
-        if prepared is request:
-            work = partial(rawjson.replace_model, body, self.model)
-        else:
-            write = rawjson.dumps_in_parts if size else rawjson.dumps
-            work = partial(write, {**prepared, "model": self.model})
-        return (await beside(size, work) if size else work()), names
+        if prepared is not request:
+            return write({**prepared, "model": self.model}), names
+        return rawjson.replace_model(body, self.model), names
 
     async def _read_stream(
         self, content: bytes, reader: _Reader, end: Callable[[], Awaitable[None]] | None = None

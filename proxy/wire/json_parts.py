@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-_PART_BYTES: Final = 64 * 1024
+PART_BYTES: Final = 64 * 1024
 # To count the marks of a text takes 0.5 ms a megabyte, a sixth of an agent's request. Of a text of up to this size, it
 # is told by samples whether it may have many of them; they are at random, so that nobody can hide many between them.
 _SAMPLED: Final = 1024 * 1024
@@ -46,7 +46,7 @@ def loads(data: bytes) -> Any:
     Raises:
         orjson.JSONDecodeError: `data` is not JSON.
     """
-    if len(data) > _PART_BYTES and (len(data) > _LONG_BYTES or _holds_many_values(data)):
+    if len(data) > PART_BYTES and (len(data) > _LONG_BYTES or _holds_many_values(data)):
         try:
             return _value(data.strip(_BLANKS), _MOST_LEVELS)
         except (msgspec.MsgspecError, orjson.JSONDecodeError, UnicodeError, RecursionError):
@@ -70,7 +70,7 @@ def dumps(value: Any) -> bytes:
 
 
 def _value(data: bytes | msgspec.Raw, levels: int) -> Any:
-    if len(data) <= _PART_BYTES or not levels:
+    if len(data) <= PART_BYTES or not levels:
         return orjson.loads(memoryview(data))
     begin = memoryview(data)[0]
     if begin == _OBJECT:
@@ -127,14 +127,14 @@ def _text(data: bytes | msgspec.Raw) -> str:
 
 def _is_of_short_items(text: bytes) -> bool:
     """Whether a list is of numbers or short words."""
-    return len(text) < _SHORT * text.count(b",") and text.count(b"{") + text.count(b"[") < _PART_BYTES
+    return len(text) < _SHORT * text.count(b",") and text.count(b"{") + text.count(b"[") < PART_BYTES
 
 
 def _values(items: Sequence[msgspec.Raw], levels: int) -> Iterator[list[Any]]:
     """The values of these items, in batches."""
     for at in range(0, len(items), _BATCH):
         batch = items[at : at + _BATCH]
-        if sum(map(len, batch)) <= _PART_BYTES:
+        if sum(map(len, batch)) <= PART_BYTES:
             yield orjson.loads(b"[%b]" % b",".join(batch))
         else:
             yield [_value(item, levels) for item in batch]
@@ -146,8 +146,8 @@ def _written(value: Any, levels: int) -> Iterator[bytes]:
         yield orjson.dumps(value)
     elif isinstance(value, str):
         yield b'"'
-        for at in range(0, len(value), _PART_BYTES):
-            yield orjson.dumps(value[at : at + _PART_BYTES])[1:-1]
+        for at in range(0, len(value), PART_BYTES):
+            yield orjson.dumps(value[at : at + PART_BYTES])[1:-1]
         yield b'"'
     elif isinstance(value, dict):
         before = b"{"
@@ -177,4 +177,4 @@ def _is_long(value: Any) -> bool:
         return any(map(_is_long, value.values()))
     if isinstance(value, list):
         return len(value) > _BATCH or any(map(_is_long, value))
-    return isinstance(value, str) and len(value) > _PART_BYTES
+    return isinstance(value, str) and len(value) > PART_BYTES

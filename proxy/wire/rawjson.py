@@ -54,7 +54,8 @@ _MOST_SEARCHED = 1024 * 1024
 def loads(data: bytes) -> Any:
     """The JSON value in `data`, with its numbers untouched. Raises `orjson.JSONDecodeError`: `data` is not JSON."""
     try:
-        value = json_parts.loads(data)  # stricter than Python's parser, except with numbers
+        # Both are stricter than Python's parser, except with numbers.
+        value = orjson.loads(data) if len(data) <= json_parts.PART_BYTES else json_parts.loads(data)
     except orjson.JSONDecodeError as exc:
         if _INFINITE not in exc.msg or len(data) > MOST_EXACT_BYTES:
             raise
