@@ -36,8 +36,9 @@ from proxy.tools.state import ToolState
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.router import ConfigRouter
 
-# Of the memory for bodies, what may be kept of the conversations that clients have sent.
-_SHARE_OF_HISTORIES = 16
+# Of the memory for bodies, what may be kept of the conversations that clients have sent; and the most, in bytes, which
+# are some 75 conversations of 100 rounds with a tool.
+_SHARE_OF_HISTORIES, _MOST_OF_HISTORIES = 16, 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class Generation:
             is_draining=lambda: process.lifecycle.draining,
             user_headers=self.loaded.user_headers,
             toolset_for=UserToolsets(self.registry, self.tool_servers.values()).toolset_for,
-            known=KnownMessages(process.capacity.bodies.limit // _SHARE_OF_HISTORIES),
+            known=KnownMessages(min(process.capacity.bodies.limit // _SHARE_OF_HISTORIES, _MOST_OF_HISTORIES)),
             scrape=telemetry.scrape,
             recent_requests=telemetry.recent_requests(config),
             cases=telemetry.cases_under(self.loaded, lambda: self.registry.specs, process.state.secrets),

@@ -120,7 +120,7 @@ def _body_bytes(server: ServerConfig) -> int:
 def _memory_of_worker(server: ServerConfig) -> int:
     """The memory of one worker in bytes: half is for the bodies of open requests, an eighth for stored entries.
 
-    A sixteenth of the half is for messages that clients have sent lately (`proxy.api.known`). The rest is for the
-    interpreter (60 MB), for answers, and for whatever the estimates do not cover.
+    A sixteenth of the half at most is for messages that clients have sent lately (`proxy.api.known`). The rest is for
+    the interpreter (60 MB), for answers, and for whatever the estimates do not cover.
     """
     return available_memory() // server.workers
