@@ -89,6 +89,8 @@ def _value(data: bytes | msgspec.Raw, levels: int) -> Any:
 def members(text: bytes) -> dict[str, msgspec.Raw]:
     """The members of an object, each value still as JSON, read some ten thousand at a time.
 
+    Of a name that is there twice, the last value counts; whether the others are JSON is not looked at.
+
     Raises:
         msgspec.DecodeError: the text is not JSON, or is no object.
         UnicodeDecodeError: a name is not UTF-8.
