@@ -239,7 +239,7 @@ class _Writer:
     def finish(self) -> ItemConversation:
         """The conversation, after the last item."""
         self._flush()
-        for call_id, unpaired in reversed(self._outputs.items()):  # the first of them is named
+        for call_id, unpaired in reversed([*self._outputs.items()]):  # the first of them is named
             if unpaired:
                 message = f"No tool call found for function call output with call_id {call_id}."
                 raise RequestError(message, param="input")
