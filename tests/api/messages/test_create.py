@@ -216,7 +216,8 @@ async def test_the_upstream_may_say_at_which_sequence_it_has_stopped(surface):
 async def test_without_parallel_calls_there_is_one_whatever_the_upstream_does(messages):
     calls = [("a", "open_door", {"id": 1}), ("b", "open_door", {"id": 2})]
     choice = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
-    answer = await messages.ask(turn(calls=calls), **MINE, body=choice)
+    bare = {"name": "open_door", "input_schema": {"type": "object"}}  # without a description
+    answer = await messages.ask(turn(calls=calls), tools=[bare], body=choice)
     assert answer.calls == [("open_door", '{"id":1}')]
     assert messages.upstream.requests[0]["parallel_tool_calls"] is False
 
