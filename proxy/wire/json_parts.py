@@ -8,7 +8,6 @@ time, and orjson parses some kilobytes of them at a time. That takes up to twice
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from random import random
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +15,8 @@ import orjson
 
 PART_BYTES: Final = 64 * 1024
 # To count the marks of a text takes 0.5 ms a megabyte, a sixth of an agent's request. Of a text of up to this size, it
-# is told by samples whether it may have many of them; they are at random, so that nobody can hide many between them.
+# is told by samples whether it may have many of them. Their places depend on the process (`hash` of bytes), so that
+# nobody can hide many between them.
 _SAMPLED: Final = 1024 * 1024
 _SAMPLES: Final = 64
 _SAMPLE_BYTES: Final = 256
@@ -56,7 +56,7 @@ def loads(data: bytes) -> Any:
 
 def _holds_many_values(data: bytes) -> bool:
     if len(data) <= _SAMPLED:
-        places = [int(random() * (len(data) - _SAMPLE_BYTES)) for _ in range(_SAMPLES)]  # noqa: S311 - no secret
+        places = [hash((data[:_SAMPLE_BYTES], number)) % (len(data) - _SAMPLE_BYTES) for number in range(_SAMPLES)]
         sample = b"".join([data[at : at + _SAMPLE_BYTES] for at in places])
         few = _QUICK / 4 * len(sample) / len(data)
         if sample.count(b'"') < few and sample.count(b",") < few:
