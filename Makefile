@@ -159,7 +159,7 @@ FETCH_REDIS := RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 120 apt-get ins
 
 .venv:
 	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "toolproxy needs Python 3.11 or later, with venv; found $$($(or $(PYTHON),python3) -V 2>&1) at" \
-	    "$$(command -v $(or $(PYTHON),python3) || echo nowhere); name another one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	  found=$$(command -v $(or $(PYTHON),python3)) && found="found $$($$found -V 2>&1) at $$found" || found="found none"; \
+	  echo "toolproxy needs Python 3.11 or later, with venv; $$found; name another one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "Installing into .venv with $$($(PYTHON) -V), which takes a minute or less"
 	@$(PYTHON) -m venv .venv
