@@ -88,7 +88,12 @@ FOUND = {"organic": [{"title": f"Ferries {HOSTILE}", "link": "https://ferries.ex
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 async def test_a_person_types_a_key_and_a_question_and_sees_searches_sources_and_the_trace():
     upstream = FakeUpstream(
-        [streamed(calls=SEARCH), streamed(f"Yes. {HOSTILE} https://ferries.example/now"), Reply([b"{}"], status=400)],
+        [
+            streamed(calls=SEARCH),
+            streamed(f"Yes. {HOSTILE} https://ferries.example/now"),
+            Reply([b"{}"], status=400),
+            streamed("3.15."),
+        ],
         search=Reply([orjson.dumps(FOUND)]),
     )
     config = f"server: {{chat_page: true}}\n{CLIENTS}"
@@ -105,6 +110,10 @@ async def test_a_person_types_a_key_and_a_question_and_sees_searches_sources_and
         await page.write("#question", "And tomorrow?", key="Enter")
         await page.until("document.querySelector('.turn .bad')")
         said = [message["content"] for message in upstream.requests[-1]["messages"] if message["role"] == "user"]
+        await page.evaluate("document.getElementById('new').click()")
+        await page.evaluate("document.querySelector('.example').focus()")
+        await page.evaluate("document.activeElement.click()")  # the example goes, and must not take the focus with it
+        assert await page.evaluate("document.activeElement.id") == "question"
     assert "Is the ferry running?" in shown
     assert f"web_search: {HOSTILE}" in shown
     assert f"Yes.{HOSTILE}https://ferries.example/now".replace(" ", "") in shown.replace(" ", "")

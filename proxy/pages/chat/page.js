@@ -195,8 +195,9 @@ at("form").addEventListener("submit", (event) => {
 at("question").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
-    at("form").requestSubmit();
+    if (!asking) at("form").requestSubmit(); // while an answer is written, Enter must not end it
   }
+  if (event.key === "Escape") asking?.abort();
 });
 at("key").addEventListener("change", () => {
   sessionStorage.setItem("toolproxy-key", at("key").value.trim());
@@ -209,7 +210,10 @@ at("new").addEventListener("click", () => {
   at("question").focus();
 });
 for (const example of document.querySelectorAll(".example")) {
-  example.addEventListener("click", () => ask(example.textContent));
+  example.addEventListener("click", () => {
+    ask(example.textContent);
+    at("question").focus(); // the button that had the focus is gone
+  });
 }
 listModels();
 at("question").focus();
