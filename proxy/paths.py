@@ -84,12 +84,12 @@ UNCOUNTED_PATHS: Final = frozenset(route.path for route in ROUTES if not route.i
 
 OTHER_ROUTE: Final = "other"
 _OWN: Final = [route.path for route in ROUTES if route.methods]
-_NAMED: Final = frozenset(path for path in _OWN if "{" not in path).union(_PASSED)
+NAMED_PATHS: Final = frozenset(path for path in _OWN if "{" not in path).union(_PASSED)
 _PREFIXES: Final = tuple(dict.fromkeys(path.partition("{")[0] for path in _OWN if "{" in path))
 
 
 def route_of(path: str) -> str:
     """The name of a path in metrics and traces: the path itself, one with `{id}`, or "other"."""
-    if path in _NAMED:
+    if path in NAMED_PATHS:
         return path
     return next((f"{prefix}{{id}}" for prefix in _PREFIXES if path.startswith(prefix)), OTHER_ROUTE)

@@ -16,6 +16,8 @@ from proxy.wire.errors import NotFound
 from proxy.wire.relayed import Headers
 
 _OPENAI_ERRORS = ErrorShape()
+# How the paths of the API end, whatever an app's base_url puts before them.
+_BELOW_V1 = tuple(path.removeprefix("/v1") for path in paths.NAMED_PATHS if path.startswith("/v1/"))
 # The roots of the paths whose errors have another shape, and the header that a request needs for it; None: no header.
 _ERROR_SHAPES: Sequence[tuple[str, bytes | None, ErrorShape]] = (
     ("/v1/messages", None, MESSAGES_ERRORS),
@@ -83,5 +85,7 @@ class _Router(Router):
 
 
 async def _not_routed(scope: Scope, _: Receive, __: Send) -> None:
-    """404 for a path without a route."""
-    raise NotFound(f"There is no {scope['path']} here.")
+    """404 for a path without a route. It says so if the path would be right but for the base_url of the app."""
+    path: str = scope["path"]
+    advice = " The API's paths begin with /v1: is the app's base_url right?" if path.endswith(_BELOW_V1) else ""
+    raise NotFound(f"There is no {path} here.{advice}")

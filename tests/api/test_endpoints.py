@@ -181,6 +181,17 @@ async def test_an_unknown_path_is_a_404(upstream, path):
     assert told(response) == (404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("path", "advised"),
+    [("/models", True), ("/api/v1/chat/completions", True), ("/v2/messages", True), ("/favicon.ico", False)],
+)
+async def test_a_404_asks_for_the_base_url_of_the_app_where_v1_is_missing_or_not_first(upstream, path, advised):
+    async with proxy_of(upstream) as url:
+        response = await get(url, path)
+    assert told(response) == (404, "not_found")
+    assert ("base_url" in response.json()["error"]["message"]) is advised
+
+
 async def test_a_wrong_method_is_a_405_that_says_which_is_right(upstream):
     async with proxy_of(upstream) as url:
         response = await get(url, "/v1/chat/completions")
