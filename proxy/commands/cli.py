@@ -246,7 +246,8 @@ def _init(arguments: argparse.Namespace) -> None:
         print(f"toolproxy: warning: {schema} is there already, and stays as it is", file=sys.stderr)
     print(
         f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search, "
-        f"in the environment or in {arguments.config.with_name(env_file.NAME)}; then:"
+        f"in the environment or in {arguments.config.with_name(env_file.NAME)} "
+        f"(a form of it: {starter.VARIABLES}); then:"
     )
     option = "" if str(arguments.config) == _DEFAULT_CONFIG else f" --config {shlex.quote(str(arguments.config))}"
     print(f"  toolproxy check --probe{option}    # are the keys right?")

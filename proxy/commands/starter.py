@@ -1,13 +1,22 @@
-"""The shipped configuration and its schema, which `toolproxy init` writes and `toolproxy schema` prints."""
+"""What `toolproxy init` writes: the shipped configuration, its schema (see `toolproxy schema`) and its variables."""
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from proxy.config import env_file
 from proxy.wire.errors import ConfigurationError
 
 CONFIGURATION: Final = "config.yaml"
 SCHEMA: Final = "config.schema.json"
 """The name in the first line of the shipped configuration: editors look for the schema beside the file."""
+VARIABLES: Final = f"{env_file.NAME}.example"
+_REQUIRED: Final = re.compile(r"^[^#\n]*\$\{(\w+)\}", re.MULTILINE)
+_HEAD: Final = f"""\
+# Copy this to {env_file.NAME} and fill in what you have: one key of a model is enough, and what stays empty is off.
+# A pay-as-you-go key of Z.AI's needs a further line: ZAI_BASE_URL=https://api.z.ai/api/paas/v4
+"""
 PACKAGE: Final = Path(__file__).parent.parent
 
 
@@ -21,8 +30,14 @@ def shipped(name: str) -> str:
     return place(name).read_text(encoding="utf-8")
 
 
+def variables() -> str:
+    """A `.env` to fill in, with the variables of the shipped configuration that have no default."""
+    names = dict.fromkeys(_REQUIRED.findall(shipped(CONFIGURATION)))
+    return _HEAD + "".join(f"{name}=\n" for name in names)
+
+
 def write(path: Path) -> bool:
-    """Write the shipped configuration to a file that does not exist yet, and its schema beside it.
+    """Write the shipped configuration to a file that does not exist yet, and its schema and variables beside it.
 
     Returns whether the schema beside it is the shipped one: another file of its name stays as it is.
 
@@ -33,6 +48,8 @@ def write(path: Path) -> bool:
         _write_new(path, shipped(CONFIGURATION))
     except FileExistsError as exc:
         raise ConfigurationError([f"{path} is there already, and stays as it is"]) from exc
+    with suppress(FileExistsError):
+        _write_new(path.with_name(VARIABLES), variables())
     schema = path.with_name(SCHEMA)
     try:
         _write_new(schema, shipped(SCHEMA))
