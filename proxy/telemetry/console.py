@@ -87,7 +87,7 @@ class Console:
             self._style(_outcome(line), color),
         ]
         text = "  ".join(cells).rstrip()
-        if cause := self._causes.pop(line.get("request_id"), None):
+        if cause := self._causes.pop(line.get("request_id"), None) or _refused_page(line):
             text += "".join(f"\n{_INDENT}{self._style(part, color)}" for part in _lines(cause))
         return text
 
@@ -113,6 +113,11 @@ class Console:
         if exception := line.get("exception"):
             text += "".join(f"\n{_INDENT}  {part}" for part in str(exception).splitlines())
         return text
+
+
+def _refused_page(line: Line) -> str | None:
+    """Which web page may not call, and the setting that says so; None for other requests."""
+    return f"server.cors.origins does not list {printable(line['origin'])}" if "origin" in line else None
 
 
 def _fields(line: Line, hidden: Collection[str]) -> Iterator[str]:

@@ -74,6 +74,12 @@ def test_a_model_that_there_is_not_is_named():
     assert text.split()[2:4] == ["glm4.7", "404"]
 
 
+def test_a_web_page_that_may_not_call_is_named_with_the_setting_for_it():
+    refused = {"origin": "http://localhost:5173", "status": 403, "error": "origin_not_allowed"}
+    (text,) = rendered({**COMPLETED, "method": "OPTIONS", **refused})
+    assert text.splitlines()[1].strip() == "server.cors.origins does not list http://localhost:5173"
+
+
 def test_a_client_that_leaves_is_shown_as_such():
     (text,) = rendered({**COMPLETED, "model": "m", "status": 499, "seconds": 0.1})
     assert " left " in text
