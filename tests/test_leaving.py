@@ -136,11 +136,13 @@ async def test_a_client_that_leaves_breaks_nobody_elses_request(path, extra):
 
 @pytest.fixture
 def uncollected():
-    """Nothing is freed but what nobody holds: the garbage collector does not run."""
+    """The garbage collector does not run, so only what nobody holds is freed, and it knows of no object made before."""
     gc.collect()
+    gc.freeze()
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 CUT = stream(chunk({"content": "One"}), None, done=False)
@@ -163,7 +165,7 @@ async def test_what_a_request_has_held_is_let_go_of_with_it(path, reply):
 
 
 def held():
-    """Parts of requests that are still in memory."""
+    """Parts of the test's requests that are still in memory."""
     return [
         thing for thing in gc.get_objects() if isinstance(thing, ResolvedRequest | Run | OutputBuilder | MessageBuilder)
     ]
