@@ -1,6 +1,6 @@
 """Work whose cost grows with its input, in one thread beside the event loop.
 
-While the thread works, the interpreter lets the event loop continue every few milliseconds, so a large request delays
+While the thread works, the interpreter lets the event loop continue within a millisecond, so a large request delays
 only requests that are as large: those are served one after the other, because several threads would take turns with the
 event loop and delay it for longer.
 """

@@ -144,7 +144,7 @@ def _values(items: Sequence[msgspec.Raw], levels: int) -> Iterator[list[Any]]:
 
 def _written(value: Any, levels: int) -> Iterator[bytes]:
     """The parts of a value's JSON."""
-    if not levels or not _is_long(value):
+    if not _is_long(value, levels):
         yield orjson.dumps(value)
     elif isinstance(value, str):
         yield b'"'
@@ -162,7 +162,7 @@ def _written(value: Any, levels: int) -> Iterator[bytes]:
         before = b"["
         for at in range(0, len(value), _BATCH):
             batch = value[at : at + _BATCH]
-            if not any(map(_is_long, batch)):
+            if not any(_is_long(item, levels - 1) for item in batch):
                 yield before + orjson.dumps(batch)[1:-1]
                 before = b","
                 continue
@@ -173,10 +173,12 @@ def _written(value: Any, levels: int) -> Iterator[bytes]:
         yield b"]"
 
 
-def _is_long(value: Any) -> bool:
-    """Whether a value has a long text, or a long list, in it."""
+def _is_long(value: Any, levels: int) -> bool:
+    """Whether a value has a long text, or a long list, within so many levels; deeper ones are left to orjson."""
+    if not levels:
+        return False
     if isinstance(value, dict):
-        return any(map(_is_long, value.values()))
+        return any(_is_long(member, levels - 1) for member in value.values())
     if isinstance(value, list):
-        return len(value) > _BATCH or any(map(_is_long, value))
+        return len(value) > _BATCH or any(_is_long(item, levels - 1) for item in value)
     return isinstance(value, str) and len(value) > PART_BYTES

@@ -80,3 +80,12 @@ def test_a_long_text_that_has_no_end_or_goes_on_behind_it_is_the_error_of_the_wh
 def test_what_is_parsed_in_parts_is_counted_as_values_before():
     assert holds_too_many_values(TEXTS["numbers"], 139_000)
     assert not holds_too_many_values(TEXTS["numbers"], 141_000)
+
+
+@pytest.mark.parametrize("levels", [300, 5000])
+def test_what_is_nested_too_deep_is_refused_as_by_orjson(levels):
+    value = ["a long text " * 10_000]
+    for _ in range(levels):
+        value = [value]
+    with pytest.raises(orjson.JSONEncodeError):
+        json_parts.dumps(value)
