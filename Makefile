@@ -41,6 +41,7 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/coverage run -m pytest --quiet -n auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
+	$(BIN)/python -m bench.weight --check
 	$(BIN)/python -m bench.instructions --check
 	$(BIN)/python -m tests.model --short --installed
 
