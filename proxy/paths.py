@@ -44,10 +44,10 @@ ROUTES: Final = (
     Route("/debug/requests/{id}", "pages.debug.endpoint:Debug", "GET", part="debug"),
     Route("/debug/requests/{id}/case", "pages.debug.endpoint:CaseEndpoint", "GET", part="debug"),
     Route("/debug/usage", "pages.debug.usage:UsageEndpoint", "GET", part="debug"),
-    Route("/v1/chat/completions", "api.chat_completions:ChatCompletions", "POST"),
-    Route("/chat/completions", "api.chat_completions:ChatCompletions", "POST"),
-    Route("/v1/responses", "api.responses.endpoint:CreateResponse", "POST"),
-    Route("/responses", "api.responses.endpoint:CreateResponse", "POST"),
+    Route("/v1/chat/completions", "api.chat.dialect:chat_completions", "POST"),
+    Route("/chat/completions", "api.chat.dialect:chat_completions", "POST"),
+    Route("/v1/responses", "api.responses.dialect:create_response", "POST"),
+    Route("/responses", "api.responses.dialect:create_response", "POST"),
     *(
         Route(f"{root}/{path}", endpoint, methods)
         for root in ("/v1/responses", "/responses")
@@ -62,9 +62,9 @@ ROUTES: Final = (
     ),
     Route("/v1/conversations", "api.endpoints:NotServed"),
     Route("/v1/conversations/{rest:path}", "api.endpoints:NotServed"),
-    Route("/v1/messages", "api.messages.endpoint:CreateMessage", "POST"),
+    Route("/v1/messages", "api.messages.dialect:create_message", "POST"),
     # Editors count the tokens of fifty texts at once, which costs nothing.
-    Route("/v1/messages/count_tokens", "api.messages.endpoint:CountTokens", "POST", is_counted=False),
+    Route("/v1/messages/count_tokens", "api.messages.dialect:CountTokens", "POST", is_counted=False),
     Route("/v1/messages/{rest:path}", "api.endpoints:NotServed"),
     Route("/v1/models", "api.endpoints:Models", "GET"),
     Route("/v1/models/{id:path}", "api.endpoints:Models", "GET"),

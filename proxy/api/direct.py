@@ -10,7 +10,7 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller, may_have_tools
 from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
-from proxy.api.surface import note_use
+from proxy.api.runs import note_use
 from proxy.execution.observed import observed
 from proxy.kit.timeouts import Deadline
 from proxy.loop.call_context import CallContext

@@ -2,19 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from starlette.types import Scope, Send
 
 from proxy.api.exchange import CONNECTION, ClientConnection
 from proxy.wire import sse
 from proxy.wire.relayed import Headers
-
-STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"
-"""The key in a scope for a `Callable[[ProxyError], bytes]`, which gives the last bytes of a stream that fails.
-
-Without it, a stream that fails ends with the error in the shape of its API (`exchange.ErrorShape`).
-"""
 
 
 class EventStream:

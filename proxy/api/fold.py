@@ -3,7 +3,7 @@
     chunks and events of a run  -->  Fold  -->  a surface's own items, and the events that build them
 
 A stream writes the events that each step gives. A whole answer is what they describe: it is folded by the same steps,
-whose events nobody needs (`Unstreamed`). The rules of this module are those that do not depend on the shape of an API:
+whose events nobody needs (`reply.Unstreamed`). The rules of this module do not depend on the shape of an API:
 
     text            each turn's text is an item of its own, without the blank lines that set two turns of a chat apart
     blanks          begin no text: they wait until text follows them
@@ -14,17 +14,15 @@ whose events nobody needs (`Unstreamed`). The rules of this module are those tha
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
+from proxy.api.reply import Events
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.results import ToolResult
-from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, EnoughShown, RunEvent, TurnBegan
+from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.citations import CITATIONS, Citation, moved_back
 from proxy.turn.texts import without_blank_lines_before
 from proxy.wire.chat import Json, ToolCall
-
-Events: TypeAlias = list[Json]
-"""Events of a surface's stream, as JSON."""
 
 ServerCallT = TypeVar("ServerCallT")
 
@@ -64,6 +62,20 @@ class Fold(ABC, Generic[ServerCallT]):
     def has_enough(self) -> bool:
         """Whether the client needs no more of the answer, which then ends here, as a success."""
         return False
+
+    def grow(self, chunk: Json) -> bytes | None:
+        """Add a chunk that only adds text to what is open; its encoded event. None: the chunk has to be taken."""
+        choices = chunk["choices"]
+        if self._hold_text or len(choices) != 1:
+            return None
+        delta: Json = choices[0]["delta"]
+        text: Any = delta.get("content")
+        if not text or len(delta) != 1 or not isinstance(text, str) or choices[0].get("logprobs"):
+            return None
+        event = self.text_event(text)
+        if event is not None:
+            self._position += len(text)
+        return event
 
     def take(self, chunk: Json) -> Events:
         """Add a chunk of the only choice."""
@@ -186,6 +198,10 @@ class Fold(ABC, Generic[ServerCallT]):
         """Add the upstream's own annotations to the open text."""
 
     @abstractmethod
+    def text_event(self, text: str) -> bytes | None:
+        """Add to the open text, and give the encoded event; None, and nothing is added, if no text is open for it."""
+
+    @abstractmethod
     def close_text(self) -> Events:
         """End the open text, if there is any; something else follows."""
 
@@ -210,25 +226,6 @@ class Fold(ABC, Generic[ServerCallT]):
         """Add the results of a turn where they stand behind all of its calls."""
         del calls
         return []
-
-
-class Unstreamed:
-    """The audience of a whole answer: folds the run, and shows the client nothing before its end."""
-
-    def __init__(self, fold: Fold[Any]) -> None:
-        self._fold = fold
-        self.wants_answers = fold.wants_answers
-
-    async def show(self, chunk: Json) -> None:
-        """Add a chunk. Raises `EnoughShown`."""
-        self._fold.take(chunk)
-        if self._fold.has_enough:
-            raise EnoughShown
-
-    async def hear(self, event: RunEvent) -> bool:
-        """Add an event of the run."""
-        self._fold.hear(event)
-        return False
 
 
 def _string(delta: Json, key: str) -> str:

@@ -13,7 +13,7 @@ from proxy.api.affinity import conversation_of_raw
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.ports import Ports
-from proxy.api.surface import note_use
+from proxy.api.runs import note_use
 from proxy.api.usage_finder import UsageFinder
 from proxy.kit import request_context
 from proxy.kit.beside import beside

@@ -8,11 +8,12 @@ from weakref import WeakKeyDictionary
 
 import orjson
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from starlette.types import Scope
 
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, AccessPolicy, Caller, names_for_header
 from proxy.api.affinity import conversation_of
+from proxy.api.asked import Asked
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
 from proxy.api.credentials import CredentialReader, RequestTools
@@ -89,8 +90,30 @@ class ResolvedRequest(Access, frozen=True):
     filters: SearchFilters
 
 
+class ToolsChosen(Struct, frozen=True, kw_only=True):
+    """The tools of a request within what it may use, as a surface has translated them.
+
+    Attributes:
+        fields: the translated fields, instead of the request's own `tools` and `tool_choice`; None: these stay.
+        tools: the server tools that it may use, with its own limits; None: all that it may use.
+        ignored: the names of declared tools that it cannot have.
+        filters: the filters of its searches; None: those of its declared search, even if it cannot have that one.
+        late: the names of tools that came in later in the conversation, in the order of their coming.
+    """
+
+    fields: Json | None = None
+    tools: tuple[ToolSpec, ...] | None = None
+    ignored: Sequence[str] = ()
+    filters: SearchFilters | None = None
+    late: Sequence[str] = ()
+
+
+AS_DECLARED = ToolsChosen()
+"""The tools of a chat request, which need no translation."""
+
+
 class RequestResolver:
-    """Resolves the requests of a surface: `access`, then `finish`; `resolve` is both, where no tools are translated."""
+    """Resolves requests: `access`, then `finish` with the tools that they have chosen of that."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -104,51 +127,29 @@ class RequestResolver:
         """See `CredentialReader.tools_of`."""
         return await self._credentials.tools_of(scope)
 
-    async def resolve(self, scope: Scope, chat: Json, *, body: bytes | None = None) -> ResolvedRequest:
-        """Resolve a chat request. Raises as `access` and `finish` do."""
-        return self.finish(await self.access(scope, chat, body=body))
-
-    async def access(
-        self,
-        scope: Scope,
-        chat: Json,
-        *,
-        own: RequestTools | None = None,
-        body: bytes | None = None,
-        max_output_tokens: int | None = None,
-        hidden: Mapping[str, Continuation] | None = None,
-        sources: Mapping[str, str] = _NO_SOURCES,
-        named: object = None,
-        conversation: bytes | None = None,
-    ) -> Access:
+    async def access(self, scope: Scope, asked: Asked, *, own: RequestTools) -> Access:
         """Find out what a request may use.
 
         Args:
             scope: its ASGI scope, with the caller and the headers that select tools.
-            chat: the request, checked by `parse_chat_request` or made by a surface.
-            own: its tools, from `tools_of`; None: they are not known yet.
-            body: the bytes from which `chat` was read.
-            max_output_tokens: the tokens that the model may write, over all turns; None: any number.
-            hidden: continuations that the request itself carries, by run; they are not looked up in the store.
-            sources: the pages that earlier responses have found.
-            named: a name that the request's body has for its conversation; anything but a text is ignored.
-            conversation: the conversation of the response that it continues, hashed, if it is known.
+            asked: the request.
+            own: its tools, from `tools_of`.
 
         Raises:
             ModelNotFound: the configuration has no such model.
             ModelNotAllowed: the client may not use the model.
         """
         caller: Caller = scope[CALLER]
-        own = own or await self._credentials.tools_of(scope)
-        given = chat
+        chat = given = asked.chat
+        sources, conversation = asked.sources, asked.conversation
         if runs := runs_in(chat["messages"]):
-            chat, restored = await self._restored(scope, chat, runs, hidden or {}, own.credentials)
+            chat, restored = await self._restored(scope, chat, runs, asked.hidden, own.credentials)
             sources = {**sources, **restored}
         name, on_request = chat["model"], False
         if self._marks is not None:
             chat, name, on_request = self._without_marks(chat, self._marks)
         if self._has_key_pools and conversation is None:  # before pictures are replaced, which depends on the turn
-            conversation = conversation_of(scope, caller, given, model=name, named=named)
+            conversation = conversation_of(scope, caller, given, model=name, named=asked.named)
         model = self._ports.router.resolve(
             name,
             client_key=caller.upstream_key,
@@ -162,12 +163,12 @@ class RequestResolver:
         policy = self._policies_for(own.toolset).of(caller, model, selected, headers, on_request=on_request)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         limits, tools = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
-        if max_output_tokens is not None:
-            limits = replace(limits, max_output_tokens=max_output_tokens)
+        if asked.max_output_tokens is not None:
+            limits = replace(limits, max_output_tokens=asked.max_output_tokens)
         events = caller.tool_events or self._ports.config.offer.tool_events
         if (wanted := header(scope, b"x-tool-events")) is not None:
             events = _TOOL_EVENTS.get(wanted.strip().lower(), events)
-        body = body if chat is given else None
+        body = asked.body if chat is given else None
         return Access(chat, caller, model, policy, limits, tools, events, body, sources, conversation, own)
 
     def _policies_for(self, toolset: Toolset) -> AccessPolicies:
@@ -181,60 +182,30 @@ class RequestResolver:
         config = self._ports.config
         return AccessPolicies(config.limits, toolset, search_above=config.offer.search_above)
 
-    def finish(
-        self,
-        access: Access,
-        fields: Json | None = None,
-        *,
-        tools: tuple[ToolSpec, ...] | None = None,
-        ignored: Sequence[str] = (),
-        filters: SearchFilters | None = None,
-        late: Sequence[str] = (),
-    ) -> ResolvedRequest:
-        """Decide the offer and the filters of a request.
-
-        Args:
-            access: what it may use.
-            fields: the translated fields, instead of the request's own `tools` and `tool_choice`; None: these stay.
-            tools: the server tools that it may use, with its own limits; None: those of `access`.
-            ignored: the names of declared tools that it cannot have.
-            filters: the filters of its searches; None: those of its declared search, even if it cannot have that one.
-            late: the names of tools that came in later in the conversation, in the order of their coming.
+    def finish(self, access: Access, chosen: ToolsChosen = AS_DECLARED) -> ResolvedRequest:
+        """Decide the offer and the filters of a request, from what it may use and what it has chosen of that.
 
         Raises:
             RequestError: the settings of its searches are not well formed.
         """
         chat, policy = access.chat, access.policy
-        if fields is not None:
-            chat = {name: value for name, value in chat.items() if name not in ("tools", "tool_choice")} | fields
-        names = names_for_header((*policy.ignored, *ignored)) if ignored else policy.ignored
+        if chosen.fields is not None:
+            kept = {name: value for name, value in chat.items() if name not in ("tools", "tool_choice")}
+            chat = kept | chosen.fields
+        names = names_for_header((*policy.ignored, *chosen.ignored)) if chosen.ignored else policy.ignored
         if names:
             request_context.add({"tools_ignored": names})
-        tools = access.tools if tools is None else tools
-        offer = policy.offer_to(chat, tools)
-        if late:
-            offer = offer.with_last(late)
+        tools = access.tools if chosen.tools is None else chosen.tools
+        offer, filters = policy.offer_to(chat, tools), chosen.filters
+        if chosen.late:
+            offer = offer.with_last(chosen.late)
         if filters is None and offer.in_play and not FILTER_FIELDS.isdisjoint(access.chat):
             filters = filters_of(access.chat, native_search=policy.selection.native_search)
         if filters is not None and filters.place:
             chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
         body = access.body if chat is access.chat else None
-        return ResolvedRequest(
-            chat,
-            access.caller,
-            access.model,
-            policy,
-            access.limits,
-            tools,
-            access.tool_events,
-            body,
-            access.sources,
-            access.conversation,
-            access.own,
-            offer,
-            names,
-            filters or NO_FILTERS,
-        )
+        resolved = {"chat": chat, "tools": tools, "body": body, "offer": offer, "ignored": names}
+        return ResolvedRequest(**{**asdict(access), **resolved, "filters": filters or NO_FILTERS})
 
     async def _restored(
         self,

@@ -139,11 +139,12 @@ def test_a_conversation_in_blocks_costs_no_more_than_in_proportion_to_its_length
 
 
 async def test_a_conversation_of_thousands_of_stored_runs_gives_way_to_others():
-    responses = ResponseStore(MemoryStore(StateConfig(), clock=FakeClock(), max_bytes=10**9), "me")
+    store = MemoryStore(StateConfig(), clock=FakeClock(), max_bytes=10**9)
+    responses = ResponseStore(store, "me")
     references = [{"type": "item_reference", "id": f"msg_{at:032x}_0"} for at in range(2000)]
     for at, reference in enumerate(references):
         item = {**reference, "type": "message"}
-        await responses.put(StoredResponse({"id": f"resp_{at:032x}", "output": [item]}, []))
+        await store.put("me", *StoredResponse({"id": f"resp_{at:032x}", "output": [item]}, []).as_kept())
     reading, rounds = asyncio.create_task(responses.history(references, None)), 0
     while not reading.done():
         await asyncio.sleep(0)

@@ -1,12 +1,11 @@
 """A chunk that an upstream's stream repeats with another text is written as one that is encoded from the start."""
 
-import asyncio
 import copy
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.api.chat_completions import Completion, CompletionStream
+from proxy.api.chat.completion import CompletionHead, CompletionReply
 from proxy.loop.shown import CallBegan, TurnBegan
 from proxy.turn.citations import CITATIONS
 from proxy.wire.chat import ToolCall
@@ -30,38 +29,28 @@ STEPS = st.lists(
 )
 
 
-class Written:
-    """Takes what a stream would send."""
-
-    def __init__(self):
-        self.chunks = []
-
-    async def write(self, data):
-        self.chunks.append(data)
-
-
-async def written(steps, *, include_usage, apart):
+def written(steps, *, include_usage, apart):
     """The bytes of these steps; `apart`: each chunk is an object of its own."""
-    out = Written()
-    completion = Completion("chatcmpl-1", ["1", "2"], 1_700_000_000, "glm", tool_events="calls")
-    writer = CompletionStream(out, completion, include_usage=include_usage)
-    latest = {}
+    reply = CompletionReply(CompletionHead(["1", "2"], 1_700_000_000, "glm", "calls", include_usage))
+    out, latest = [], {}
     for index, is_new, told, delta in steps:
+        fold = reply.folds[index]
         if told:
-            await writer.hear(told)
+            out.append(reply.encode(fold.hear(told)))
         if is_new or index not in latest:
             latest[index] = {"id": "up", "model": "glm", "choices": [{"index": 0, "delta": {}, "content": "x"}]}
         shown = copy.deepcopy(latest[index]) if apart else latest[index]
         shown["choices"][0]["delta"] = copy.deepcopy(delta)
-        await writer.show(index, shown)
+        grown = fold.grow(shown)
+        out.append(reply.encode(fold.take(shown)) if grown is None else grown)
         if apart:
             latest[index] = shown
-    return out.chunks
+    return out
 
 
 @settings(max_examples=300)
 @given(STEPS, st.booleans())
 def test_a_repeated_chunk_is_written_as_any_other(steps, include_usage):
-    alike = asyncio.run(written(steps, include_usage=include_usage, apart=False))
-    apart = asyncio.run(written(steps, include_usage=include_usage, apart=True))
+    alike = written(steps, include_usage=include_usage, apart=False)
+    apart = written(steps, include_usage=include_usage, apart=True)
     assert alike == apart

@@ -6,8 +6,9 @@ import math
 import pytest
 
 from proxy.api.access import CALLER, Caller
+from proxy.api.asked import Asked
 from proxy.api.request import RequestResolver, take_prefix
-from proxy.api.surface import tool_headers
+from proxy.api.runs import tool_headers
 from proxy.config.model import Config, OfferConfig, ServerConfig
 from proxy.kit.no_observer import NoObserver
 from proxy.loop.actions import Respond, Stop
@@ -58,7 +59,8 @@ class Requests:
         scope = {"headers": [(name.encode(), value.encode()) for name, value in headers]}
         scope[CALLER] = caller or Caller("app")
         request = {"model": "m", "messages": [{"role": "user", "content": "x"}], **request}
-        return await self.resolver.resolve(scope, request)
+        own = await self.resolver.tools_of(scope)
+        return self.resolver.finish(await self.resolver.access(scope, Asked(chat=request), own=own))
 
 
 async def test_a_request_with_tools_of_its_own_changes_no_other_offer():

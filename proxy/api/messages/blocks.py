@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import orjson
 from msgspec import Struct
 
-from proxy.api.fold import Events
 from proxy.api.messages.commas import CommaFilter
+from proxy.api.reply import Events
 from proxy.turn.call_arguments import ObjectScanner
 from proxy.turn.carried import Carried
 from proxy.wire import rawjson

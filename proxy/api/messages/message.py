@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.fold import Events, Fold
+from proxy.api.fold import Fold
 from proxy.api.messages.blocks import Blocks, ShownCall, Sign, is_complete
 from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
@@ -24,6 +25,7 @@ from proxy.api.messages.pages import (
 )
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import CODE, FETCH, MessageTools
+from proxy.api.reply import Events
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
 from proxy.turn.call_ids import server_call_id
@@ -32,6 +34,10 @@ from proxy.turn.citations import Citation
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
 
+_TEXT = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}\n\n'
+)
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
 
@@ -41,7 +47,7 @@ class MessageOptions(Struct, frozen=True):
     Attributes:
         seal: seals text for the client.
         sign: makes the signature of a turn's thoughts; see `Signatures.sign`.
-        now: gives the time, for pages that are fetched.
+        now: the time, in seconds since 1970, for pages that are fetched.
         tools: which server tools the client is shown, and whether it takes several calls in one turn.
         server_calls: whether the calls of other server tools are shown as well.
         thoughts: whether the model's thoughts are shown.
@@ -54,7 +60,7 @@ class MessageOptions(Struct, frozen=True):
 
     seal: Callable[[str], str]
     sign: Sign
-    now: Callable[[], str]
+    now: Callable[[], float]
     tools: MessageTools = MessageTools()
     server_calls: bool = False
     thoughts: bool = False
@@ -106,12 +112,11 @@ class MessageBuilder(Fold[ShownCall]):
     def _is_cut(self) -> bool:
         return self._stop is not None and self._stop.found is not None
 
-    def grow_text(self, text: str) -> int | None:
-        """Add to the open text if one delta describes the change; the index of its block, or None if not."""
-        if self.blocks.open_type != "text" or self._stop is not None or self._hold_text:
+    def text_event(self, text: str) -> bytes | None:
+        """Add to the open block of text, and give the encoded event; None: no block is open, or the text may be cut."""
+        if self.blocks.open_type != "text" or self._stop is not None:
             return None
-        self._position += len(text)
-        return self.blocks.grow_text(text)
+        return _TEXT % (self.blocks.grow_text(text), rawjson.dumps_answer(text))
 
     @property
     def is_writing_text(self) -> bool:
@@ -263,7 +268,7 @@ class MessageBuilder(Fold[ShownCall]):
             return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
         self._uses[kind] += answered.counts
         if kind == FETCH:
-            return fetch_block(call_id, answered, self._options.now())
+            return fetch_block(call_id, answered, datetime.fromtimestamp(self._options.now(), UTC).isoformat())
         pages = pages_of(answered)
         self._cited.add(pages)
         return search_block(call_id, pages, answered.content, self._options.seal)

@@ -8,7 +8,6 @@ from contextlib import suppress
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import header
-from proxy.api.event_stream import STREAM_ERROR_ENCODER
 from proxy.api.exchange import ClientLeft, ErrorShape, send_json
 from proxy.api.middleware.response import RESPONSE, Response
 from proxy.kit import request_context
@@ -45,7 +44,6 @@ class RequestId:
         response = scope[RESPONSE] = Response(send, request_id, self._observe, self._clock, began)
         status = await self._answer(scope, receive, response)
         del scope[RESPONSE]  # it refers to the server's `send`, and so to this scope
-        scope.pop(STREAM_ERROR_ENCODER, None)  # and so does this
         self._observe(
             "probe.completed" if is_probe else "request.completed",
             **where,
@@ -96,7 +94,7 @@ class RequestId:
                     body, headers = shape.envelope(error, request_id), shape.headers(error, request_id)
                     await send_json(response.send, body, status=shape.status_of(error), headers=headers)
                 elif response.is_event_stream and not response.is_complete:
-                    encode = scope.get(STREAM_ERROR_ENCODER)
+                    encode = response.encode_error
                     data = encode(error) if encode else shape.last_event(error, request_id)
                     await response.send({"type": "http.response.body", "body": data})
 

@@ -8,6 +8,7 @@ from starlette.types import Message, Send
 
 from proxy.kit.timeouts import elapsed
 from proxy.ports import Clock, Observer
+from proxy.wire.errors import ProxyError
 
 RESPONSE: Final = "toolproxy.response"
 """The key of a request's `Response` in its scope."""
@@ -29,6 +30,8 @@ class Response(Struct):
         first_byte: seconds from the request to the head.
         is_event_stream: whether its content type is that of server-sent events.
         is_complete: whether its last byte was sent.
+        encode_error: makes the last bytes of a stream that fails, where they depend on those before; None: the error
+            has the shape of its API.
     """
 
     server_send: Send
@@ -42,6 +45,7 @@ class Response(Struct):
     first_byte: float | None = None
     is_event_stream: bool = False
     is_complete: bool = False
+    encode_error: Callable[[ProxyError], bytes] | None = None
 
     def send(self, message: Message) -> Awaitable[None]:
         """Pass an ASGI message on."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import orjson
 from msgspec import Struct, field
 
-from proxy.api.fold import Events
+from proxy.api.reply import Events
 from proxy.api.responses.conversation import CODE_CALL, OUR_SERVER
 from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
 from proxy.turn.citations import Citation, annotations

@@ -5,12 +5,14 @@ while its turn is still being written. The text of each turn is a message of its
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from proxy.api.fold import Events, Fold
+from proxy.api.fold import Fold
+from proxy.api.reply import Events
 from proxy.api.responses.items import ClientCall, CodeCall, Item, McpCall, Message, Reasoning, SearchCall, Status
 from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
@@ -18,10 +20,12 @@ from proxy.loop.offer import SEARCH
 from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, RunEvent
 from proxy.turn.citations import Citation
+from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
 from proxy.wire.search import queries_of
 
 ItemT = TypeVar("ItemT", bound=Item)
+_TEXT_DELTA = b'event: response.output_text.delta\ndata: %b%b,"sequence_number":%d}\n\n'
 _PREFIXES: Mapping[Kind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}  # of the ids of calls
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
@@ -61,7 +65,9 @@ class OutputBuilder(Fold[ServerCall]):
         hold_text: as for `Fold`.
 
     Attributes:
+        run_id: the id of the run.
         model: the upstream's name for the model, as far as it was known before the first item; empty: it was not.
+        numbers: of the events of a stream.
     """
 
     def __init__(
@@ -73,9 +79,10 @@ class OutputBuilder(Fold[ServerCall]):
         hold_text: bool = False,
     ) -> None:
         super().__init__(hold_text=hold_text)
-        self._run_id = run_id
+        self.run_id = run_id
         self._options = options
         self.model = ""
+        self.numbers = count()
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
@@ -101,12 +108,10 @@ class OutputBuilder(Fold[ServerCall]):
         if not self._items and isinstance(model, str) and model:
             self.model = model
 
-    def grow_text(self, text: str) -> bytes:
-        """Add to the open text if one delta describes the change; see `Message.grow_text`."""
-        if not isinstance(self._current, Message) or self._hold_text:
-            return b""
-        self._position += len(text)
-        return self._current.grow_text(text)
+    def text_event(self, text: str) -> bytes | None:
+        """Add to the open message, and give the encoded event; None: no message is open."""
+        beginning = self._current.grow_text(text) if isinstance(self._current, Message) else b""
+        return _TEXT_DELTA % (beginning, rawjson.dumps_answer(text), next(self.numbers)) if beginning else None
 
     @property
     def is_writing_text(self) -> bool:
@@ -241,7 +246,7 @@ class OutputBuilder(Fold[ServerCall]):
 
     def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:
         index = len(self._items)
-        item = kind(*fields, id=f"{prefix}_{self._run_id}_{index}", index=index, **named)
+        item = kind(*fields, id=f"{prefix}_{self.run_id}_{index}", index=index, **named)
         self._items.append(item)
         return item
 

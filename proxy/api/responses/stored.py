@@ -20,6 +20,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from proxy.api.body_memory import Share
+from proxy.api.dialect import Stored
+from proxy.api.reply import Kept
 from proxy.api.responses.conversation import TURNS
 from proxy.kit.beside import beside, pause_in
 from proxy.ports import ClientStore
@@ -92,6 +94,10 @@ class StoredResponse(Struct, frozen=True):
         """The items of this request and its response, as the model knows them."""
         return [*self.input, {"type": TURNS, "messages": self.turns}] if self.turns else self.items
 
+    def as_kept(self) -> Kept:
+        """The entry of the store."""
+        return Kept(self.response["id"], rawjson.dumps_answer(asdict(self)))
+
 
 class ItemHistory(Struct, frozen=True):
     """A whole conversation, as items.
@@ -141,9 +147,10 @@ class ResponseStore:
         self.bytes_read = 0
         self._looked_up = 0
 
-    async def put(self, stored: StoredResponse) -> None:
-        """Store a response, for `state.ttl`."""
-        await self._store.put(self._owner, stored.response["id"], rawjson.dumps_answer(asdict(stored)))
+    @classmethod
+    def of(cls, stored: Stored) -> "ResponseStore":
+        """The stored responses of the caller."""
+        return cls(stored.store, stored.owner, stored.share, stored.credentials)
 
     async def find(self, identity: str) -> StoredResponse:
         """The response with that id. Raises `NotFound`."""

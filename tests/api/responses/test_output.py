@@ -298,17 +298,23 @@ def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
     assert not any(item["status"] == "in_progress" for item in items)
 
 
+def event_of(data):
+    """The event in its bytes, without the number that it has in a stream."""
+    event = orjson.loads(data.partition(b"data: ")[2])
+    del event["sequence_number"]
+    return event
+
+
 def test_only_text_that_follows_text_is_added_by_the_short_way():
     output = OutputBuilder(RUN, OutputOptions())
-    assert output.grow_text("nothing is open") == b""
+    assert output.grow(delta(content="nothing is open")) is None
     steps = [*output.hear(TurnBegan(1)), *output.take(delta(content="One"))]
-    beginning = output.grow_text(" two")
-    grown = [orjson.loads(beginning + b'" two"}')]
+    grown = [event_of(output.grow(delta(content=" two")))]
     refused = list(output.take(delta(refusal="No.")))
-    assert output.grow_text("behind a refusal") == b""
+    assert output.grow(delta(content="behind a refusal")) is None
     again = list(output.take(delta(content="Three")))
-    grown_again = [orjson.loads(output.grow_text(" four") + b'" four"}')]
+    grown_again = [event_of(output.grow(delta(content=" four")))]
     ended = output.finish(Respond(Turn({}, "stop"), {}, "stop", Stop.ANSWER, Tally()))
     assert fold([*steps, *grown, *refused, *again, *grown_again, *ended]) == output.items
     assert [part.get("text") for part in output.items[0]["content"]] == ["One two", None, "Three four"]
-    assert output.grow_text("after the end") == b""
+    assert output.grow(delta(content="after the end")) is None

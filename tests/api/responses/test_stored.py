@@ -25,8 +25,8 @@ def stored(identity, **fields):
 async def test_a_response_is_stored_with_the_pages_of_its_own_run_and_read_with_those_of_the_chain():
     remembered = Remembered()
     responses = ResponseStore(remembered, "me")
-    await responses.put(stored(ONE, sources={"https://a.example/": "A"}))
-    await responses.put(stored(TWO, previous=ONE, sources={"https://b.example/": "B"}))
+    await remembered.put("me", *stored(ONE, sources={"https://a.example/": "A"}).as_kept())
+    await remembered.put("me", *stored(TWO, previous=ONE, sources={"https://b.example/": "B"}).as_kept())
     assert orjson.loads(remembered["me", TWO])["sources"] == {"https://b.example/": "B"}
     history = await responses.history([], TWO)
     assert history.sources == {"https://a.example/": "A", "https://b.example/": "B"}

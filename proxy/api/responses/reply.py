@@ -1,19 +1,19 @@
 """The response object, and the stream of events that ends in it."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.event_stream import EventStream, Outbox
-from proxy.api.fold import Events
+from proxy.api.reply import Events, Kept, Reply
 from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop.actions import Respond
-from proxy.loop.shown import RunEvent
+from proxy.loop.continuation import Continuation
 from proxy.loop.tally import Tally
-from proxy.wire import rawjson, sse
+from proxy.turn.carried import carries
+from proxy.wire import sse
 from proxy.wire.chat import Json
 from proxy.wire.errors import ProxyError
 from proxy.wire.usage import token_count
@@ -41,7 +41,6 @@ _ECHOED: Json = {
     "truncation": "disabled",
     "user": None,
 }
-_TEXT_DELTA = b'event: response.output_text.delta\ndata: %b%b,"sequence_number":%d}\n\n'
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the status of its error; for any other status it is `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -128,88 +127,102 @@ def _counts(usage: Json, details: str, *names: str) -> Json:
     return {name: token_count(usage, details, name) or 0 for name in names}
 
 
-class ResponseStream:
-    """Writes a response to a client with `stream: true`.
+class ResponseReply(Reply):
+    """The reply to a Responses request.
 
-    The events are numbered from 0; `created` and `in_progress` precede all others. An event gets its number when it is
-    put into the outbox, so that events of several tasks are sent in the order of their numbers.
+    The events of its stream are numbered from 0; `created` and `in_progress` precede all others.
 
     Args:
-        stream: the stream to the client.
         head: the properties of the response.
         output: makes the events of its items.
+        keep: makes the entry of the store of a finished response; None: the client does not want it stored.
+        seal: seals the part of the run that the items do not show, if nothing is stored here.
+        now: the time, in seconds since 1970.
     """
 
-    wants_answers = False
-
-    def __init__(self, stream: EventStream, head: ResponseHead, output: OutputBuilder) -> None:
+    def __init__(
+        self,
+        head: ResponseHead,
+        output: OutputBuilder,
+        *,
+        keep: Callable[[Json, Respond], Kept] | None,
+        seal: Callable[[str, Continuation], str],
+        now: Callable[[], float],
+    ) -> None:
         self._head = head
-        self.output = output
-        self._outbox = Outbox(stream)
-        self._next_number = 0
+        self._output = output
+        self._keep = keep
+        self._seal = seal
+        self._now = now
+        self._has_begun = False
+        self._response: Json = {}  # the finished one
+        self.run_ids = (output.run_id,)
+        self.folds = (output,)
 
-    @property
-    def head(self) -> ResponseHead:
-        """The properties of the response; its `model` is the upstream's, if that was known before the first event."""
-        return replace(self._head, model=self.output.model or self._head.model)
+    def hides(self, answer: Respond) -> bool:
+        """Whether the hidden part of a run is stored: if the response is."""
+        del answer
+        return self._keep is not None
 
-    def show(self, chunk: Json) -> Awaitable[None]:
-        """Write a chunk of the only choice."""
-        choices = chunk["choices"]
-        if len(choices) != 1 or choices[0].get("logprobs"):
-            return self._write(self.output.take(chunk))
-        delta: Json = choices[0]["delta"]
-        text: Any = delta.get("content")
-        if text and isinstance(text, str) and len(delta) == 1 and (beginning := self.output.grow_text(text)):
-            event = _TEXT_DELTA % (beginning, rawjson.dumps_answer(text), self._next_number)
-            self._next_number += 1
-            return self._outbox.write(event)
-        return self._write(self.output.take(chunk))
+    def encode(self, events: Events) -> bytes:
+        """The bytes of events, each with its number."""
+        data = bytearray()
+        if not self._has_begun:
+            self._has_begun = True
+            response = self._named_head().response("in_progress")
+            for kind in ("created", "in_progress"):
+                data += self._encode_one({"type": f"response.{kind}", "response": response})
+        for event in events:
+            data += self._encode_one(event)
+        return bytes(data)
 
-    async def hear(self, event: RunEvent) -> bool:
-        """Write the changes that an event of the run makes to the output; returns whether there are any."""
-        events = self.output.hear(event)
-        await self._write(events)
-        return bool(events)
+    def _encode_one(self, event: Json) -> bytes:
+        kind: str = event["type"]
+        numbered = {**event, "sequence_number": next(self._output.numbers)}
+        return b"event: " + kind.encode() + b"\n" + sse.encode(numbered)
 
-    async def end_items(self, answer: Respond, *, carried: str | None) -> None:
-        """Write the end of the output."""
-        await self._write(self.output.finish(answer, carried=carried))
+    def _named_head(self) -> ResponseHead:
+        """The properties; `model` is the upstream's, if that was known before the first event."""
+        return replace(self._head, model=self._output.model or self._head.model)
 
-    async def finish(self, response: Json) -> None:
-        """Write the last event, and end the stream."""
-        self._encode_last(response)
-        await self._outbox.finish()
+    def end(self, answers: Sequence[Respond]) -> Events:
+        """Close all items."""
+        [answer] = answers
+        events = self._output.finish(answer, carried=self._carried(answer))
+        finished = self._named_head().finished
+        self._response = finished(self._output.items, answer.finish_reason, answer.tally, at=int(self._now()))
+        return events
 
-    def encode_error(self, error: ProxyError) -> bytes:
-        """The last bytes of a stream that fails: the events in the outbox, and the error.
+    def _carried(self, answer: Respond) -> str | None:
+        """The sealed part of a run that its items do not show, if nothing is stored here; None: there is none."""
+        hidden = answer.continuation
+        if self._keep is not None or hidden is None:
+            return None
+        if not (hidden.before or hidden.results or carries(hidden.message)):
+            return None
+        return self._seal(self._output.run_id, hidden)
 
-        The error is in two events: SDKs raise an exception for `error`, and `response.failed` has the response.
-        """
+    def kept(self, answers: Sequence[Respond]) -> Kept | None:
+        """The finished response, unless the client does not want it stored."""
+        [answer] = answers
+        return None if self._keep is None else self._keep(self._response, answer)
+
+    def last(self, answers: Sequence[Respond]) -> bytes:
+        """The event with the finished response, and the end mark."""
+        del answers
+        return self._encode_last(self._response)
+
+    def whole(self, answers: Sequence[Respond]) -> Json:
+        """The finished response."""
+        del answers
+        return self._response
+
+    def error(self, error: ProxyError) -> bytes:
+        """The error in two events: SDKs raise an exception for `error`, and `response.failed` has the response."""
         envelope = error.envelope()["error"]
         fields = {key: envelope[key] for key in ("code", "message", "param")}
-        self._append_all([*self.output.fail(), {"type": "error", **fields, "error": envelope}])
-        self._encode_last(self.head.failed(self.output.items, error))
-        return bytes(self._outbox.pending)
+        failed = self.encode([*self._output.fail(), {"type": "error", **fields, "error": envelope}])
+        return failed + self._encode_last(self._named_head().failed(self._output.items, error))
 
-    def _encode_last(self, response: Json) -> None:
-        self._append_all([{"type": f"response.{response['status']}", "response": response}])
-        self._outbox.pending += sse.DONE
-
-    def _append_all(self, events: Events) -> None:
-        """Number events and put them into the outbox."""
-        for event in events:
-            if not self._next_number:
-                response = self.head.response("in_progress")
-                self._append({"type": "response.created", "response": response})
-                self._append({"type": "response.in_progress", "response": response})
-            self._append(event)
-
-    def _append(self, event: Json) -> None:
-        self._outbox.pending += b"event: " + event["type"].encode() + b"\n"
-        self._outbox.pending += sse.encode({**event, "sequence_number": self._next_number})
-        self._next_number += 1
-
-    async def _write(self, events: Events) -> None:
-        self._append_all(events)
-        await self._outbox.flush()
+    def _encode_last(self, response: Json) -> bytes:
+        return self.encode([{"type": f"response.{response['status']}", "response": response}]) + sse.DONE

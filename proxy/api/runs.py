@@ -1,41 +1,30 @@
-"""The base of all surfaces. A surface is a codec: it gives the same requests and runs the shapes of one API.
-
-Chat Completions, Responses and Messages are surfaces. To add another one, write a subclass of `Surface` whose
-`__call__`
-
-1. reads the body (`body.read_body`), checks it, and translates it into a request of Chat Completions;
-2. resolves that request: `self.resolver.access` (caller, model, limits, usable tools), then its own tools within
-   these, then `self.resolver.finish` (offer, filters);
-3. answers with `self.send_stream` or `self.send_whole`, which end the work when the client leaves or at `max_duration`;
-4. in that work, awaits `self.run`, which tells its `Audience` all that the client may see: chunks and events. The
-   surface encodes both in the shapes of its API, and at the end the `Respond` of each choice.
-
-Errors are raised as `ProxyError`. `proxy.paths` has the paths of all surfaces, and `_ERROR_SHAPES` in `app.routes` the
-shape of their errors; a stream whose last events depend on those before sets `event_stream.STREAM_ERROR_ENCODER`.
-"""
+"""The runs of a request: how they are made, driven to their answers, checked against a schema, and stored."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from functools import partial
+from secrets import token_hex
 from typing import Any, TypeAlias
 
+import orjson
 from msgspec.structs import replace
-from starlette.types import Receive, Scope, Send
 
-from proxy.api.event_stream import EventStream
-from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.ports import Ports
-from proxy.api.request import RequestResolver, ResolvedRequest
+from proxy.api.request import ResolvedRequest
+from proxy.api.schema import SchemaCheck
 from proxy.execution.driver import Driver
 from proxy.kit import request_context
-from proxy.loop.actions import Respond
+from proxy.loop.actions import Respond, Stop
 from proxy.loop.call_context import CallContext
 from proxy.loop.continuation import CarriedTurns, Continuation, as_json
+from proxy.loop.offer import Offer
+from proxy.loop.prompts import DOES_NOT_FIT
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of
 from proxy.ports import Audience, ExecuteTool
 from proxy.wire import rawjson
-from proxy.wire.credentials import BOUND
+from proxy.wire.chat import BROKEN_OFF
+from proxy.wire.credentials import BOUND, Credentials
+from proxy.wire.errors import NoFinalAnswer
 from proxy.wire.relayed import Headers
 from proxy.wire.usage import token_count
 
@@ -48,56 +37,57 @@ def keep_all(_: Respond) -> bool:
     return True
 
 
-class Surface:
-    """The base of an endpoint whose requests are answered by a model.
-
-    Attributes:
-        ports: the interfaces to the rest of the proxy.
-        server: the `server:` of the configuration.
-        resolver: resolves its requests.
-    """
+class Runs:
+    """Makes the runs of requests under one configuration."""
 
     def __init__(self, ports: Ports) -> None:
-        self.ports = ports
-        self.server = ports.config.server
-        self.resolver = RequestResolver(ports)
+        self._ports = ports
         self._driver = Driver(ports.toolset.execute, ports.toolset.find, observe=ports.observe, clock=ports.clock)
 
-    async def send_whole(
-        self, request: ResolvedRequest, work: Work[tuple[bytes, Headers]], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Send the JSON body and the extra headers that `work` returns.
-
-        Raises:
-            MaxDurationExceeded: the work took longer than the request may.
-            ClientLeft: the client left before the work was done.
-        """
-        body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
-        headers = [(b"content-type", b"application/json"), *headers]
-        if request.ignored:
-            headers.append(_ignored_header(request))
-        await send_bytes(send, 200, headers, body)
-
-    async def send_stream(
+    async def checked(
         self,
         request: ResolvedRequest,
-        work: Callable[[EventStream], Coroutine[Any, Any, None]],
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """Stream the events that `work` writes, with a heartbeat after each long silence.
+        run_ids: Sequence[str],
+        audiences: Sequence[Audience | None],
+        *,
+        check: SchemaCheck | None = None,
+        execute: ExecuteTool | None = None,
+        keep: Keep = keep_all,
+    ) -> Sequence[Respond]:
+        """The answers to a request. One that does not fit its schema is asked for once more, with the fault.
+
+        Args:
+            request: the request.
+            run_ids: as for `run`.
+            audiences: as for `run`. With a check, the only one holds text back, because a later turn may replace it.
+            check: checks the only answer; None: any answer will do.
+            execute: as for `run`.
+            keep: as for `run`.
 
         Raises:
-            MaxDurationExceeded: the work took longer than the request may.
-            ClientLeft: the client left before the work was done.
+            NoFinalAnswer: the second answer does not fit either.
         """
-        stream = EventStream(scope, send)
-        if request.ignored:
-            stream.add_headers([_ignored_header(request)])
-        heartbeat = partial(stream.keep_alive, self.server.keepalive_seconds)
-        seconds = request.limits.max_duration
-        await while_wanted(scope, receive, partial(work, stream), seconds=seconds, beside=heartbeat)
+        answers = await self.run(request, run_ids, audiences, execute=execute, keep=keep)
+        if check is None:
+            return answers
+        [answer] = answers
+        if answer.stop is Stop.CLIENT_TOOL_CALLS or _is_no_answer(answer):
+            return answers
+        fault = check.fault(answer.turn.text)
+        if fault is None:
+            return answers
+        output_left = request.limits.output_left(answer.tally)
+        if output_left == 0:  # the answer has used all tokens that the model may write
+            return [replace(answer, finish_reason="length")]
+        self._ports.observe("answer.unfit")
+        again = _retry(request, check, answer.turn.text, fault, output_left)
+        [second] = await self.run(again, [token_hex(16)], audiences)
+        if not _is_no_answer(second) and check.fault(second.turn.text) is not None:
+            raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
+        tally = sum_of([answer.tally, second.tally])
+        earlier = (*answer.earlier_turns, answer.turn)
+        of_first = {"stop": answer.stop, "step": answer.step, "sources": answer.sources, "added": answer.added}
+        return [replace(second, tally=tally, earlier_turns=earlier, **of_first)]
 
     async def run(
         self,
@@ -120,9 +110,9 @@ class Surface:
         # A model that is offered no server tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
         driver, toolset = self._driver, request.own.toolset
-        if execute is not None or toolset is not self.ports.toolset:
-            execute = execute or toolset.execute
-            driver = Driver(execute, toolset.find, observe=self.ports.observe, clock=self.ports.clock)
+        execute = execute or toolset.execute
+        if execute != self._ports.toolset.execute:
+            driver = Driver(execute, toolset.find, observe=self._ports.observe, clock=self._ports.clock)
         upstream, owner, caller = request.model.upstream, request.caller.scope, request.caller
         context = CallContext(
             owner,
@@ -130,12 +120,12 @@ class Surface:
             limits.tool_timeout,
             limits.max_tool_timeout,
             caller.tools,
-            self.ports.clock.monotonic() + limits.deadline,
+            self._ports.clock.monotonic() + limits.deadline,
             request.own.credentials,
         )
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):
-            dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
+            dialect = self._ports.dialect(request.offer.server_tools) if request.offer.in_play else None
             run = Run(
                 request.chat,
                 request.offer,
@@ -167,15 +157,45 @@ class Surface:
         """
         answer = await work
         if answer.continuation is not None and keep(answer):
-            await self.keep_hidden(request, run_id, answer.continuation)
+            held = hidden_as_stored(answer.continuation, request.own.credentials)
+            await self._ports.store.put(request.caller.scope, run_id, held)
         return answer
 
-    async def keep_hidden(self, request: ResolvedRequest, run_id: str, hidden: Continuation | CarriedTurns) -> None:
-        """Store what a client is not shown of a run, for the requests that may open it."""
-        held = as_json(hidden)
-        if bound := request.own.credentials.bound():
-            held[BOUND] = bound
-        await self.ports.store.put(request.caller.scope, run_id, rawjson.dumps_answer(held))
+
+def hidden_as_stored(hidden: Continuation | CarriedTurns, credentials: Credentials) -> bytes:
+    """What a client is not shown of a run, as it is stored for the requests that may open it."""
+    held = as_json(hidden)
+    if bound := credentials.bound():
+        held[BOUND] = bound
+    return rawjson.dumps_answer(held)
+
+
+def _is_no_answer(answer: Respond) -> bool:
+    """Whether the model was stopped in the middle of its answer, or refuses to answer in the field `refusal`."""
+    refuses = bool(answer.turn.message.get("refusal")) and not answer.turn.text.strip()
+    return refuses or answer.finish_reason in BROKEN_OFF
+
+
+def needs_check(request: ResolvedRequest) -> bool:
+    """Whether the proxy has to check the answer to a request with a schema.
+
+    Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be streamed at
+    once. With tools, the end has to be waited for anyway.
+    """
+    return request.offer.in_play or not request.model.upstream.traits.json_schema
+
+
+def _retry(
+    request: ResolvedRequest, check: SchemaCheck, text: str, fault: str, output_left: int | None
+) -> ResolvedRequest:
+    """The request, without tools, to correct an answer that does not fit."""
+    demand = DOES_NOT_FIT.format(fault=fault, schema=orjson.dumps(check.schema).decode())
+    turns: Sequence[Any] = [{"role": "user", "content": demand}]
+    if text.strip():  # GLM refuses an empty message
+        turns = [{"role": "assistant", "content": text}, *turns]
+    chat = {**request.chat, "messages": [*request.chat["messages"], *turns]}
+    limits = replace(request.limits, max_output_tokens=output_left)
+    return replace(request, chat=chat, limits=limits, offer=Offer())
 
 
 async def _all_of(works: Iterable[Coroutine[Any, Any, Respond]]) -> list[Respond]:
@@ -186,11 +206,6 @@ async def _all_of(works: Iterable[Coroutine[Any, Any, Respond]]) -> list[Respond
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
     return [task.result() for task in tasks]
-
-
-def _ignored_header(request: ResolvedRequest) -> tuple[bytes, bytes]:
-    """The header with the names of the tools that the client has selected and cannot have."""
-    return b"x-tools-ignored", ",".join(request.ignored).encode()
 
 
 def tool_headers(answers: Sequence[Respond]) -> Headers:

@@ -1,0 +1,275 @@
+"""A completion of Chat Completions, whole or streamed.
+
+However many upstream calls are made, the client sees one completion: one id, one role, one finish_reason, one usage.
+Chunks are relayed as they came; a whole answer is the last turn as it was received.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from proxy.api.reply import Events, Reply
+from proxy.config.model import ToolEvents
+from proxy.loop.actions import Respond
+from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
+from proxy.loop.tally import sum_of
+from proxy.ports import Audience
+from proxy.turn.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
+from proxy.wire import sse
+from proxy.wire.chat import Json, ToolCall, text_of
+from proxy.wire.errors import ProxyError
+from proxy.wire.patterns import ChunkPattern, pattern_of
+
+_OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # if the upstream sends them
+
+
+class CompletionHead(Struct, frozen=True):
+    """The properties that all parts of one completion share.
+
+    Attributes:
+        run_ids: the ids of its runs, one for each choice; the first one is in its own id.
+        created: seconds since 1970.
+        model: the name of the model, for an upstream that does not send one.
+        tool_events: the progress events that the client is shown.
+        include_usage: whether a stream ends with the usage.
+    """
+
+    run_ids: Sequence[str]
+    created: int
+    model: str
+    tool_events: ToolEvents = "none"
+    include_usage: bool = False
+
+    @property
+    def id(self) -> str:
+        """The completion's id, as the client sees it."""
+        return f"chatcmpl-{self.run_ids[0]}"
+
+    def fields(self, kind: str, seen: Mapping[str, Any]) -> Json:
+        """The fields of the completion, or of each of its chunks; `seen` is what the upstream has sent."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": seen.get("model") or self.model}
+
+
+class CompletionReply(Reply):
+    """The reply to a request of Chat Completions with server tools in play.
+
+    Args:
+        head: the properties of the completion.
+
+    Attributes:
+        fields: those of all chunks; empty until the first chunk.
+        waiting: progress events that wait for the next chunk.
+    """
+
+    def __init__(self, head: CompletionHead) -> None:
+        self._head = head
+        self.run_ids = head.run_ids
+        self.fields: Json = {}
+        self.waiting: list[Json] = []
+        self._progress: list[Json] = []  # all progress events
+        self.folds: Sequence[ChoiceFold] = [ChoiceFold(self, index) for index in range(len(head.run_ids))]
+
+    def listeners(self) -> Sequence[Audience | None]:
+        """The audiences of a whole answer, which need the events of its runs and none of their chunks."""
+        is_shown = self._head.tool_events != "none"
+        return [_Listener(fold) if is_shown else None for fold in self.folds]
+
+    def encode(self, events: Events) -> bytes:
+        """The bytes of chunks."""
+        return b"".join(map(sse.encode, events))
+
+    def complete(self, chunk: Json) -> Events:
+        """A chunk with the fields of all chunks, and the chunks that precede it."""
+        opening = self.opening(chunk) if self.waiting or not self.fields else []
+        chunk.update(self.fields)
+        return [*opening, chunk]
+
+    def note(self, event: RunEvent) -> bool:
+        """Put the progress event of an event of a run behind those that wait; whether the client is shown one."""
+        shown = progress_event(event, self._head.tool_events)
+        if shown is None:
+            return False
+        self._progress.append(shown)
+        self.waiting.append(shown)
+        return True
+
+    def opening(self, seen: Mapping[str, Any]) -> Events:
+        """The chunks that precede the next one: at first the roles of all choices, then the waiting progress events.
+
+        The stream helper of OpenAI's SDK for Python fails unless the choices begin in the order of their indices.
+        """
+        chunks: Events = []
+        if not self.fields:
+            further = {name: value for name in _OF_ALL_CHUNKS if (value := seen.get(name)) is not None}
+            self.fields = {**self._head.fields("chat.completion.chunk", seen), **further}
+            if self._head.include_usage:
+                self.fields["usage"] = None
+            for index in range(len(self.folds)):
+                delta = {"role": "assistant", "content": ""}
+                choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                chunks.append({**self.fields, "choices": [choice]})
+        while self.waiting:
+            chunks.append({**self.fields, "choices": [], "tool_event": self.waiting.pop(0)})
+        return chunks
+
+    def end(self, answers: Sequence[Respond]) -> Events:
+        """The chunks with the annotations, the finish reasons, and the usage if the client wants it."""
+        chunks = self.opening(answers[0].turn.envelope)
+        for fold, answer in zip(self.folds, answers, strict=True):
+            cited = fold.annotations(answer)
+            delta = {"annotations": cited} if cited else {}
+            choice = {"index": fold.index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
+            chunks.append({**self.fields, "choices": [choice]})
+        if self._head.include_usage:
+            usage = sum_of([answer.tally for answer in answers]).as_usage()
+            chunks.append({**self.fields, "choices": [], "usage": usage})
+        return chunks
+
+    def last(self, answers: Sequence[Respond]) -> bytes:
+        """The end mark."""
+        del answers
+        return sse.DONE
+
+    def whole(self, answers: Sequence[Respond]) -> Json:
+        """The last turns as they were received, as one completion."""
+        envelope = answers[0].turn.envelope
+        whole = {
+            **envelope,
+            **self._head.fields("chat.completion", envelope),
+            "choices": [_choice_of(index, answer) for index, answer in enumerate(answers)],
+            "usage": sum_of([answer.tally for answer in answers]).as_usage(),
+        }
+        return whole if self._head.tool_events == "none" else {**whole, "tool_events": self._progress}
+
+    def error(self, error: ProxyError) -> bytes:
+        """The error in OpenAI's envelope."""
+        return sse.encode(error.envelope())
+
+
+def _choice_of(index: int, answer: Respond) -> Json:
+    """A choice of a whole completion."""
+    message = {"refusal": None, **answer.message}  # OpenAI's schema requires it, and typed clients check
+    written = text_of(message)
+    text, citations = without_marks("" if written.isspace() else written, answer.cite)
+    if text != written:
+        message = {**message, "content": text}
+    if cited := annotations(text, answer.sources, citations):
+        message = {**message, "annotations": joined_annotations(message.get("annotations"), cited)}
+    final = {"index": index, "message": message, "finish_reason": answer.finish_reason}
+    return {"logprobs": None, **answer.turn.choice, **final}
+
+
+class ChoiceFold:
+    """One choice of a streamed completion: its chunks, with what is shown between them.
+
+    When the same object is shown again, only its delta is new (`ports.Show`). The bytes around the text are then those
+    of the event before.
+
+    Args:
+        reply: the completion.
+        index: the index of the choice.
+    """
+
+    wants_answers = False
+    has_enough = False
+
+    def __init__(self, reply: CompletionReply, index: int) -> None:
+        self._reply = reply
+        self.index = index
+        self._texts: list[str] = []
+        self._citations: list[Citation] = []  # in that text
+        self._annotations: list[Json] = []  # the upstream's own; SDKs cannot join two lists of a stream
+        self._latest: Json | None = None  # the latest chunk
+        self._field = ""  # the one key of its delta when it was shown again; empty: it has been shown once
+        self._pattern: ChunkPattern | None = None  # the bytes around that key's text; None: the text was empty
+
+    def grow(self, chunk: Json) -> bytes | None:
+        """Add a chunk that is shown again with another text; its encoded event. None: the chunk has to be taken."""
+        if self._latest is not chunk:
+            self._latest, self._field, self._pattern = chunk, "", None
+            return None
+        delta = chunk["choices"][0]["delta"]
+        if len(delta) != 1 or self._reply.waiting:
+            return None
+        [(field, text)] = delta.items()
+        if not isinstance(text, str):
+            return None
+        if self._field != field:
+            self._field, self._pattern = field, pattern_of(sse.encode(chunk), field)
+        if self._pattern is None:
+            return None
+        if field == "content":
+            self._texts.append(text)
+        return self._pattern.with_text(text)
+
+    def take(self, chunk: Json) -> Events:
+        """Make a chunk of the upstream a chunk of this choice."""
+        for choice in chunk["choices"]:
+            choice["index"] = self.index
+            delta = choice["delta"]
+            if isinstance(annotated := delta.get("annotations"), list):
+                self._annotations += annotated
+                del delta["annotations"]
+            if isinstance(text := delta.get("content"), str):
+                if cited := delta.pop(CITATIONS, None):
+                    shown = sum(map(len, self._texts))
+                    self._citations += [(shown + at, url) for at, url in cited]
+                self._texts.append(text)
+        return self._reply.complete(chunk)
+
+    def hear(self, event: RunEvent) -> Events:
+        """The chunk of an event, without choices.
+
+        The beginning of a turn is held back until something else is shown: until then, a failure can have its proper
+        status.
+        """
+        if not self._reply.note(event) or (not self._reply.fields and isinstance(event, TurnBegan)):
+            return []
+        return self._reply.opening({"model": event.model if isinstance(event, CallBegan) else None})
+
+    def annotations(self, answer: Respond) -> list[Json]:
+        """The annotations of the text that was shown: ours, and the upstream's own."""
+        return joined_annotations(self._annotations, annotations("".join(self._texts), answer.sources, self._citations))
+
+
+class _Listener:
+    """The audience of a run of a whole completion, which notes its progress events."""
+
+    wants_answers = False
+
+    def __init__(self, fold: ChoiceFold) -> None:
+        self._fold = fold
+
+    async def show(self, chunk: Json) -> None:
+        """Show nothing: the answer of a run has all that is shown."""
+
+    async def hear(self, event: RunEvent) -> bool:
+        """Note the progress event of an event."""
+        self._fold.hear(event)
+        return False
+
+
+def progress_event(event: RunEvent, tool_events: ToolEvents) -> Json | None:
+    """A progress event as a client is shown it; None: it is not shown."""
+    if tool_events == "none":
+        return None
+    match event:
+        case TurnBegan(number):
+            return {"type": "turn.started", "turn": number}
+        case CallBegan(turn, call):
+            return {"type": "tool.started", **_of_call(turn, call)}
+        case CallEnded(turn, call, result, seconds):
+            kind = "tool.failed" if result.failed else "tool.completed"
+            shown = {"type": kind, **_of_call(turn, call), "seconds": seconds}
+            if result.failed:
+                shown["error"] = result.for_app
+            if result.sources and tool_events == "results":
+                shown["results"] = [{"title": title, "url": url} for url, title in result.sources.items()]
+            return shown
+        case CallsAnswered():
+            return None
+
+
+def _of_call(turn: int, call: ToolCall) -> Json:
+    return {"turn": turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}

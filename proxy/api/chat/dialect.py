@@ -1,0 +1,58 @@
+"""Requests of Chat Completions, which need no translation: a request is read by checking it."""
+
+from collections.abc import Sequence
+
+from proxy.api.body import parse_chat_request
+from proxy.api.chat.completion import CompletionHead, CompletionReply
+from proxy.api.dialect import Chosen, Context, Parsed, Request
+from proxy.api.known import History
+from proxy.api.model_endpoint import ModelEndpoint
+from proxy.api.ports import Ports
+from proxy.api.request import Access, ResolvedRequest
+from proxy.wire.chat import Json
+
+
+class ChatDialect:
+    """Chat Completions."""
+
+    history_field = ""
+
+    def parse(self, body: bytes, history: History | None) -> "_ParsedChat":
+        """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
+        del history
+        return _ParsedChat(parse_chat_request(body), body)
+
+
+class _ParsedChat(Parsed):
+    def __init__(self, chat: Json, body: bytes) -> None:
+        self._chat = chat
+        self._body = body
+
+    def read(self, context: Context) -> "_ChatRequest":
+        """The request as it is."""
+        return _ChatRequest(context=context, chat=self._chat, body=self._body)
+
+
+class _ChatRequest(Request, frozen=True):
+    def within(self, access: Access) -> "_AsDeclared":
+        """The tools as they are declared."""
+        del access
+        return _AsDeclared(created=int(self.context.now()))
+
+
+class _AsDeclared(Chosen, frozen=True, kw_only=True):
+    created: int
+
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> CompletionReply:
+        """The completion."""
+        del hold_text  # the loop holds it back
+        options = request.chat.get("stream_options") or {}
+        head = CompletionHead(
+            run_ids, self.created, request.model.name, request.tool_events, bool(options.get("include_usage"))
+        )
+        return CompletionReply(head)
+
+
+def chat_completions(ports: Ports) -> ModelEndpoint:
+    """`POST /v1/chat/completions`."""
+    return ModelEndpoint(ports, ChatDialect())

@@ -1,0 +1,126 @@
+"""One API of the three: what differs between them is its dialect, and all else stands once.
+
+    Dialect.parse(body)  -->  Parsed.read(context)  -->  Request.within(access)  -->  Chosen.reply(resolved)
+
+Each step is a value that knows the next one, and is pure: what needs the store, the model or the client is done by
+`preparation` and `model_endpoint`. To add an API, write these four and a `Reply`, and a row of `proxy.paths`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from proxy.api.asked import Asked
+from proxy.api.body_memory import Share
+from proxy.api.credentials import RequestTools
+from proxy.api.known import History
+from proxy.api.reply import Reply
+from proxy.api.request import Access, ResolvedRequest, ToolsChosen
+from proxy.api.sealed import Sealer
+from proxy.ports import ClientStore, Observer
+from proxy.wire.credentials import Credentials
+from proxy.wire.errors import ProxyError
+
+
+class Context(Struct, frozen=True):
+    """What a request is read with.
+
+    Attributes:
+        own: the tools that there are for it at all.
+        sealer: opens what it carries in sealed form, and seals what its answer carries.
+        now: the time, in seconds since 1970.
+    """
+
+    own: RequestTools
+    sealer: Sealer
+    now: Callable[[], float]
+
+
+class Stored(Struct, frozen=True):
+    """The part of the store that a request may continue.
+
+    Attributes:
+        store: the store of the process.
+        owner: the scope of the caller.
+        share: counts the memory of what is read; None: it is not counted.
+        credentials: those of the user.
+        observe: notes what was sought.
+    """
+
+    store: ClientStore
+    owner: str
+    share: Share | None
+    credentials: Credentials
+    observe: Observer
+
+
+class Dialect(Protocol):
+    """One API.
+
+    Attributes:
+        history_field: the field with its messages or items, which are not parsed again when they are known; empty: all
+            of a body is parsed.
+    """
+
+    @property
+    def history_field(self) -> str: ...  # noqa: D102 - see above
+
+    def parse(self, body: bytes, history: History | None) -> "Parsed":
+        """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
+        ...
+
+
+class Parsed(ABC):
+    """A request whose fields are checked one by one.
+
+    Attributes:
+        continues: whether it may continue what is stored, so that `continued` has to be awaited.
+        size: of its body, as `beside` judges it.
+        bytes_read: the size of what was read from the store.
+    """
+
+    continues = False
+    size = 0
+    bytes_read = 0
+
+    async def continued(self, stored: Stored) -> None:
+        """Look up what it continues. Raises `ProxyError` if there is no such thing."""
+        del stored
+
+    @abstractmethod
+    def read(self, context: Context) -> "Request":
+        """Read its tools and its conversation. Raises `RequestError`."""
+
+    def as_sent(self, error: ProxyError) -> None:
+        """Replace the field of the chat request that an error names by the one that the client has sent."""
+        del error
+
+
+class Request(Asked, frozen=True, kw_only=True):
+    """A request that is read.
+
+    Attributes:
+        context: what it was read with.
+    """
+
+    context: Context
+
+    def within(self, access: Access) -> "Chosen":
+        """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
+        raise NotImplementedError
+
+
+class Chosen(ToolsChosen, frozen=True, kw_only=True):
+    """The tools of a request, and the reply that shows their calls."""
+
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> Reply:
+        """The reply to the request.
+
+        Args:
+            request: the resolved request.
+            run_ids: the ids of its runs.
+            hold_text: whether text is held back until the end, because it may have to be dropped.
+        """
+        raise NotImplementedError

@@ -1,0 +1,164 @@
+"""Requests of the Messages API, read into chat requests."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import cast
+
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.affinity import session_in
+from proxy.api.body import expect_few_blocks, parse_object
+from proxy.api.dialect import Chosen, Context, Parsed, Request
+from proxy.api.exchange import send_json
+from proxy.api.known import History
+from proxy.api.messages.conversation import read_conversation
+from proxy.api.messages.errors import REQUEST_ID
+from proxy.api.messages.history import changes_in
+from proxy.api.messages.message import MessageOptions
+from proxy.api.messages.pages import FoundPage
+from proxy.api.messages.reply import MessageHead, MessageReply, request_id
+from proxy.api.messages.request import MessagesRequest, read_request
+from proxy.api.messages.signatures import Signatures
+from proxy.api.messages.tools import MessageTools, hosted_names, read_tools
+from proxy.api.model_endpoint import ModelEndpoint
+from proxy.api.ports import Ports
+from proxy.api.preparation import Preparation
+from proxy.api.request import Access, ResolvedRequest
+from proxy.kit.beside import beside
+from proxy.wire.chat import Json, name_of
+from proxy.wire.tokens import count_tokens
+
+
+class MessagesDialect(Struct, frozen=True):
+    """The Messages API.
+
+    Attributes:
+        for_answer: whether requests are answered, and not only counted, so that they need `max_tokens` and a question.
+        keeps_marks: whether an upstream takes marks of caches, so that they are kept until the upstream is known.
+    """
+
+    for_answer: bool = True
+    keeps_marks: bool = False
+    history_field = "messages"
+
+    def parse(self, body: bytes, history: History | None) -> "_ParsedMessages":
+        """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
+        fields = parse_object(body, history)
+        request = read_request(fields, needs_max_tokens=self.for_answer)
+        expect_few_blocks(fields.get("messages"), "messages", of=body)
+        return _ParsedMessages(fields, request, self)
+
+
+class _ParsedMessages(Parsed):
+    def __init__(self, fields: Json, request: MessagesRequest, dialect: MessagesDialect) -> None:
+        self._fields = fields
+        self._request = request
+        self._dialect = dialect
+
+    def read(self, context: Context) -> "_MessagesRequest":
+        """Read its tools and its conversation. Raises `RequestError`."""
+        fields, messages, request = self._fields, self._fields.get("messages"), self._request
+        changes, own_names = changes_in(messages), hosted_names(context.own)
+        declared, check = read_tools(fields, context.own.toolset.names, changes.tools), request.schema_check()
+        conversation = read_conversation(
+            fields.get("system"),
+            messages,
+            context.sealer.open_text,
+            own_names,
+            changes=changes,
+            read_signature=Signatures(context.sealer).read,
+            keeps_marks=self._dialect.keeps_marks,
+            for_answer=self._dialect.for_answer,
+        )
+        return _MessagesRequest(
+            context=context,
+            chat=request.as_chat(conversation.messages, declared, check),
+            check=check,
+            max_output_tokens=request.max_tokens,
+            named=session_in(request.metadata),
+            has_marks=self._dialect.keeps_marks,
+            unknown=conversation.unknown,
+            request=request,
+            declared=declared,
+            own_names=own_names,
+            effort=conversation.effort,
+            pages=conversation.pages,
+        )
+
+
+class _MessagesRequest(Request, frozen=True, kw_only=True):
+    request: MessagesRequest
+    declared: MessageTools
+    own_names: Mapping[str, str]  # the client's name of a hosted tool -> the name of the server's tool
+    effort: str | None  # which the history asks for
+    pages: Sequence[FoundPage]  # that earlier searches of the conversation have found
+
+    def within(self, access: Access) -> "MessagesChosen":
+        """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
+        tools = self.declared.within(access.tools, self.own_names, leave_out=access.narrows_tools)
+        return MessagesChosen(
+            fields=tools.for_chat() | self.request.fields_for(access.model.upstream, self.effort),
+            tools=tools.server_tools,
+            ignored=tools.ignored,
+            filters=tools.filters,
+            late=tools.late,
+            asked=self,
+            declared=tools,
+        )
+
+
+class MessagesChosen(Chosen, frozen=True, kw_only=True):
+    """The tools of a request.
+
+    Attributes:
+        asked: the request.
+        declared: its tools, the hosted ones among them.
+    """
+
+    asked: _MessagesRequest
+    declared: MessageTools
+
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> MessageReply:
+        """The message."""
+        asked, [run_id], toolset = self.asked, run_ids, request.own.toolset
+        options = MessageOptions(
+            asked.context.sealer.seal_text,
+            Signatures(asked.context.sealer).sign,
+            asked.context.now,
+            self.declared,
+            server_calls=request.tool_events != "none",
+            thoughts=asked.request.thinks,
+            omits_thoughts=asked.request.omits_thoughts,
+            arguments_of=toolset.arguments_of,
+            mended=toolset.mended,
+            stops=asked.request.stops,
+            pages=asked.pages,
+        )
+        return MessageReply(MessageHead(run_id, asked.request.model), request, options, hold_text=hold_text)
+
+    def declared_tokens(self, request: ResolvedRequest) -> int:
+        """The estimated tokens of the client's own request, without tools that the proxy adds."""
+        declared = {*map(name_of, self.declared.functions), *self.declared.shown}
+        tools = [tool for tool in request.offer.tools if name_of(tool) in declared]
+        return count_tokens({**request.chat, "tools": tools})
+
+
+def create_message(ports: Ports) -> ModelEndpoint:
+    """`POST /v1/messages`."""
+    return ModelEndpoint(ports, MessagesDialect(keeps_marks=ports.config.passes_cache_marks))
+
+
+class CountTokens:
+    """`POST /v1/messages/count_tokens`, as an ASGI callable."""
+
+    def __init__(self, ports: Ports) -> None:
+        dialect = MessagesDialect(for_answer=False, keeps_marks=ports.config.passes_cache_marks)
+        self._preparation = Preparation(ports, dialect)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        prepared = await self._preparation.of(scope, await self._preparation.parse(scope, receive))
+        chosen = cast(MessagesChosen, prepared.chosen)
+        tokens = await beside(prepared.size, partial(chosen.declared_tokens, prepared.request))
+        await send_json(send, {"input_tokens": tokens}, headers={REQUEST_ID.decode(): request_id()})

@@ -1,0 +1,163 @@
+"""The message object of the Messages API, and the stream of events that describes it."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from proxy.api.messages.errors import MESSAGES_ERRORS, REQUEST_ID
+from proxy.api.messages.message import MessageBuilder, MessageOptions
+from proxy.api.messages.tools import with_settings
+from proxy.api.messages.usage import usage_of
+from proxy.api.reply import Events, Kept, Reply
+from proxy.api.request import ResolvedRequest
+from proxy.api.runs import hidden_as_stored
+from proxy.kit import request_context
+from proxy.loop.actions import Respond
+from proxy.loop.continuation import CarriedTurns
+from proxy.ports import ExecuteTool
+from proxy.turn.asked_json import demands_json
+from proxy.turn.carried import carries
+from proxy.wire import sse
+from proxy.wire.chat import Json
+from proxy.wire.errors import ProxyError
+from proxy.wire.tokens import count_tokens
+
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def request_id() -> str:
+    """The id of the current request."""
+    return str(request_context.fields.get({}).get("request_id"))
+
+
+class MessageHead(Struct, frozen=True):
+    """The properties that a message has from its beginning to its end.
+
+    Attributes:
+        run_id: the id of its run.
+        model: the model's name in the request.
+    """
+
+    run_id: str
+    model: str
+
+    def message(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
+        """The message object in one of its states."""
+        named = {"id": f"msg_{self.run_id}", "type": "message", "role": "assistant", "model": self.model}
+        return {**named, "content": content, **ending, "usage": usage}
+
+    def beginning(self, input_tokens: int) -> Json:
+        """The message object before anything is written; `input_tokens` is an estimate."""
+        ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+        usage = {"input_tokens": input_tokens, "output_tokens": 1}
+        cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+        return self.message([], ending, {**usage, **cache})
+
+
+class MessageReply(Reply):
+    """The reply to a Messages request.
+
+    Args:
+        head: the properties of the message.
+        request: the resolved request.
+        options: the options of the client.
+        hold_text: as for `Fold`.
+    """
+
+    def __init__(
+        self, head: MessageHead, request: ResolvedRequest, options: MessageOptions, *, hold_text: bool = False
+    ) -> None:
+        self._head = head
+        self._request = request
+        self._options = options
+        # JSON beside calls of the client's is no answer, and what stands beside it would not be JSON.
+        is_json_alone = bool(request.offer.client_tools) and demands_json(request.chat)
+        self._message = MessageBuilder(head.run_id, options, hold_text=hold_text or is_json_alone)
+        self._request_id = request_id()
+        self._input_tokens: int | None = None  # of a stream; None: it has begun, or there is none
+        self._carried: CarriedTurns = ()
+        self.run_ids = (head.run_id,)
+        self.folds = (self._message,)
+        self.headers = ((REQUEST_ID, self._request_id.encode()),)
+
+    def execute(self, execute: ExecuteTool) -> ExecuteTool:
+        """A function that runs tool calls within the client's settings of its hosted tools."""
+        return with_settings(execute, self._options.tools) if self._options.tools.shown else execute
+
+    def hides(self, answer: Respond) -> bool:
+        """Whether the client is not shown some of the calls or thoughts of the run."""
+        offer, shown = self._request.offer, self._options.tools.shown
+        visible = {*offer.client_tools, *(name for name, tool in offer.server_tools.items() if tool.name in shown)}
+        for turn in (*answer.earlier_turns, answer.turn):
+            if not self._options.thoughts and (turn.message.get("reasoning_content") or turn.message.get("reasoning")):
+                return True
+            if any(call.name not in visible for call in turn.calls):
+                return True
+        return False
+
+    def measure(self) -> None:
+        """Estimate the tokens of the request, with all tools that the model is offered."""
+        self._input_tokens = count_tokens({**self._request.chat, "tools": self._request.offer.tools})
+
+    def heartbeat(self) -> bytes:
+        """A `ping`."""
+        return self._opening() + _PING
+
+    def encode(self, events: Events) -> bytes:
+        """The bytes of events, after `message_start` if they are the first."""
+        return self._opening() + b"".join(map(_encode, events))
+
+    def _opening(self) -> bytes:
+        """The first event at the first call, nothing afterwards."""
+        tokens, self._input_tokens = self._input_tokens, None
+        if tokens is None:
+            return b""
+        return _encode({"type": "message_start", "message": self._head.beginning(tokens)})
+
+    def end(self, answers: Sequence[Respond]) -> Events:
+        """Close all blocks, and find out what the client cannot bring back."""
+        [answer] = answers
+        events = self._message.finish(answer)
+        turns = (*answer.earlier_turns, answer.turn)
+        if any(carries(turn.message) for turn in turns):
+            tools = self._request.offer.server_tools
+            self._carried = tuple([self._message.carried_by(turn, tools) for turn in turns])
+        return events
+
+    def kept(self, answers: Sequence[Respond]) -> Kept | None:
+        """The fields that the client cannot bring back, unless they are stored with the hidden part of the run.
+
+        A signature holds them too where it can: in a stream, the thoughts end before the calls begin.
+        """
+        [answer] = answers
+        turns = tuple([turn for turn in self._carried if turn and turn.calls])
+        if not turns or (answer.continuation is not None and self.hides(answer)):
+            return None
+        return Kept(self._head.run_id, hidden_as_stored(turns, self._request.own.credentials))
+
+    def last(self, answers: Sequence[Respond]) -> bytes:
+        """The end of the message, and of the stream."""
+        [answer] = answers
+        usage = usage_of(answer, self._message.server_tool_use())
+        delta = {"type": "message_delta", "delta": self._message.ending(answer), "usage": usage}
+        return self.encode([delta, {"type": "message_stop"}])
+
+    def whole(self, answers: Sequence[Respond]) -> Json:
+        """The message object."""
+        [answer] = answers
+        # The turns of a corrected answer are numbered from 1 again; the later ones are the answer.
+        numbers = [turn.number for turn in (*answer.earlier_turns, answer.turn)]
+        for number, carried in dict(zip(numbers, self._carried, strict=False)).items():
+            if carried:
+                self._message.sign_again(number, carried)
+        usage = usage_of(answer, self._message.server_tool_use())
+        return self._head.message(self._message.blocks.content, self._message.ending(answer), usage)
+
+    def error(self, error: ProxyError) -> bytes:
+        """The error in the envelope of this API."""
+        return MESSAGES_ERRORS.last_event(error, self._request_id)
+
+
+def _encode(event: Json) -> bytes:
+    kind: str = event["type"]
+    return b"event: " + kind.encode() + b"\n" + sse.encode(event)

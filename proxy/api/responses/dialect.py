@@ -1,0 +1,152 @@
+"""Requests of the Responses API, read into chat requests."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from proxy.api.dialect import Chosen, Context, Parsed, Request, Stored
+from proxy.api.known import History
+from proxy.api.model_endpoint import ModelEndpoint
+from proxy.api.ports import Ports
+from proxy.api.reply import Kept
+from proxy.api.request import Access, ResolvedRequest
+from proxy.api.responses.conversation import read_conversation
+from proxy.api.responses.encrypted_content import Seal
+from proxy.api.responses.output import OutputBuilder, OutputOptions
+from proxy.api.responses.reply import ResponseHead, ResponseReply
+from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
+from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
+from proxy.api.responses.tools import ResponseTools, declared_in, late_names, read_tools
+from proxy.loop.actions import Respond
+from proxy.loop.continuation import storable
+from proxy.loop.offer import SEARCH
+from proxy.turn.carried import carries
+from proxy.wire.chat import Json
+from proxy.wire.errors import PreviousResponseNotFound, ProxyError
+
+
+class ResponsesDialect:
+    """The Responses API."""
+
+    history_field = "input"
+
+    def parse(self, body: bytes, history: History | None) -> "_ParsedResponses":
+        """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
+        return _ParsedResponses(parse_request(body, history))
+
+
+class _ParsedResponses(Parsed):
+    continues = True
+
+    def __init__(self, request: ResponsesRequest) -> None:
+        self._request = request
+        self._history = ItemHistory((), request.items, {})
+
+    async def continued(self, stored: Stored) -> None:
+        """Look up the conversation that it continues. Raises as `ResponseStore.history` does."""
+        responses, previous = ResponseStore.of(stored), self._request.previous
+        try:
+            self._history = await responses.history(self._request.items, previous)
+        except PreviousResponseNotFound:
+            stored.observe("continuation.sought", sought=1, found=0)
+            raise
+        if previous is not None:
+            stored.observe("continuation.sought", sought=1, found=1)
+        self.bytes_read = responses.bytes_read
+
+    def read(self, context: Context) -> "_ResponsesRequest":
+        """Read its tools and its conversation. Raises `RequestError`."""
+        request, history, own = self._request, self._history, context.own
+        fields, seal = request.fields, Seal(context.sealer)
+        listed = declared_in(fields, before=history.before, own=history.own)
+        where = "tools" if fields.get("tools") else "input"
+        declared = read_tools(
+            listed, fields.get("tool_choice"), own.toolset.names, code_interpreter=own.code_interpreter, where=where
+        )
+        conversation = read_conversation(
+            history.items, instructions=fields.get("instructions"), name_of=declared.name_of, unseal=seal.open
+        )
+        return _ResponsesRequest(
+            context=context,
+            chat=request.as_chat(conversation, declared),
+            check=request.check,
+            max_output_tokens=fields.get("max_output_tokens"),
+            named=fields.get("prompt_cache_key"),
+            conversation=history.conversation.encode() if history.conversation else None,
+            hidden=conversation.hidden,
+            sources=history.sources,
+            request=request,
+            items=history.own,
+            declared=declared,
+            late=late_names(declared, fields, (*history.before, *history.own)),
+            seal=seal,
+        )
+
+    def as_sent(self, error: ProxyError) -> None:
+        """Replace the field of the chat request that an error names by the one that the client has sent."""
+        self._request.as_sent(error)
+
+
+class _ResponsesRequest(Request, frozen=True, kw_only=True):
+    request: ResponsesRequest
+    items: Sequence[Json]  # its own, without the conversation before it
+    declared: ResponseTools
+    late: Sequence[str]
+    seal: Seal
+
+    def within(self, access: Access) -> "_ResponsesChosen":
+        """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
+        has = self.context.own.has
+        tools = self.declared.within(
+            frozenset(name for tool in access.tools if has(tool.name) for name in tool.names),
+            leave_out=access.narrows_tools,
+        )
+        return _ResponsesChosen(
+            fields=tools.fields(),
+            tools=tuple([tool for tool in access.tools if tool.name != SEARCH]) if tools.offline else None,
+            ignored=tools.ignored,
+            late=self.late,
+            asked=self,
+            declared=tools,
+        )
+
+
+class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
+    asked: _ResponsesRequest
+    declared: ResponseTools
+
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> ResponseReply:
+        """The response."""
+        asked, [run_id], now = self.asked.request, run_ids, self.asked.context.now
+        options = OutputOptions(
+            self.declared,
+            request.own.toolset.arguments_of,
+            server_calls=request.tool_events != "none",
+            sources=asked.includes(SOURCES),
+            code_outputs=asked.includes(CODE_OUTPUTS),
+            summary=asked.summary,
+            seal=self.asked.seal.thoughts if asked.includes(ENCRYPTED) else None,
+        )
+        return ResponseReply(
+            ResponseHead(response_id(run_id), int(now()), request.model.name, asked),
+            OutputBuilder(run_id, options, request.sources, hold_text=hold_text),
+            keep=partial(self._kept, request, run_id) if asked.store else None,
+            seal=self.asked.seal.hidden,
+            now=now,
+        )
+
+    def _kept(self, request: ResolvedRequest, run_id: str, response: Json, answer: Respond) -> Kept:
+        """The finished response as it is stored."""
+        # After a mixed turn, the hidden messages are stored apart; the client's results have the ids to find them.
+        added = storable(answer.added)
+        holds_more = (added or carries(answer.message)) and answer.continuation is None
+        turns = [*added, answer.message] if holds_more else ()
+        found = {url: title for url, title in answer.sources.items() if url not in request.sources}
+        conversation = request.conversation.decode() if request.conversation else None
+        items, bound = with_ids(self.asked.items, run_id), request.own.credentials.bound()
+        previous = self.asked.request.previous
+        return StoredResponse(response, items, previous, turns, found, conversation, bound).as_kept()
+
+
+def create_response(ports: Ports) -> ModelEndpoint:
+    """`POST /v1/responses`."""
+    return ModelEndpoint(ports, ResponsesDialect())
