@@ -12,11 +12,11 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.dialect import Dialect
 from proxy.api.event_stream import EventStream
 from proxy.api.exchange import send_bytes, while_wanted
-from proxy.api.middleware.response import RESPONSE, Response
 from proxy.api.ports import Ports
 from proxy.api.preparation import Preparation, Prepared
 from proxy.api.relayed import relay, relay_stream
 from proxy.api.reply import Reply, ReplyStream
+from proxy.api.response import RESPONSE, Response
 from proxy.api.runs import Runs, tool_headers
 from proxy.kit.beside import beside
 from proxy.loop.actions import Respond

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.api.middleware.response import Response
+from proxy.api.response import Response
 from proxy.app import SystemClock
 from proxy.kit.no_observer import NoObserver
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import is_forwarded
 from proxy.api.body_memory import SHARE, BodyMemory, Share
-from proxy.api.middleware.response import RESPONSE
+from proxy.api.response import RESPONSE
 from proxy.config.model import ServerConfig
 from proxy.paths import OPEN_PATHS
 from proxy.wire.errors import Overloaded, Stopping

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
 from proxy.api.middleware.cors import is_preflight
-from proxy.api.middleware.response import RESPONSE, Response
+from proxy.api.response import RESPONSE, Response
 from proxy.api.responses.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context

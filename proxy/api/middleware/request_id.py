@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import header
 from proxy.api.exchange import ClientLeft, ErrorShape, send_json
-from proxy.api.middleware.response import RESPONSE, Response
+from proxy.api.response import RESPONSE, Response
 from proxy.kit import request_context
 from proxy.kit.timeouts import elapsed
 from proxy.paths import OPEN_PATHS

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.access import BUDGET_REFUSAL, CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.api.calendar import Period, day_of, period_of
-from proxy.api.middleware.response import RESPONSE, Response
 from proxy.api.ports import Ports
+from proxy.api.response import RESPONSE, Response
 from proxy.config.model import BudgetConfig
 from proxy.kit import request_context
 from proxy.kit.counted import counted
