@@ -35,13 +35,3 @@ class Asked(Struct, frozen=True, kw_only=True):
     sources: Mapping[str, str] = {}
     has_marks: bool = False
     unknown: Collection[str] = ()
-
-    @property
-    def is_relayable(self) -> bool:
-        """Whether the client speaks the API of the upstreams, so that bytes may pass through."""
-        return self.body is not None
-
-    @property
-    def stream(self) -> bool:
-        """Whether the answer is streamed."""
-        return bool(self.chat.get("stream"))

@@ -29,13 +29,19 @@ class Context(Struct, frozen=True):
 
     Attributes:
         own: the tools that there are for it at all.
-        sealer: opens what it carries in sealed form, and seals what its answer carries.
         now: the time, in seconds since 1970.
+        sealing: opens what it carries in sealed form, and seals what its answer carries; None: its API seals nothing.
     """
 
     own: RequestTools
-    sealer: Sealer
     now: Callable[[], float]
+    sealing: Sealer | None = None
+
+    @property
+    def sealer(self) -> Sealer:
+        """The sealer of an API that seals."""
+        assert self.sealing is not None  # noqa: S101 - the dialect says so
+        return self.sealing
 
 
 class Stored(Struct, frozen=True):
@@ -62,10 +68,13 @@ class Dialect(Protocol):
     Attributes:
         history_field: the field with its messages or items, which are not parsed again when they are known; empty: all
             of a body is parsed.
+        seals: whether its requests and answers carry sealed texts.
     """
 
     @property
     def history_field(self) -> str: ...  # noqa: D102 - see above
+    @property
+    def seals(self) -> bool: ...  # noqa: D102 - see above
 
     def parse(self, body: bytes, history: History | None) -> "Parsed":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""

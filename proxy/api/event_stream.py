@@ -77,36 +77,3 @@ class EventStream:
         if not self.is_started:
             await self._begin(b"")
         await self._send({"type": "http.response.body", "body": data})
-
-
-class Outbox:
-    """A queue of events in front of a stream; they are written in order, by one task at a time.
-
-    It is needed because tools report progress from their own tasks. The events of a task that is cancelled while it
-    waits to write stay in the queue.
-    """
-
-    def __init__(self, stream: EventStream) -> None:
-        self.pending = bytearray()
-        self._stream = stream
-        self._writing = asyncio.Lock()
-
-    def write(self, data: bytes) -> Awaitable[None]:
-        """Write whole events, after those in the queue."""
-        if self.pending or self._writing.locked() or not self._stream.is_started:
-            self.pending += data
-            return self.flush()
-        return self._stream.write(data)
-
-    async def flush(self) -> None:
-        """Write all events in the queue."""
-        async with self._writing:
-            while data := bytes(self.pending):
-                await self._stream.write(data)
-                del self.pending[: len(data)]
-
-    async def finish(self) -> None:
-        """Write all events in the queue, and end the stream."""
-        async with self._writing:
-            await self._stream.finish(bytes(self.pending))
-            self.pending.clear()

@@ -6,6 +6,7 @@ its `Reply` shows their chunks and events to the client, whole or streamed.
 
 from collections.abc import Sequence
 from functools import partial
+from secrets import token_hex
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,6 +17,7 @@ from proxy.api.ports import Ports
 from proxy.api.preparation import Preparation, Prepared
 from proxy.api.relayed import relay, relay_stream
 from proxy.api.reply import Reply, ReplyStream
+from proxy.api.request import ResolvedRequest
 from proxy.api.response import RESPONSE, Response
 from proxy.api.runs import Runs, tool_headers
 from proxy.kit.beside import beside
@@ -44,7 +46,7 @@ class ModelEndpoint:
         parsed = await self._preparation.parse(scope, receive)
         try:
             prepared = await self._preparation.of(scope, parsed)
-            if prepared.asked.stream:
+            if prepared.stream:
                 await self._send_stream(prepared, scope, receive, send)
             else:
                 await self._send_whole(prepared, scope, receive, send)
@@ -56,13 +58,13 @@ class ModelEndpoint:
         request = prepared.request
         work = partial(relay, request) if prepared.is_relayed else partial(self._whole, prepared)
         body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
-        headers = [(b"content-type", b"application/json"), *headers, *prepared.headers]
+        headers = [(b"content-type", b"application/json"), *headers, *_headers(request)]
         await send_bytes(send, 200, headers, body)
 
     async def _send_stream(self, prepared: Prepared, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream the answer, with a heartbeat after each long silence."""
         request, stream = prepared.request, EventStream(scope, send)
-        stream.add_headers(prepared.headers)
+        stream.add_headers(_headers(request))
         if prepared.is_relayed:
             work = partial(relay_stream, request, stream)
         else:
@@ -71,7 +73,7 @@ class ModelEndpoint:
         await while_wanted(scope, receive, work, seconds=request.limits.max_duration, beside=heartbeat)
 
     async def _whole(self, prepared: Prepared) -> tuple[bytes, Headers]:
-        reply = prepared.reply()
+        reply = _reply(prepared)
         answers = await self._answers(prepared, reply, reply.listeners())
         reply.end(answers)
         whole = reply.whole(answers)
@@ -79,13 +81,15 @@ class ModelEndpoint:
         return rawjson.dumps_answer(whole), (*tool_headers(answers), *reply.headers)
 
     async def _stream(self, prepared: Prepared, response: Response, stream: EventStream) -> None:
-        reply = prepared.reply()
+        reply = _reply(prepared)
         stream.add_headers(reply.headers)
-        await beside(prepared.size, reply.measure)
+        if reply.measures:
+            await beside(prepared.size, reply.measure)
         shown = ReplyStream(stream, reply)
         response.encode_error = shown.error
-        answers = await self._answers(prepared, reply, shown.audiences)
-        await shown.write(reply.end(answers))
+        answers = await self._answers(prepared, reply, shown.audiences())
+        if events := reply.end(answers):
+            await shown.write(reply.encode(events))
         await self._keep(prepared, reply, answers)
         await shown.finish(reply.last(answers))
 
@@ -105,3 +109,14 @@ class ModelEndpoint:
     async def _keep(self, prepared: Prepared, reply: Reply, answers: Sequence[Respond]) -> None:
         if (kept := reply.kept(answers)) is not None:
             await self._ports.store.put(prepared.request.caller.scope, kept.key, kept.data)
+
+
+def _reply(prepared: Prepared) -> Reply:
+    """The reply to a request, of runs with new ids."""
+    run_ids = [token_hex(16) for _ in range(prepared.request.chat.get("n") or 1)]
+    return prepared.chosen.reply(prepared.request, run_ids, hold_text=prepared.check is not None)
+
+
+def _headers(request: ResolvedRequest) -> Headers:
+    """The header with the names of the tools that the client has selected and cannot have, if there are any."""
+    return ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else ()

@@ -6,7 +6,6 @@ The first fault in this order is the one that the client is told.
 """
 
 from functools import partial
-from secrets import token_hex
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,10 +14,9 @@ from starlette.types import Receive, Scope
 from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE, Share
-from proxy.api.dialect import Chosen, Context, Dialect, Parsed, Request, Stored
+from proxy.api.dialect import Chosen, Context, Dialect, Parsed, Stored
 from proxy.api.known import History
 from proxy.api.ports import Ports
-from proxy.api.reply import Reply
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.api.runs import needs_check
 from proxy.api.schema import SchemaCheck
@@ -26,45 +24,26 @@ from proxy.api.sealed import Sealer, SealingKeys, size_opened
 from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.wire.cache_marks import without_marks
-from proxy.wire.relayed import Headers
 
 
 class Prepared(Struct, frozen=True):
     """A request that is ready to be answered.
 
     Attributes:
-        asked: what the client asks for.
-        chosen: its tools.
         request: the resolved request.
+        chosen: its tools, and how it is replied to.
+        check: checks the answer against a schema; None: there is no schema, or the upstream enforces it itself.
+        stream: whether the answer is streamed.
+        is_relayed: whether the request and its answer pass through as bytes.
         size: of its body, as `beside` judges it.
     """
 
-    asked: Request
-    chosen: Chosen
     request: ResolvedRequest
+    chosen: Chosen
+    check: SchemaCheck | None
+    stream: bool
+    is_relayed: bool
     size: int
-
-    @property
-    def is_relayed(self) -> bool:
-        """Whether the request and its answer pass through as bytes."""
-        return self.asked.is_relayable and not self.request.offer.answers_calls
-
-    @property
-    def headers(self) -> Headers:
-        """The header with the names of the tools that the client has selected and cannot have, if there are any."""
-        ignored = self.request.ignored
-        return [(b"x-tools-ignored", ",".join(ignored).encode())] if ignored else ()
-
-    def reply(self) -> Reply:
-        """The reply, of runs with new ids."""
-        run_ids = [token_hex(16) for _ in range(self.request.chat.get("n") or 1)]
-        return self.chosen.reply(self.request, run_ids, hold_text=self.check is not None)
-
-    @property
-    def check(self) -> SchemaCheck | None:
-        """Checks the answer against a schema; None: there is no schema, or the upstream enforces it itself."""
-        check = self.asked.check
-        return check if check is not None and needs_check(self.request) else None
 
 
 class Preparation:
@@ -91,23 +70,29 @@ class Preparation:
         caller: Caller = scope[CALLER]
         share: Share | None = scope.get(SHARE)
         own = await self._resolver.tools_of(scope)
-        sealer = Sealer(
-            self._keys.for_caller(caller),
-            caller.scope,
-            most_bytes=self._ports.config.server.max_body_bytes,
-            share=share,
-            credentials=own.credentials,
-        )
-        context = Context(own, sealer, self._ports.clock.time)
+        sealer = None
+        if self._dialect.seals:
+            most, keys = self._ports.config.server.max_body_bytes, self._keys.for_caller(caller)
+            sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
+        context = Context(own, self._ports.clock.time, sealer)
         if parsed.continues:
             stored = Stored(self._ports.store, caller.scope, share, own.credentials, self._ports.observe)
             await parsed.continued(stored)
         asked = await beside(parsed.size + parsed.bytes_read, partial(parsed.read, context))
-        sealer.count_opened()
+        if sealer is not None:
+            sealer.count_opened()
         if asked.unknown:
             request_context.add({"blocks_ignored": names_for_header(asked.unknown)})
         access = await self._resolver.access(scope, asked, own=own)
         if asked.has_marks and not access.model.upstream.traits.cache_marks:
             access = replace(access, chat={**access.chat, "messages": without_marks(access.chat["messages"])})
         chosen = asked.within(access)
-        return Prepared(asked, chosen, self._resolver.finish(access, chosen), parsed.size)
+        request = self._resolver.finish(access, chosen)
+        return Prepared(
+            request,
+            chosen,
+            asked.check if asked.check is not None and needs_check(request) else None,
+            stream=bool(asked.chat.get("stream")),
+            is_relayed=asked.body is not None and not request.offer.answers_calls,
+            size=parsed.size,
+        )

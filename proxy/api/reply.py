@@ -11,11 +11,12 @@
 A reply is pure: `model_endpoint` drives it. A whole answer is folded by the same steps as a stream.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from proxy.api.event_stream import EventStream, Outbox
+from proxy.api.event_stream import EventStream
 from proxy.loop.actions import Respond
 from proxy.loop.shown import EnoughShown, RunEvent
 from proxy.ports import Audience, ExecuteTool
@@ -65,11 +66,17 @@ class Reply(ABC):
         run_ids: the ids of its runs, one for each choice: 32 hexadecimal digits, from which those of calls are made.
         folds: one for each choice.
         headers: further headers of the response.
+        measures: whether a stream has to `measure` before its first event.
     """
 
     run_ids: Sequence[str]
     folds: Sequence[Folding]
     headers: Headers = ()
+    measures = False
+
+    def measure(self) -> None:
+        """Do the work that a stream needs before its first event, and that grows with the request."""
+        raise NotImplementedError
 
     def execute(self, execute: ExecuteTool) -> ExecuteTool:
         """A function that runs tool calls as `execute` does, within the client's settings of its tools."""
@@ -83,10 +90,6 @@ class Reply(ABC):
     def listeners(self) -> Sequence[Audience | None]:
         """The audiences of the runs of a whole answer."""
         return [Unstreamed(fold) for fold in self.folds]
-
-    def measure(self) -> None:
-        """Do the work that a stream needs before its first event."""
-        return
 
     def heartbeat(self) -> bytes:
         """The bytes that are sent after a long silence of a stream."""
@@ -140,59 +143,72 @@ class Unstreamed:
 class ReplyStream:
     """Writes a reply to a client with `stream: true`.
 
-    Attributes:
-        audiences: those of the runs.
+    Tools report progress from their own tasks, so events wait in a queue, and one task at a time writes. The events of
+    a task that is cancelled while it waits to write stay in the queue.
     """
 
     def __init__(self, stream: EventStream, reply: Reply) -> None:
-        self._outbox = Outbox(stream)
+        self._stream = stream
         self._reply = reply
-        self.audiences = [_Streamed(fold, reply, self._outbox) for fold in reply.folds]
+        self._queue = bytearray()
+        self._writing = asyncio.Lock()
         stream.heartbeat = reply.heartbeat
 
-    async def write(self, events: Events) -> None:
-        """Write events."""
-        if events:
-            await self._outbox.write(self._reply.encode(events))
+    def audiences(self) -> Sequence[Audience]:
+        """New audiences of the runs, which refer to this stream; it does not refer to them."""
+        return [_Streamed(fold, self._reply.encode, self.write) for fold in self._reply.folds]
+
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Write whole events, after those in the queue."""
+        if self._queue or self._writing.locked() or not self._stream.is_started:
+            self._queue += data
+            return self._flush()
+        return self._stream.write(data)
+
+    async def _flush(self) -> None:
+        async with self._writing:
+            while data := bytes(self._queue):
+                await self._stream.write(data)
+                del self._queue[: len(data)]
 
     async def finish(self, data: bytes) -> None:
         """Write the last bytes, and end the stream."""
-        self._outbox.pending += data
-        await self._outbox.finish()
+        self._queue += data
+        async with self._writing:
+            await self._stream.finish(bytes(self._queue))
+            self._queue.clear()
 
     def error(self, error: ProxyError) -> bytes:
-        """The last bytes of a stream that fails: the events that wait to be written, and the error."""
-        waiting = bytes(self._outbox.pending)
+        """The last bytes of a stream that fails: the events in the queue, and the error."""
+        waiting = bytes(self._queue)
         return waiting + self._reply.error(error)
 
 
 class _Streamed:
     """The audience of one run of a streamed reply."""
 
-    def __init__(self, fold: Folding, reply: Reply, outbox: Outbox) -> None:
+    def __init__(
+        self, fold: Folding, encode: Callable[[Events], bytes], write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
         self._fold = fold
-        self._encode = reply.encode
-        self._outbox = outbox
+        self._encode = encode
+        self._write = write
         self.wants_answers = fold.wants_answers
 
     def show(self, chunk: Json) -> Awaitable[None]:
         """Write a chunk. Raises `EnoughShown`."""
         event = self._fold.grow(chunk)
-        if event is not None:
-            return self._outbox.write(event)
-        events = self._fold.take(chunk)
-        return self._write_last(events) if self._fold.has_enough else self._write(events)
+        return self._take(chunk) if event is None else self._write(event)
+
+    async def _take(self, chunk: Json) -> None:
+        if events := self._fold.take(chunk):
+            await self._write(self._encode(events))
+        if self._fold.has_enough:
+            raise EnoughShown
 
     async def hear(self, event: RunEvent) -> bool:
         """Write the events of an event of the run; returns whether there are any."""
         events = self._fold.hear(event)
-        await self._write(events)
-        return bool(events)
-
-    async def _write(self, events: Events) -> None:
         if events:
-            await self._outbox.write(self._encode(events))
-
-    async def _write_last(self, events: Events) -> None:
-        await self._write(events)
-        raise EnoughShown
+            await self._write(self._encode(events))
+        return bool(events)

@@ -16,6 +16,7 @@ class ChatDialect:
     """Chat Completions."""
 
     history_field = ""
+    seals = False
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedChat":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""

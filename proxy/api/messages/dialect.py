@@ -41,6 +41,7 @@ class MessagesDialect(Struct, frozen=True):
     for_answer: bool = True
     keeps_marks: bool = False
     history_field = "messages"
+    seals = True
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedMessages":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""

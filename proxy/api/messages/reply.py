@@ -64,6 +64,8 @@ class MessageReply(Reply):
         hold_text: as for `Fold`.
     """
 
+    measures = True
+
     def __init__(
         self, head: MessageHead, request: ResolvedRequest, options: MessageOptions, *, hold_text: bool = False
     ) -> None:

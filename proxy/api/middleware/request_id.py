@@ -44,6 +44,7 @@ class RequestId:
         response = scope[RESPONSE] = Response(send, request_id, self._observe, self._clock, began)
         status = await self._answer(scope, receive, response)
         del scope[RESPONSE]  # it refers to the server's `send`, and so to this scope
+        response.encode_error = None  # which refers to the response
         self._observe(
             "probe.completed" if is_probe else "request.completed",
             **where,

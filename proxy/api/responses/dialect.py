@@ -28,6 +28,7 @@ class ResponsesDialect:
     """The Responses API."""
 
     history_field = "input"
+    seals = True
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedResponses":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
