@@ -237,8 +237,6 @@ class CompletionStream(Struct):
 class _ChoiceWriter:
     """The audience of the run of one choice of a streamed completion."""
 
-    wants_answers = False
-
     def __init__(self, writer: CompletionStream, index: int) -> None:
         self.show = partial(writer.show, index)
         self.hear = writer.hear
@@ -246,8 +244,6 @@ class _ChoiceWriter:
 
 class _Listener:
     """The audience of the runs of a whole completion, which collects their progress events."""
-
-    wants_answers = False
 
     def __init__(self, events: list[Json], tool_events: ToolEvents) -> None:
         self._events = events

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.surface import Keep, Surface, keep_all
+from proxy.execution.driver import release
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
@@ -38,15 +39,25 @@ class CheckingSurface(Surface):
             request: the request.
             run_id: the id of its run.
             check: checks the answer; None: any answer will do.
-            audience: as for `run`. With a check, it holds text back, because a later turn may have to replace it.
+            audience: as for `run`. With a check, it is shown the text only of the answer that fits.
             execute: as for `run`.
             keep: as for `run`.
 
         Raises:
             NoFinalAnswer: the second answer does not fit either.
         """
-        [answer] = await self.run(request, [run_id], [audience], execute=execute, keep=keep)
-        if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer) or _refuses(answer):
+        awaits_check = check is not None
+        [answer] = await self.run(request, [run_id], [audience], execute=execute, keep=keep, awaits_check=awaits_check)
+        if check is not None:
+            answer = await self._fitting(request, check, answer, audience)
+            await release(answer.turn, audience)
+        return answer
+
+    async def _fitting(
+        self, request: ResolvedRequest, check: SchemaCheck, answer: Respond, audience: Audience
+    ) -> Respond:
+        """The answer, or a second one if it does not fit. Raises `NoFinalAnswer`."""
+        if answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer) or _refuses(answer):
             return answer
         fault = check.fault(answer.turn.text)
         if fault is None:
@@ -56,7 +67,7 @@ class CheckingSurface(Surface):
             return replace(answer, finish_reason="length")
         self.ports.observe("answer.unfit")
         again = _retry(request, check, answer.turn.text, fault, output_left)
-        [second] = await self.run(again, [token_hex(16)], [audience])
+        [second] = await self.run(again, [token_hex(16)], [audience], awaits_check=True)
         tally = sum_of([answer.tally, second.tally])
         if not (is_broken_off(second) or _refuses(second)) and check.fault(second.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")

@@ -8,7 +8,6 @@ whose events nobody needs (`Unstreamed`). The rules of this module are those tha
     text            each turn's text is an item of its own, without the blank lines that set two turns of a chat apart
     blanks          begin no text: they wait until text follows them
     thoughts        stand before the text and the calls of their turn; those that come later have no place of their own
-    held text       waits for the end where it may have to be dropped, and is dropped when another turn begins
     server calls    begin at their place in the turn; one that has no result when the run ends has failed
 """
 
@@ -16,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from proxy.loop.actions import AnsweredCall, Respond, Stop
+from proxy.loop.actions import AnsweredCall
 from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, EnoughShown, RunEvent, TurnBegan
 from proxy.turn.citations import CITATIONS, Citation, moved_back
@@ -31,8 +30,6 @@ ServerCallT = TypeVar("ServerCallT")
 ANNOTATIONS = "annotations"
 """The key of the upstream's own annotations in a message or a delta."""
 
-_TEXT_KEYS = ("content", CITATIONS, ANNOTATIONS)
-
 
 class Fold(ABC, Generic[ServerCallT]):
     """Folds a run into an answer; each method gives the events for what it adds.
@@ -41,20 +38,9 @@ class Fold(ABC, Generic[ServerCallT]):
 
     A subclass has the items of one API, and writes what it is given where it is told to. `ServerCallT` is its item for
     a call of a server tool.
-
-    Args:
-        hold_text: whether text is held back until the end, because it may have to be dropped.
     """
 
-    wants_answers = False
-    """Whether the answers to the calls of a turn are shown; see `Audience.wants_answers`."""
-
-    shows_text_beside_calls = True
-    """Whether text that was held back is shown before calls of the client's; else it is dropped, as no answer."""
-
-    def __init__(self, *, hold_text: bool = False) -> None:
-        self._hold_text = hold_text
-        self._held: list[tuple[Json, Any]] = []  # deltas with text, and their log probabilities
+    def __init__(self) -> None:
         self._blanks = ""  # text that waits for more
         self._position = 0  # the length of the text of the open item
         self._has_text = self._has_calls = False  # of this turn
@@ -70,17 +56,13 @@ class Fold(ABC, Generic[ServerCallT]):
         if not chunk["choices"]:
             return []
         choice = chunk["choices"][0]
-        delta, logprobs = choice["delta"], choice.get("logprobs")
-        if self._hold_text and any(delta.get(key) for key in _TEXT_KEYS):
-            self._held.append(({key: delta.pop(key) for key in _TEXT_KEYS if key in delta}, logprobs))
-        return self._fold(delta, logprobs)
+        return self._fold(choice["delta"], choice.get("logprobs"))
 
     def hear(self, event: RunEvent) -> Events:
         """Add an event of the run."""
         match event:
             case TurnBegan(number):
                 events = self._end_text() + self.begin_turn(number)
-                self._held.clear()
                 self._has_text = self._has_calls = False
                 self._server_calls = {}
                 return events
@@ -90,16 +72,6 @@ class Fold(ABC, Generic[ServerCallT]):
                 return self.end_server_call(self._server_calls.get(call), result)
             case CallsAnswered(calls):
                 return self._end_text() + self.answer_calls(calls)
-
-    def _end_run(self, answer: Respond) -> Events:
-        """Add the text that was held back, unless it stands beside the client's calls."""
-        if answer.stop is Stop.CLIENT_TOOL_CALLS:
-            self._held.clear()
-        return self._release() + self._write_rest()
-
-    def _release(self) -> Events:
-        held, self._held = self._held, []
-        return [event for delta, logprobs in held for event in self._fold(delta, logprobs)]
 
     def _fold(self, delta: Json, logprobs: Any) -> Events:
         events: Events = []
@@ -114,8 +86,6 @@ class Fold(ABC, Generic[ServerCallT]):
             self.annotate([one for one in given if isinstance(one, dict)])
         for fragment in delta.get("tool_calls") or ():
             if fragment.get("id"):
-                if self.shows_text_beside_calls:
-                    events += self._release()
                 self._has_calls = True
                 events += self._end_text()
             events += self.write_client_call(fragment)
@@ -217,7 +187,6 @@ class Unstreamed:
 
     def __init__(self, fold: Fold[Any]) -> None:
         self._fold = fold
-        self.wants_answers = fold.wants_answers
 
     async def show(self, chunk: Json) -> None:
         """Add a chunk. Raises `EnoughShown`."""

@@ -107,6 +107,7 @@ class Surface:
         *,
         execute: ExecuteTool | None = None,
         keep: Keep = keep_all,
+        awaits_check: bool = False,
     ) -> Sequence[Respond]:
         """Make an independent run for each of the `run_ids`, and drive all of them to their answers.
 
@@ -116,6 +117,7 @@ class Surface:
             audiences: for each run, who is told all that the client may see of it; None: only its answer is needed.
             execute: runs the tool calls; None: the server tools as they are.
             keep: whether the hidden part of an answer is stored for the client.
+            awaits_check: whether the text of the answers is left to be shown with `driver.release`, after a check.
         """
         # A model that is offered no server tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
@@ -144,6 +146,7 @@ class Surface:
                 dialect=dialect,
                 earlier_sources=request.sources,
                 read_arguments=toolset.history_arguments,
+                awaits_check=awaits_check,
             )
             work = driver.drive(run, upstream=upstream, context=context, audience=audience)
             tallies.append(run.tally)

@@ -37,7 +37,6 @@ from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns
 from proxy.ports import Audience
-from proxy.turn.asked_json import demands_json
 from proxy.turn.carried import carries
 from proxy.wire import rawjson
 from proxy.wire.cache_marks import without_marks
@@ -233,10 +232,7 @@ class _Prepared(Struct, frozen=True):
 
     def builder(self, mended: Callable[[str], Json | None]) -> MessageBuilder:
         """A builder of the message; `mended` repairs the arguments of the client's calls."""
-        options = replace(self.options, mended=mended)
-        # JSON beside calls of the client's is no answer, and what stands beside it would not be JSON.
-        is_json_alone = bool(self.resolved.offer.client_tools) and demands_json(self.resolved.chat)
-        return MessageBuilder(self.run_id, options, hold_text=self.check is not None or is_json_alone)
+        return MessageBuilder(self.run_id, replace(self.options, mended=mended))
 
     def input_tokens(self) -> int:
         """The estimated tokens of the request, with all tools that the model is offered."""

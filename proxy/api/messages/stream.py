@@ -85,7 +85,6 @@ class MessageStream:
         self._message = message
         self._request_id = request_id
         self._opening = Opening(head)
-        self.wants_answers = message.wants_answers
         stream.heartbeat = partial(_heartbeat, self._opening)  # a method would make a reference cycle with the stream
 
     def show(self, chunk: Json) -> Awaitable[None]:

@@ -182,7 +182,7 @@ class _Prepared(Struct, frozen=True):
             summary=self.request.summary,
             seal=self.seal.thoughts if self.request.includes(ENCRYPTED) else None,
         )
-        return OutputBuilder(self.run_id, options, self.resolved.sources, hold_text=self.check is not None)
+        return OutputBuilder(self.run_id, options, self.resolved.sources)
 
     def stored(self, response: Json, answer: Respond) -> StoredResponse:
         """The finished response as it is stored."""

@@ -140,8 +140,6 @@ class ResponseStream:
         output: makes the events of its items.
     """
 
-    wants_answers = False
-
     def __init__(self, stream: EventStream, head: ResponseHead, output: OutputBuilder) -> None:
         self._head = head
         self.output = output
