@@ -31,11 +31,6 @@ class Audience(Protocol):
     """Whoever shows a run to a client. All that may be shown of it is said once, in order, streamed or not."""
 
     @property
-    def wants_answers(self) -> bool:
-        """Whether it hears of `CallsAnswered`, which has the results as the model reads them."""
-        ...
-
-    @property
     def show(self) -> Show:
         """The function that takes each chunk that the client may see."""
         ...

@@ -124,12 +124,6 @@ class Request(Asked, frozen=True, kw_only=True):
 class Chosen(ToolsChosen, frozen=True, kw_only=True):
     """The tools of a request, and the reply that shows their calls."""
 
-    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> Reply:
-        """The reply to the request.
-
-        Args:
-            request: the resolved request.
-            run_ids: the ids of its runs.
-            hold_text: whether text is held back until the end, because it may have to be dropped.
-        """
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> Reply:
+        """The reply to the request, of runs with these ids."""
         raise NotImplementedError

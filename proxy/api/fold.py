@@ -8,7 +8,6 @@ whose events nobody needs (`reply.Unstreamed`). The rules of this module do not 
     text            each turn's text is an item of its own, without the blank lines that set two turns of a chat apart
     blanks          begin no text: they wait until text follows them
     thoughts        stand before the text and the calls of their turn; those that come later have no place of their own
-    held text       waits for the end where it may have to be dropped, and is dropped when another turn begins
     server calls    begin at their place in the turn; one that has no result when the run ends has failed
 """
 
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from proxy.api.reply import Events
-from proxy.loop.actions import AnsweredCall, Respond, Stop
+from proxy.loop.actions import AnsweredCall
 from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.citations import CITATIONS, Citation, moved_back
@@ -29,8 +28,6 @@ ServerCallT = TypeVar("ServerCallT")
 ANNOTATIONS = "annotations"
 """The key of the upstream's own annotations in a message or a delta."""
 
-_TEXT_KEYS = ("content", CITATIONS, ANNOTATIONS)
-
 
 class Fold(ABC, Generic[ServerCallT]):
     """Folds a run into an answer; each method gives the events for what it adds.
@@ -39,20 +36,9 @@ class Fold(ABC, Generic[ServerCallT]):
 
     A subclass has the items of one API, and writes what it is given where it is told to. `ServerCallT` is its item for
     a call of a server tool.
-
-    Args:
-        hold_text: whether text is held back until the end, because it may have to be dropped.
     """
 
-    wants_answers = False
-    """Whether the answers to the calls of a turn are shown; see `Audience.wants_answers`."""
-
-    shows_text_beside_calls = True
-    """Whether text that was held back is shown before calls of the client's; else it is dropped, as no answer."""
-
-    def __init__(self, *, hold_text: bool = False) -> None:
-        self._hold_text = hold_text
-        self._held: list[tuple[Json, Any]] = []  # deltas with text, and their log probabilities
+    def __init__(self) -> None:
         self._blanks = ""  # text that waits for more
         self._position = 0  # the length of the text of the open item
         self._has_text = self._has_calls = False  # of this turn
@@ -66,7 +52,7 @@ class Fold(ABC, Generic[ServerCallT]):
     def grow(self, chunk: Json) -> bytes | None:
         """Add a chunk that only adds text to what is open; its encoded event. None: the chunk has to be taken."""
         choices = chunk["choices"]
-        if self._hold_text or len(choices) != 1:
+        if len(choices) != 1:
             return None
         delta: Json = choices[0]["delta"]
         text: Any = delta.get("content")
@@ -82,17 +68,13 @@ class Fold(ABC, Generic[ServerCallT]):
         if not chunk["choices"]:
             return []
         choice = chunk["choices"][0]
-        delta, logprobs = choice["delta"], choice.get("logprobs")
-        if self._hold_text and any(delta.get(key) for key in _TEXT_KEYS):
-            self._held.append(({key: delta.pop(key) for key in _TEXT_KEYS if key in delta}, logprobs))
-        return self._fold(delta, logprobs)
+        return self._fold(choice["delta"], choice.get("logprobs"))
 
     def hear(self, event: RunEvent) -> Events:
         """Add an event of the run."""
         match event:
             case TurnBegan(number):
                 events = self._end_text() + self.begin_turn(number)
-                self._held.clear()
                 self._has_text = self._has_calls = False
                 self._server_calls = {}
                 return events
@@ -102,16 +84,6 @@ class Fold(ABC, Generic[ServerCallT]):
                 return self.end_server_call(self._server_calls.get(call), result)
             case CallsAnswered(calls):
                 return self._end_text() + self.answer_calls(calls)
-
-    def _end_run(self, answer: Respond) -> Events:
-        """Add the text that was held back, unless it stands beside the client's calls."""
-        if answer.stop is Stop.CLIENT_TOOL_CALLS:
-            self._held.clear()
-        return self._release() + self._write_rest()
-
-    def _release(self) -> Events:
-        held, self._held = self._held, []
-        return [event for delta, logprobs in held for event in self._fold(delta, logprobs)]
 
     def _fold(self, delta: Json, logprobs: Any) -> Events:
         events: Events = []
@@ -126,8 +98,6 @@ class Fold(ABC, Generic[ServerCallT]):
             self.annotate([one for one in given if isinstance(one, dict)])
         for fragment in delta.get("tool_calls") or ():
             if fragment.get("id"):
-                if self.shows_text_beside_calls:
-                    events += self._release()
                 self._has_calls = True
                 events += self._end_text()
             events += self.write_client_call(fragment)

@@ -114,7 +114,7 @@ class ModelEndpoint:
 def _reply(prepared: Prepared) -> Reply:
     """The reply to a request, of runs with new ids."""
     run_ids = [token_hex(16) for _ in range(prepared.request.chat.get("n") or 1)]
-    return prepared.chosen.reply(prepared.request, run_ids, hold_text=prepared.check is not None)
+    return prepared.chosen.reply(prepared.request, run_ids)
 
 
 def _headers(request: ResolvedRequest) -> Headers:

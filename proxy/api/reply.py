@@ -39,8 +39,6 @@ class Kept(NamedTuple):
 class Folding(Protocol):
     """Folds the chunks and events of one run into events of an API."""
 
-    wants_answers: bool
-
     @property
     def has_enough(self) -> bool:
         """Whether the client needs no more of the answer, which then ends here, as a success."""
@@ -126,7 +124,6 @@ class Unstreamed:
 
     def __init__(self, fold: Folding) -> None:
         self._fold = fold
-        self.wants_answers = fold.wants_answers
 
     async def show(self, chunk: Json) -> None:
         """Add a chunk. Raises `EnoughShown`."""
@@ -193,7 +190,6 @@ class _Streamed:
         self._fold = fold
         self._encode = encode
         self._write = write
-        self.wants_answers = fold.wants_answers
 
     def show(self, chunk: Json) -> Awaitable[None]:
         """Write a chunk. Raises `EnoughShown`."""

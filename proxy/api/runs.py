@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from proxy.api.ports import Ports
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.execution.driver import Driver
+from proxy.execution.driver import Driver, release
 from proxy.kit import request_context
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.call_context import CallContext
@@ -59,7 +59,7 @@ class Runs:
         Args:
             request: the request.
             run_ids: as for `run`.
-            audiences: as for `run`. With a check, the only one holds text back, because a later turn may replace it.
+            audiences: as for `run`. With a check, the only one is shown the text only of the answer that fits.
             check: checks the only answer; None: any answer will do.
             execute: as for `run`.
             keep: as for `run`.
@@ -67,27 +67,36 @@ class Runs:
         Raises:
             NoFinalAnswer: the second answer does not fit either.
         """
-        answers = await self.run(request, run_ids, audiences, execute=execute, keep=keep)
         if check is None:
-            return answers
-        [answer] = answers
+            return await self.run(request, run_ids, audiences, execute=execute, keep=keep)
+        [answer] = await self.run(request, run_ids, audiences, execute=execute, keep=keep, awaits_check=True)
+        [audience] = audiences
+        answer = await self._fitting(request, check, answer, audience)
+        if audience is not None:
+            await release(answer.turn, audience)
+        return [answer]
+
+    async def _fitting(
+        self, request: ResolvedRequest, check: SchemaCheck, answer: Respond, audience: Audience | None
+    ) -> Respond:
+        """The answer, or a second one if it does not fit. Raises `NoFinalAnswer`."""
         if answer.stop is Stop.CLIENT_TOOL_CALLS or _is_no_answer(answer):
-            return answers
+            return answer
         fault = check.fault(answer.turn.text)
         if fault is None:
-            return answers
+            return answer
         output_left = request.limits.output_left(answer.tally)
         if output_left == 0:  # the answer has used all tokens that the model may write
-            return [replace(answer, finish_reason="length")]
+            return replace(answer, finish_reason="length")
         self._ports.observe("answer.unfit")
         again = _retry(request, check, answer.turn.text, fault, output_left)
-        [second] = await self.run(again, [token_hex(16)], audiences)
+        [second] = await self.run(again, [token_hex(16)], [audience], awaits_check=True)
         if not _is_no_answer(second) and check.fault(second.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         tally = sum_of([answer.tally, second.tally])
         earlier = (*answer.earlier_turns, answer.turn)
         of_first = {"stop": answer.stop, "step": answer.step, "sources": answer.sources, "added": answer.added}
-        return [replace(second, tally=tally, earlier_turns=earlier, **of_first)]
+        return replace(second, tally=tally, earlier_turns=earlier, **of_first)
 
     async def run(
         self,
@@ -97,6 +106,7 @@ class Runs:
         *,
         execute: ExecuteTool | None = None,
         keep: Keep = keep_all,
+        awaits_check: bool = False,
     ) -> Sequence[Respond]:
         """Make an independent run for each of the `run_ids`, and drive all of them to their answers.
 
@@ -106,6 +116,7 @@ class Runs:
             audiences: for each run, who is told all that the client may see of it; None: only its answer is needed.
             execute: runs the tool calls; None: the server tools as they are.
             keep: whether the hidden part of an answer is stored for the client.
+            awaits_check: whether the text of the answers is left to be shown with `driver.release`, after a check.
         """
         # A model that is offered no server tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
@@ -134,6 +145,7 @@ class Runs:
                 dialect=dialect,
                 earlier_sources=request.sources,
                 read_arguments=toolset.history_arguments,
+                awaits_check=awaits_check,
             )
             work = driver.drive(run, upstream=upstream, context=context, audience=audience)
             tallies.append(run.tally)

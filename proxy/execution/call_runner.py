@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from proxy.execution.observed import IN_OUR_WORDS, observed
 from proxy.kit.timeouts import Deadline, elapsed
 from proxy.loop import many_tools, results
+from proxy.loop.actions import AnsweredCall
 from proxy.loop.call_context import CallContext
 from proxy.loop.decisions import TurnDecisions
 from proxy.loop.many_tools import FIND_TOOLS, FindTools
 from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolUnavailable
 from proxy.loop.run import Run
-from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
+from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, TurnBegan
 from proxy.ports import Audience, Clock, ExecuteTool, Observer
 from proxy.wire.chat import Json, ToolCall
 
@@ -56,6 +57,7 @@ class CallRunner:
         self._tasks: set[asyncio.Task[ToolResult]] = set()
         self._early: TurnDecisions | None = None  # about the complete calls of the turn so far
         self._announced: set[ToolCall] = set()  # of the turn
+        self._run_calls: Sequence[ToolCall] = ()  # of the turn
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
         self._ended: dict[ToolCall, CallEnded] = {}  # those of them that the client has not been told of
 
@@ -64,7 +66,7 @@ class CallRunner:
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         is_repeated = number == self._turn
-        self._turn, self.were_shown, self._early = number, False, None
+        self._turn, self.were_shown, self._early, self._run_calls = number, False, None, ()
         if self._audience is not None:
             self._announced.clear()
             if not is_repeated:
@@ -103,7 +105,7 @@ class CallRunner:
 
     async def run_all(self, calls: Sequence[ToolCall], model: str | None) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order; `model` is the upstream's name for its model."""
-        self._model = model
+        self._model, self._run_calls = model, calls
         if self._audience is not None:
             for call in calls:
                 if call not in self._announced:
@@ -125,6 +127,17 @@ class CallRunner:
         if running:
             await asyncio.wait(running)
         return [task.result() for task in tasks]
+
+    async def show_answered(self, answered: Sequence[AnsweredCall], audience: Audience) -> None:
+        """Show the calls of a turn that were answered without being run, and tell that all of them are answered."""
+        for one in answered:
+            call = one.resolved
+            if call in self._run_calls:
+                continue
+            if call not in self._announced:
+                await self._announce(call, audience)
+            await audience.hear(CallEnded(self._turn, call, one.result, 0.0))
+        await audience.hear(CallsAnswered(tuple(answered)))
 
     async def aclose(self) -> None:
         """Cancel the calls that are still running, and wait for them to end."""

@@ -13,7 +13,7 @@ from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import FindTools
 from proxy.loop.run import Run
-from proxy.loop.shown import CallsAnswered, EnoughShown
+from proxy.loop.shown import EnoughShown
 from proxy.ports import Audience, Clock, ExecuteTool, Observer, Upstream
 from proxy.wire.chat import Turn
 from proxy.wire.errors import ContextFull, ProxyError, fault_of
@@ -79,10 +79,10 @@ class Driver:
                         if not deadline.seconds_left():
                             run.expire()
                         action = run.receive_results(answers)
-                if audience is not None and audience.wants_answers and (answered := run.take_answered()):
-                    await audience.hear(CallsAnswered(tuple(answered)))
-            if audience is not None:
-                await _release(action.turn, audience)
+                if audience is not None and (answered := run.take_answered()):
+                    await runner.show_answered(answered, audience)
+            if audience is not None and not run.awaits_check:
+                await release(action.turn, audience)
             return action
         finally:
             await runner.aclose()
@@ -130,7 +130,7 @@ class Driver:
         return turn
 
 
-async def _release(turn: Turn, audience: Audience) -> None:
+async def release(turn: Turn, audience: Audience) -> None:
     """Show the chunks of the answer that were held back until it proved to be one."""
     with suppress(EnoughShown):
         for chunk in (*turn.buffered, *turn.aside):

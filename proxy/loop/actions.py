@@ -75,6 +75,11 @@ class AnsweredCall(Struct, frozen=True):
     result: ToolResult
     content: str
 
+    @property
+    def resolved(self) -> ToolCall:
+        """The call with the tool's own name, as `CallBegan` has it."""
+        return replace(self.call, name=self.tool or self.call.name)
+
 
 @final
 class Respond(Struct, frozen=True):

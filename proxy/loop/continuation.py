@@ -189,7 +189,7 @@ def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:
     """A turn's message with only the client's calls, under the client's ids, and the finish_reason for it."""
     message = {**in_plain_text(turn.message)}
     if not with_text:
-        message["content"] = None
+        message |= dict.fromkeys(("content", "refusal"))
     entries: list[Json] = []
     if message.pop("tool_calls", None):
         entries = [{**entry, "id": client_id} for entry, client_id in turn.entries if client_id]

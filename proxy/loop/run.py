@@ -55,7 +55,7 @@ from proxy.loop.prompts import (
 )
 from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally
-from proxy.turn.asked_json import asked_json, demands_json
+from proxy.turn.asked_json import asked_json, demands_json, with_bare_json
 from proxy.turn.citations import without_marks
 from proxy.turn.request import Buffering, TurnView
 from proxy.turn.texts import DETAILS, count_indices, separator_after
@@ -78,9 +78,11 @@ class Run:
         dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
         earlier_sources: URL -> title of the pages that earlier runs have found.
         read_arguments: reads the arguments of calls for the history.
+        awaits_check: whether the answer is checked before its text may be shown.
 
     Attributes:
         id: the `run_id`.
+        awaits_check: as given.
         limits: the limits of the run.
         tally: the calls and tokens used so far, even if the run fails.
         sources: URL -> title of the pages that the calls of this run have found.
@@ -96,8 +98,9 @@ class Run:
         dialect: ToolDialect | None = None,
         earlier_sources: Mapping[str, str] = MappingProxyType({}),
         read_arguments: ReadArguments = as_object,
+        awaits_check: bool = False,
     ) -> None:
-        self.id, self.limits, self.tally = run_id, limits, Tally()
+        self.id, self.limits, self.tally, self.awaits_check = run_id, limits, Tally(), awaits_check
         self.sources: dict[str, str] = {}
         self._earlier_sources = earlier_sources
         self._offer = offer
@@ -123,7 +126,10 @@ class Run:
         self._decisions: list[CallDecision] = []  # about that turn's server calls
         self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
-        self._buffering = Buffering.TEXT if offer.in_play and demands_json(request) else Buffering.NONE
+        # Where JSON is asked for, only the text of the last turn is the answer, and only if it calls no tool of the
+        # client's. Without any tool, the first turn is the last, and need not be waited for.
+        shows_last_only = awaits_check or (demands_json(request) and bool(offer.tools))
+        self._buffering = Buffering.TEXT if shows_last_only else Buffering.NONE
         self._shown_text = ""  # of the latest turn with text that the client was shown
         self._detail_count = 0  # how many indices `reasoning_details` have used in the client's stream
         self._stop: Stop | None = None
@@ -318,6 +324,8 @@ class Run:
             turn = replace(turn, buffered=())
             message, finish_reason = visible_message(turn, with_text=False)
         else:
+            if self._buffering is Buffering.TEXT and turn.finish_reason not in BROKEN_OFF:
+                turn = with_bare_json(turn)
             message, finish_reason = visible_message(turn)
         return Respond(
             turn,

@@ -1,11 +1,11 @@
 """What a run says of itself beside its chunks, in order, to whoever shows it to a client: a closed union, for `match`.
 
-    TurnBegan   ( a chunk | CallBegan )*   CallEnded*   CallsAnswered?
+    TurnBegan   ( a chunk | CallBegan )*   CallEnded*   ( CallBegan?   CallEnded )*   CallsAnswered?
 
 A call is said to begin at its place in the turn, whether it is run at once or only when the turn is complete. One
 without any argument text begins at the end of the turn, behind the client's calls, because its arguments may still
 come; so do the server's calls behind it. The end of a call is told when its turn is complete: a turn that is cut off
-runs nothing.
+runs nothing. Calls that are answered without being run, such as repeated ones, come last.
 """
 
 from typing import TypeAlias, final
@@ -26,7 +26,7 @@ class TurnBegan(Struct, frozen=True):
 
 @final
 class CallBegan(Struct, frozen=True):
-    """A call of a server tool is complete, and would be run if the turn ended here.
+    """A call of a server tool is complete, and would be run if the turn ended here, or was answered without being run.
 
     Attributes:
         turn: the number of its turn.
@@ -41,7 +41,7 @@ class CallBegan(Struct, frozen=True):
 
 @final
 class CallEnded(Struct, frozen=True):
-    """A call that has begun has its result.
+    """A call that has begun has its result, which may be the answer to a call that was not run.
 
     Attributes:
         turn: the number of its turn.
@@ -58,7 +58,10 @@ class CallEnded(Struct, frozen=True):
 
 @final
 class CallsAnswered(Struct, frozen=True):
-    """All server calls of the turn are answered, those that were not run included; in call order."""
+    """All server calls of the turn are answered, those that were not run included; in call order.
+
+    Each has its result as the model reads it.
+    """
 
     calls: tuple[AnsweredCall, ...]
 

@@ -10,10 +10,14 @@ to ask, in too many languages, and refusing an answer is worse than showing a le
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from proxy.wire.chat import Json, text_of
+import orjson
+from msgspec.structs import replace
+
+from proxy.turn.citations import CITATIONS, moved_back
+from proxy.wire.chat import Json, Turn, text_of
 
 _ROLES = frozenset({"system", "developer", "user"})  # the roles whose messages may ask for JSON
 
@@ -23,6 +27,9 @@ _FORBIDDING = re.compile(
     r"(?:\W+(?:to|with|in|as|any|an?|users?|them|raw|plain)){0,4}\W+json\b",
     re.IGNORECASE,
 )
+
+_FENCE = re.compile(r"```\w*\s*")  # the beginning of a code fence
+_THOUGHTS, _THOUGHTS_END = "<think>", "</think>"
 
 
 class AskedJson(Enum):
@@ -49,3 +56,58 @@ def demands_json(request: Json) -> bool:
     """Whether a request's `response_format` permits nothing but JSON."""
     response_format = request.get("response_format")
     return isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema")
+
+
+def with_bare_json(turn: Turn) -> Turn:
+    """The turn with nothing but the JSON as its text, if that is in a code fence or behind thoughts in `<think>`.
+
+    What is left has to be JSON; any other text stays as it is.
+    """
+    text = turn.message.get("content")
+    if not isinstance(text, str) or (place := _place_of_json(text)) is None:
+        return turn
+    shown = _place_of_json("".join(map(_text_in, turn.buffered)))
+    buffered = turn.buffered if shown is None else tuple(_cut(turn.buffered, *shown))
+    return replace(turn, message={**turn.message, "content": text[slice(*place)]}, buffered=buffered)
+
+
+def _place_of_json(text: str) -> tuple[int, int] | None:
+    """The beginning and the end of the JSON in a text that wraps it; None: the text does not wrap any."""
+    begin, end = _without_blanks(text, 0), len(text.rstrip())
+    if not text.startswith((_THOUGHTS, "```"), begin):
+        return None
+    if text.startswith(_THOUGHTS, begin) and (at := text.find(_THOUGHTS_END, begin)) >= 0:
+        begin = _without_blanks(text, at + len(_THOUGHTS_END))
+    if (fence := _FENCE.match(text, begin)) and text.endswith("```", fence.end(), end):
+        begin, end = fence.end(), len(text[: end - len("```")].rstrip())
+    try:
+        orjson.loads(text[begin:end])
+    except orjson.JSONDecodeError:
+        return None
+    return begin, end
+
+
+def _without_blanks(text: str, begin: int) -> int:
+    """The index of the first character from `begin` on that is not blank."""
+    return len(text) - len(text[begin:].lstrip())
+
+
+def _text_in(chunk: Json) -> str:
+    return next((choice["delta"].get("content") or "" for choice in chunk["choices"]), "")
+
+
+def _cut(chunks: Iterable[Json], begin: int, end: int) -> Iterator[Json]:
+    """The chunks without their text before `begin` and from `end` on; the indices count over the text of all chunks."""
+    at = 0
+    for chunk in chunks:
+        if not (text := _text_in(chunk)):
+            yield chunk
+            continue
+        [choice] = chunk["choices"]
+        first = max(0, begin - at)
+        delta = {**choice["delta"], "content": text[first : max(0, end - at)]}
+        if cited := delta.get(CITATIONS):
+            delta[CITATIONS] = moved_back(cited, first)
+        if any(delta.values()):
+            yield {**chunk, "choices": [{**choice, "delta": delta}]}
+        at += len(text)

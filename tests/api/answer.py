@@ -202,7 +202,7 @@ def _chat_parts(whole: Any) -> list[Any]:
     parts: list[Any] = []
     for one in events:
         if one["type"] == "tool.started":
-            end = ended[one["call_id"]]
+            end = ended.get(one["call_id"], {"type": "tool.failed"})  # none if its turn was cut off
             pages = tuple(page["url"] for page in end.get("results", ()))
             parts.append(ServerCall(one["tool"], _read(one["arguments"]), end["type"] == "tool.failed", pages))
     if thoughts := message.get("reasoning_content") or message.get("reasoning"):

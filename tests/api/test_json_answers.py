@@ -4,11 +4,16 @@ import asyncio
 
 import pytest
 
-from tests.api.surfaces import CITY, DOOR, ITEMS_OR_BLOCKS, SEARCH, STREAMS
+from tests.api.surfaces import CITY, DOOR, ITEMS_OR_BLOCKS, SEARCH, STREAMS, on
 from tests.fakes import chunk, stream, turn
 
 UNFIT, FIT = '{"city":"N","degrees":"cold"}', '{"city":"N","degrees":12}'
 NO_TOOLS = {"x-server-tools": "none"}
+# The Messages API asks for JSON by a schema only.
+JSON_OBJECT = {
+    "chat": {"response_format": {"type": "json_object"}},
+    "responses": {"text": {"format": {"type": "json_object"}}},
+}
 
 
 @pytest.mark.parametrize(("call", "profile"), [(SEARCH, "openai"), (("u1", "unknown", {}), "glm")])
@@ -39,6 +44,50 @@ async def test_words_beside_a_call_of_the_clients_are_not_shown_as_json(surface,
     replies = turn("I will open.", calls=[DOOR])
     answer = await surface.ask(replies, profile=profile, functions=["open_door"], schema=CITY)
     assert answer.kinds == ["call"]
+
+
+@ITEMS_OR_BLOCKS
+@pytest.mark.parametrize("profile", ["openai", "glm"])
+async def test_words_beside_a_call_are_not_shown_as_json_where_only_the_client_has_tools(surface, profile):
+    replies = turn("I will open.", calls=[DOOR])
+    answer = await surface.ask(replies, profile=profile, functions=["open_door"], schema=CITY, server_tools="none")
+    assert answer.kinds == ["call"]
+
+
+@ITEMS_OR_BLOCKS
+async def test_words_before_a_call_of_an_unknown_tool_are_not_shown_as_json(surface):
+    replies = turn("Let me look.", calls=[("u1", "unknown", {})]), turn(FIT)
+    answer = await surface.ask(*replies, functions=["open_door"], schema=CITY, server_tools="none")
+    assert answer.texts == [FIT]
+
+
+WRAPPED = [
+    f"```json\n{FIT}\n```",
+    f"\n```\n\n{FIT}```\n",
+    f"```{FIT}```",
+    f"<think>In JSON: ```{{}}```</think>\n\n{FIT}",
+    f"<think>So.</think>```json\n{FIT}\n```",
+]
+
+
+@pytest.mark.parametrize("text", WRAPPED)
+@pytest.mark.parametrize("profile", ["openai", "glm"])
+async def test_json_is_taken_out_of_a_code_fence_and_from_behind_thoughts(surface, profile, text):
+    answer = await surface.ask(turn(calls=[SEARCH]), turn(text), profile=profile, search=True, schema=CITY)
+    assert (answer.texts, len(surface.upstream.requests)) == ([FIT], 2)
+
+
+@ITEMS_OR_BLOCKS
+async def test_json_in_a_code_fence_is_not_asked_for_again(surface):
+    answer = await surface.ask(turn(WRAPPED[0]), profile="glm", schema=CITY, headers=NO_TOOLS)
+    assert (answer.texts, len(surface.upstream.requests)) == ([FIT], 1)
+
+
+@on("chat-whole", "chat-streamed", "responses-whole", "responses-streamed")
+@pytest.mark.parametrize("text", [f"Here: ```{FIT}```", "```\nnot JSON\n```", f"```{FIT}```\n```{FIT}```"])
+async def test_a_code_fence_with_anything_else_stays(surface, text):
+    answer = await surface.ask(turn(calls=[SEARCH]), turn(text), search=True, body=JSON_OBJECT[surface.kind])
+    assert answer.texts == [text]
 
 
 async def test_json_that_was_cut_off_beside_a_call_is_shown(surface):

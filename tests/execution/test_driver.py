@@ -92,8 +92,6 @@ class Heard(list):
 class Client:
     """Remembers what it is told of a run."""
 
-    wants_answers = False
-
     def __init__(self):
         self.heard, self.shown = [], []
 

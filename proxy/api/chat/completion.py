@@ -171,7 +171,6 @@ class ChoiceFold:
         index: the index of the choice.
     """
 
-    wants_answers = False
     has_enough = False
 
     def __init__(self, reply: CompletionReply, index: int) -> None:
@@ -235,8 +234,6 @@ class ChoiceFold:
 
 class _Listener:
     """The audience of a run of a whole completion, which notes its progress events."""
-
-    wants_answers = False
 
     def __init__(self, fold: ChoiceFold) -> None:
         self._fold = fold

@@ -44,9 +44,8 @@ class _ChatRequest(Request, frozen=True):
 class _AsDeclared(Chosen, frozen=True, kw_only=True):
     created: int
 
-    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> CompletionReply:
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> CompletionReply:
         """The completion."""
-        del hold_text  # the loop holds it back
         options = request.chat.get("stream_options") or {}
         head = CompletionHead(
             run_ids, self.created, request.model.name, request.tool_events, bool(options.get("include_usage"))

@@ -120,7 +120,7 @@ class MessagesChosen(Chosen, frozen=True, kw_only=True):
     asked: _MessagesRequest
     declared: MessageTools
 
-    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> MessageReply:
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> MessageReply:
         """The message."""
         asked, [run_id], toolset = self.asked, run_ids, request.own.toolset
         options = MessageOptions(
@@ -136,7 +136,7 @@ class MessagesChosen(Chosen, frozen=True, kw_only=True):
             stops=asked.request.stops,
             pages=asked.pages,
         )
-        return MessageReply(MessageHead(run_id, asked.request.model), request, options, hold_text=hold_text)
+        return MessageReply(MessageHead(run_id, asked.request.model), request, options)
 
     def declared_tokens(self, request: ResolvedRequest) -> int:
         """The estimated tokens of the client's own request, without tools that the proxy adds."""

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from proxy.api.fold import Fold
 from proxy.api.messages.blocks import Blocks, ShownCall, Sign, is_complete
@@ -70,11 +69,6 @@ class MessageOptions(Struct, frozen=True):
     stops: tuple[str, ...] = ()
     pages: Sequence[FoundPage] = ()
 
-    @property
-    def shows_calls(self) -> bool:
-        """Whether the client is shown calls of server tools."""
-        return self.server_calls or bool(self.tools.shown)
-
 
 class MessageBuilder(Fold[ShownCall]):
     """Builds the content blocks of a message.
@@ -82,13 +76,10 @@ class MessageBuilder(Fold[ShownCall]):
     Args:
         run_id: the id of the run, from which the ids of the blocks are made.
         options: the options of the client.
-        hold_text: as for `Fold`.
     """
 
-    shows_text_beside_calls = False
-
-    def __init__(self, run_id: str, options: MessageOptions, *, hold_text: bool = False) -> None:
-        super().__init__(hold_text=hold_text)
+    def __init__(self, run_id: str, options: MessageOptions) -> None:
+        super().__init__()
         self._run_id = run_id
         self._options = options
         self._cited = CitedPages(options.seal, options.pages)
@@ -101,7 +92,6 @@ class MessageBuilder(Fold[ShownCall]):
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
         self._uses = {SEARCH: 0, FETCH: 0}
-        self.wants_answers = options.shows_calls
 
     @property
     def has_enough(self) -> bool:
@@ -197,15 +187,11 @@ class MessageBuilder(Fold[ShownCall]):
         return self.blocks.add_server_call(item)
 
     def answer_calls(self, calls: Sequence[AnsweredCall]) -> Events:
-        """Add the results of a turn's calls, and the calls that were answered without being run."""
-        events: Events = []
+        """Add the results of a turn's calls."""
         for one in calls:
-            call = replace(one.call, name=one.tool or one.call.name)
-            if call not in self._server_calls:
-                events += self._begin_server_call(call)
-            if (item := self._server_calls.get(call)) is not None:
+            if (item := self._server_calls.get(one.resolved)) is not None:
                 item.result = self._result(item, one)
-        return events + self.blocks.end_turn()
+        return self.blocks.end_turn()
 
     def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> Carried:
         """The fields of a turn that the client cannot bring back; asked once for each turn of the run, in order.
@@ -231,7 +217,7 @@ class MessageBuilder(Fold[ShownCall]):
         """Close all blocks at the end of the run."""
         if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
             self.blocks.mended = None
-        return self._end_run(answer) + self.blocks.end_turn()
+        return self._write_rest() + self.blocks.end_turn()
 
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""

@@ -15,7 +15,6 @@ from proxy.kit import request_context
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns
 from proxy.ports import ExecuteTool
-from proxy.turn.asked_json import demands_json
 from proxy.turn.carried import carries
 from proxy.wire import sse
 from proxy.wire.chat import Json
@@ -61,20 +60,15 @@ class MessageReply(Reply):
         head: the properties of the message.
         request: the resolved request.
         options: the options of the client.
-        hold_text: as for `Fold`.
     """
 
     measures = True
 
-    def __init__(
-        self, head: MessageHead, request: ResolvedRequest, options: MessageOptions, *, hold_text: bool = False
-    ) -> None:
+    def __init__(self, head: MessageHead, request: ResolvedRequest, options: MessageOptions) -> None:
         self._head = head
         self._request = request
         self._options = options
-        # JSON beside calls of the client's is no answer, and what stands beside it would not be JSON.
-        is_json_alone = bool(request.offer.client_tools) and demands_json(request.chat)
-        self._message = MessageBuilder(head.run_id, options, hold_text=hold_text or is_json_alone)
+        self._message = MessageBuilder(head.run_id, options)
         self._request_id = request_id()
         self._input_tokens: int | None = None  # of a stream; None: it has begun, or there is none
         self._carried: CarriedTurns = ()

@@ -115,7 +115,7 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
     asked: _ResponsesRequest
     declared: ResponseTools
 
-    def reply(self, request: ResolvedRequest, run_ids: Sequence[str], *, hold_text: bool) -> ResponseReply:
+    def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> ResponseReply:
         """The response."""
         asked, [run_id], now = self.asked.request, run_ids, self.asked.context.now
         options = OutputOptions(
@@ -129,7 +129,7 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
         )
         return ResponseReply(
             ResponseHead(response_id(run_id), int(now()), request.model.name, asked),
-            OutputBuilder(run_id, options, request.sources, hold_text=hold_text),
+            OutputBuilder(run_id, options, request.sources),
             keep=partial(self._kept, request, run_id) if asked.store else None,
             seal=self.asked.seal.hidden,
             now=now,

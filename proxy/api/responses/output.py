@@ -62,7 +62,6 @@ class OutputBuilder(Fold[ServerCall]):
         run_id: the id of the run, from which the ids of the items are made.
         options: the options of the client.
         sources: URL -> title of the pages that earlier runs have found.
-        hold_text: as for `Fold`.
 
     Attributes:
         run_id: the id of the run.
@@ -75,10 +74,8 @@ class OutputBuilder(Fold[ServerCall]):
         run_id: str,
         options: OutputOptions,
         sources: Mapping[str, str] = _NO_SOURCES,
-        *,
-        hold_text: bool = False,
     ) -> None:
-        super().__init__(hold_text=hold_text)
+        super().__init__()
         self.run_id = run_id
         self._options = options
         self.model = ""
@@ -200,14 +197,14 @@ class OutputBuilder(Fold[ServerCall]):
         return item.close("failed" if result.failed else "completed")
 
     def finish(self, answer: Respond, *, carried: str | None = None) -> Events:
-        """Add the text that was held back, and close all items.
+        """Close all items.
 
         Args:
             answer: the end of the run.
             carried: the sealed content that the client is to send back; it becomes an item without text.
         """
         self._learn_model(answer.turn.envelope.get("model"))
-        events = self._end_run(answer)
+        events = self._write_rest()
         broken_off = answer.finish_reason in BROKEN_OFF  # the model was stopped in the middle of the last open item
         # Server calls that are still open were begun early, in a turn that was not completed.
         written = (item for item in self._items if not isinstance(item, ServerCall))
