@@ -5,7 +5,6 @@ from types import MappingProxyType
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, keys_of
-from proxy.kit.counted import counted
 from proxy.kit.terminal import Style
 from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of

@@ -27,8 +27,8 @@ class Removed(Struct, frozen=True):
 
 
 _KEY_OPTIONS: Final = (
-    "`max_concurrent` and `weight` of a key are gone, so write the key itself; a key that is too busy is refused by its "
-    "provider, and the next one answers"
+    "`max_concurrent` and `weight` of a key are gone: write the key itself; a key that is too busy is refused by its"
+    " provider, and the next one answers"
 )
 
 REMOVED: Final = (
