@@ -4,7 +4,7 @@ import pytest
 
 from proxy.app import configuration
 from proxy.commands import overview
-from proxy.config.model import ApiKey, keys_of
+from proxy.config.model import keys_of
 from proxy.config.redaction import secrets_of
 from proxy.wire.errors import ConfigurationError
 
@@ -18,22 +18,15 @@ def read(api_key, *, section="upstreams"):
     return configuration.parse(text, ENVIRONMENT, name="config.yaml")
 
 
-def keys(entries):
-    return {number: ApiKey(key=text, **dict(more)) for number, (text, *more) in entries.items()}
-
-
 FORMS = [
-    ("${ONE}", {1: [ONE]}),
-    (ONE, {1: [ONE]}),
-    ('["${ONE}", "${TWO}"]', {1: [ONE], 2: [TWO]}),
-    ('["${UNSET}", "${TWO}", "${EMPTY}", "${THREE}"]', {2: [TWO], 4: [THREE]}),
-    ('["${ONE}", {key: "${TWO}", max_concurrent: 3, weight: 0.5}]', {1: [ONE], 2: [TWO, ("max_concurrent", 3), ("weight", 0.5)]}),
-    ('[{key: "${UNSET}", weight: 2}, {key: "${TWO}", max_concurrent: "${LIMIT}"}]', {2: [TWO, ("max_concurrent", 3)]}),
-    ("${ALL}", {1: [ONE], 2: [TWO], 3: [THREE]}),
-    ('["${UNSET}", "${ALL}"]', {2: [ONE], 3: [TWO], 4: [THREE]}),
-    ('"${ONE}, ${UNSET},${TWO},"', {1: [ONE], 3: [TWO]}),
-    ('["your-api-key", "${ONE}"]', {2: [ONE]}),
-    ("\n      - ${ONE}\n      - key: ${TWO}", {1: [ONE], 2: [TWO]}),
+    ("${ONE}", {1: ONE}),
+    (ONE, {1: ONE}),
+    ('["${ONE}", "${TWO}"]', {1: ONE, 2: TWO}),
+    ('["${UNSET}", "${TWO}", "${EMPTY}", "${THREE}"]', {2: TWO, 4: THREE}),
+    ("${ALL}", {1: ONE, 2: TWO, 3: THREE}),
+    ('["${UNSET}", "${ALL}"]', {2: ONE, 3: TWO, 4: THREE}),
+    ('"${ONE}, ${UNSET},${TWO},"', {1: ONE, 3: TWO}),
+    ('["your-api-key", "${ONE}"]', {2: ONE}),
 ]  # fmt: skip
 
 
@@ -41,8 +34,8 @@ FORMS = [
 @pytest.mark.parametrize(("api_key", "expected"), FORMS)
 def test_the_forms_of_an_api_key_give_each_key_the_number_of_its_place(section, api_key, expected):
     loaded = read(api_key, section=section)
-    assert keys_of(getattr(loaded.config, section)["it"].api_key) == keys(expected)
-    assert {text for text, *_ in expected.values()} <= secrets_of(loaded)
+    assert keys_of(getattr(loaded.config, section)["it"].api_key) == expected
+    assert {*expected.values()} <= secrets_of(loaded)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +44,6 @@ def test_the_forms_of_an_api_key_give_each_key_the_number_of_its_place(section, 
         ('["${UNSET}", "${TWO}"]', ["UNSET is not set, and left out"]),
         ('"${ONE},${UNSET}"', ["UNSET is not set, and left out"]),
         ('["${ONE}", "<your-key>"]', ["has a placeholder beside keys, which is left out"]),
-        ('["${ONE}", {key: "${TWO}", max_concurrent: "${UNSET}"}]', ["UNSET is not set, and left out"]),
     ],
 )
 def test_a_key_without_a_value_is_left_out_with_a_warning(api_key, said):
@@ -63,7 +55,6 @@ def test_a_key_without_a_value_is_left_out_with_a_warning(api_key, said):
     [
         ('["${UNSET}", "${OTHER}"]', "UNSET, OTHER are not set"),
         ('"${UNSET},${OTHER}"', "UNSET, OTHER are not set"),
-        ('[{key: "${UNSET}"}]', "UNSET is not set"),
         ("[]", "api_key is empty"),
         ('["", ","]', "api_key is empty"),
         ("[your-key, <key>]", "api_key is a placeholder, not a key"),
@@ -81,10 +72,6 @@ def test_an_upstream_without_any_key_is_disabled(api_key, why):
         (f'"${{ONE}},{ONE}"', "upstreams.it.api_key: key 2 is the same as key 1"),
         ('["${ONE}", from_client]', "upstreams.it.api_key: from_client stands alone, and not beside other keys"),
         ("from_client,x", "upstreams.it.api_key: from_client stands alone, and not beside other keys"),
-        ("[{max_concurrent: 3}]", "upstreams.it.api_key[0].key: is missing"),
-        ('[{key: "${ONE}", max_concurrent: 0}]', "upstreams.it.api_key[0].max_concurrent: must be at least 1"),
-        ('[{key: "${ONE}", weight: 0}]', "upstreams.it.api_key[0].weight: must be more than 0"),
-        ('[{key: "${ONE}", number: 7}]', "upstreams.it.api_key[0].number: unknown key; known are key, max_concurrent, weight"),
         ("[one two]", "upstreams.it.api_key[0]: must be printable ASCII without blanks: it has to fit into a header"),
         ("{key: k}", "upstreams.it.api_key: must be text, not a mapping"),
         ("[[k]]", "upstreams.it.api_key[0]: must be text, not a list"),
@@ -105,15 +92,15 @@ def test_a_short_key_for_a_provider_is_doubtful_in_a_list_too():
 
 def test_check_names_several_keys_by_their_numbers_and_shows_none():
     loaded = configuration.parse(
-        'upstreams: {up: {base_url: "http://up/v1", api_key: ["${UNSET}", "${ONE}", {key: "${TWO}", max_concurrent: 3}]}, one: {base_url: "http://up/v1", api_key: "${ONE}"}}\n'
-        'tools: {s: {type: serper, api_key: ["${ONE}", {key: "${TWO}", weight: 2}]}}\n',
+        'upstreams: {up: {base_url: "http://up/v1", api_key: ["${UNSET}", "${ONE}", "${TWO}"]}, one: {base_url: "http://up/v1", api_key: "${ONE}"}}\n'
+        'tools: {s: {type: serper, api_key: ["${ONE}", "${TWO}"]}}\n',
         ENVIRONMENT,
     )
     lines = overview.describe(loaded, {})
     assert [line for line in lines if line.startswith("  ") and "key" in line] == [
         "    up key 2: usable",
-        "    up key 3: usable, at most 3 calls at the same time",
+        "    up key 3: usable",
         "    s key 1: usable",
-        "    s key 2: usable, weight 2",
+        "    s key 2: usable",
     ]
     assert ONE[4:] not in "\n".join([*lines, *loaded.warnings])

@@ -68,7 +68,7 @@ class SealingKeys:
         now: Callable[[], float],
     ) -> None:
         self._secrets = secrets
-        keys = [entry.key for one in upstreams for entry in keys_of(one.api_key).values()]
+        keys = [key for one in upstreams for key in keys_of(one.api_key).values()]
         self._upstream_keys = tuple(key for key in keys if key != FROM_CLIENT)
         self._ttl = ttl
         self._now = now

@@ -91,7 +91,7 @@ def start_process(
         state = open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory)
     except ConfigurationError as exc:
         raise ConfigurationError([*map(loaded.place_of, exc.faults)]) from exc
-    key_pools = KeyPools(clock=clock, leases=state.leases, observe=telemetry.observe)
+    key_pools = KeyPools(clock=clock, observe=telemetry.observe)
     return Process(
         clock=clock,
         lifecycle=lifecycle or Lifecycle(),

@@ -21,7 +21,6 @@ from proxy.cases.strict import refusals
 from proxy.kit import recording
 from proxy.kit.recording import NOT_MADE
 from proxy.upstreams.failures import KeyRefused
-from proxy.upstreams.request_keys import keys_busy
 from proxy.wire.chat import Json
 from proxy.wire.errors import UpstreamDown
 
@@ -276,8 +275,6 @@ def _failure_in(name: str, answer: Json) -> Exception | None:
     match answer.get("fails"):
         case recording.DOWN:
             return UpstreamDown(name, retry_after=answer.get("wait", 1))
-        case recording.BUSY:
-            return keys_busy(name)
         case recording.SPENT:
             refused = KeyRefused.of(answer["refusal"])
             refused.rest_for(answer.get("wait", 1))

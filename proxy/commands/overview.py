@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from proxy.config.loaded import Loaded
-from proxy.config.model import ApiKey, ClientConfig, keys_of
-from proxy.kit.counted import counted
+from proxy.config.model import ClientConfig, keys_of
 from proxy.kit.terminal import Style
 from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of
@@ -41,16 +40,10 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _keys(name: str, api_key: str | tuple[str | ApiKey, ...] | None) -> list[str]:
-    """A line for each of several keys, and for a single one with a limit of its own."""
+def _keys(name: str, api_key: str | tuple[str, ...] | None) -> list[str]:
+    """A line for each of several keys."""
     keys = keys_of(api_key)
-    lines = []
-    for number, key in keys.items():
-        said = [f"at most {counted(key.max_concurrent, 'call')} at the same time"] if key.max_concurrent else []
-        said += [f"weight {key.weight:g}"] if key.weight != 1 else []
-        if len(keys) > 1 or key.max_concurrent:
-            lines.append(f"    {name} key {number}: {', '.join(['usable', *said])}")
-    return lines
+    return [f"    {name} key {number}: usable" for number in keys] if len(keys) > 1 else []
 
 
 def _budget(client: ClientConfig) -> str:

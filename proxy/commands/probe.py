@@ -77,7 +77,7 @@ class Means:
 async def probe(config: Config, means: Means) -> list[Finding]:
     """Probe all servers of a configuration at the same time; the findings are in the order of the file."""
     entries = (*config.upstreams.values(), *config.tools.values())
-    keys = [key.key for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values()]
+    keys = [key for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values()]
     async with means.tool_client() as client:
         findings = await asyncio.gather(*_questions(config, means, client))
     return [replace(finding, message=without_pieces(finding.message, keys)) for finding in findings]

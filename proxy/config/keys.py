@@ -64,8 +64,7 @@ def split_keys(text: str) -> list[str]:
 def texts_in(api_key: Any) -> list[str]:
     """The texts in an `api_key` in the places of keys, with placeholders and without those that have no value."""
     listed = (api_key,) if isinstance(api_key, str) else api_key or ()
-    texts = [one if isinstance(one, str) else one.key for one in listed]
-    return [key for text in texts for key in split_keys(text) if key]
+    return [key for text in listed for key in split_keys(text) if key]
 
 
 def why_no_key(entry: Any) -> str | None:

@@ -200,39 +200,29 @@ class BreakerConfig(Value, frozen=True, kw_only=True):
 Keyed = TypeVar("Keyed", bound=Value)
 
 
-class ApiKey(Value, frozen=True, kw_only=True):
-    """An entry of a list `api_key:`: one of several keys of a provider."""
-
-    key: Keys  # The key.
-    # Calls that it may be answering at the same time, of all workers that share a state. None: no limit.
-    max_concurrent: Count | None = None
-    weight: Annotated[float, Meta(gt=0, le=10**6)] = 1  # Its share of the conversations, compared with the others'.
-
-
 # One key, several in one text with commas between them, or a list.
-ApiKeys: TypeAlias = Keys | tuple[Keys | ApiKey, ...]
+ApiKeys: TypeAlias = Keys | tuple[Keys, ...]
 
 
-def keys_of(api_key: str | tuple[str | ApiKey, ...] | None) -> dict[int, ApiKey]:
+def keys_of(api_key: str | tuple[str, ...] | None) -> dict[int, str]:
     """The keys of an `api_key` by their places, from 1, by which people know them.
 
     Places without a key, or with a placeholder, are left out.
     """
     listed = (api_key,) if isinstance(api_key, str) else api_key or ()
-    entries = [ApiKey(key=one) if isinstance(one, str) else one for one in listed]
-    single = [msgspec.structs.replace(entry, key=key) for entry in entries for key in split_keys(entry.key)]
-    return {at: entry for at, entry in enumerate(single, 1) if entry.key and not is_placeholder(entry.key)}
+    single = [key for text in listed for key in split_keys(text)]
+    return {at: key for at, key in enumerate(single, 1) if key and not is_placeholder(key)}
 
 
-def only_key(api_key: str | tuple[str | ApiKey, ...] | None) -> str | None:
+def only_key(api_key: str | tuple[str, ...] | None) -> str | None:
     """The key of an `api_key`, the first one of several; None: there is none."""
-    return next((entry.key for entry in keys_of(api_key).values()), None)
+    return next(iter(keys_of(api_key).values()), None)
 
 
 def with_single_keys(entry: Keyed) -> dict[int, Keyed]:
     """An entry that has an `api_key`, once with each of its keys, by their numbers; as it is if it has no key."""
     keys = keys_of(getattr(entry, "api_key", None))
-    return {number: msgspec.structs.replace(entry, api_key=one.key) for number, one in keys.items()} or {1: entry}
+    return {number: msgspec.structs.replace(entry, api_key=one) for number, one in keys.items()} or {1: entry}
 
 
 class UpstreamConfig(Value, frozen=True, kw_only=True):
@@ -440,12 +430,6 @@ class Config(Value, frozen=True, kw_only=True):
     def has_key_pools(self) -> bool:
         """Whether any upstream has several keys, so that conversations have to stay with theirs."""
         return any(len(keys_of(upstream.api_key)) > 1 for upstream in self.upstreams.values())
-
-    @property
-    def limits_keys(self) -> bool:
-        """Whether any key has a limit of its own."""
-        entries = (*self.upstreams.values(), *self.tools.values())
-        return any(key.max_concurrent for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values())
 
     @property
     def counts_use(self) -> bool:

@@ -23,6 +23,8 @@ from proxy.config.document import UNSET_MARK, Branch, Items, Leaf, Node, kind_of
 from proxy.config.env_file import read_env_file
 from proxy.config.keys import why_no_key
 from proxy.config.loaded import ClientsFile, Disabled, Loaded
+from proxy.config.messages import unknown_key
+from proxy.config.removed import removed_at
 from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
@@ -31,7 +33,8 @@ from proxy.wire.errors import ConfigurationError
 
 _CLIENTS_FILE: Final = "clients_file"  # the path of its entries: `clients_file[0]`
 _CLIENTS_FILE_PARTS: Final = (f"{_CLIENTS_FILE}[", f"{_CLIENTS_FILE}.")
-_ONE_KEY: Final = c.Keys | c.ApiKey
+# The keys of an entry of a list `api_key:` that was a mapping.
+_KEY_ENTRY: Final = ("key", "max_concurrent", "weight")
 _ONLY_IN_HEADERS: Final = "${request.headers.NAME} may stand only in the headers of a tool of type http or mcp"
 _EMPTY_IF_UNSET: Final = (c.Key, c.Keys, c.HeaderValue, c.ToolHeaderValue)
 
@@ -102,7 +105,7 @@ def parse(
 
     if faults := placed([*reader.faults, *(Fault(at(path), message) for path, message in faults_in(parts))]):
         raise ConfigurationError(faults)
-    doubtful = [*warnings_in(parts), *reader.omitted]
+    doubtful = [*warnings_in(parts), *reader.doubtful]
     return Loaded(
         read,
         disabled=reader.disabled,
@@ -144,7 +147,7 @@ class _Reader(Converter):
         names: the path of each mapping with any keys -> its keys, those of faulty entries included.
         entries_read: the readable part of each upstream, tool and client, even of a disabled or faulty one.
         given: the values that variables in the current entry got from the environment.
-        omitted: keys without a value in lists of keys: path, message.
+        doubtful: what is a warning, such as an option that is gone: path, message.
         secrets: as in `Loaded`.
         refers_to: as in `Loaded`.
     """
@@ -154,7 +157,7 @@ class _Reader(Converter):
     names: dict[str, list[str]] = field(default_factory=dict)
     entries_read: dict[str, Any] = field(default_factory=dict)
     given: set[str] = field(default_factory=set)
-    omitted: list[tuple[str, str]] = field(default_factory=list)
+    doubtful: list[tuple[str, str]] = field(default_factory=list)
     secrets: dict[str, set[str]] = field(default_factory=lambda: {"": set()})
     refers_to: set[str] = field(default_factory=set)
 
@@ -209,6 +212,15 @@ class _Reader(Converter):
         own = {name: value for name, value in values.items() if value is not FAULTY and value is not None}
         return LimitsConfig(**own) if kind is LimitsConfig else own
 
+    def unknown(self, path: Path, message: str) -> None:
+        if (removed := removed_at(path.name)) is None:
+            self.fault(path, message)
+        elif removed.level == "fault":
+            self.fault(path, removed.sentence)
+        else:
+            self.doubtful.append((path.name, removed.sentence))
+            self.lines[path.name] = path.line
+
     def mapping(self, node: Node, key_kind: Any, kind: Any, *, path: Path) -> Any:
         if isinstance(node, Branch):
             self.names[path.name] = [entry.key for entry in node.entries if not entry.name.variables]
@@ -217,28 +229,46 @@ class _Reader(Converter):
     def sequence(self, node: Node, kind: Any, path: Path) -> Any:
         if kind is c.ClientConfig and isinstance(node, Leaf) and node.is_null:  # all clients are commented out
             return ()
-        if kind not in (c.Key, c.Sha256, _ONE_KEY) or self.unset is None:
+        if kind not in (c.Key, c.Sha256, c.Keys) or self.unset is None:
             return super().sequence(node, kind, path)
         outer, self.unset = self.unset, []
-        items = self.items(node, kind, path)
+        items = self.items(self.without_key_options(node, path) if kind == c.Keys else node, kind, path)
         unset, self.unset = self.unset, outer
         if items is FAULTY:
             return FAULTY
         items = [item for item in items if item is not FAULTY]
-        if kind == _ONE_KEY:  # each key is known by its place, so the places stay
+        if kind == c.Keys:  # each key is known by its place, so the places stay
             items = ["" if item is UNSET else item for item in items]
         elif unset:
             items = [item for item in items if item is not UNSET and item]
-        keys = c.keys_of(tuple(items)) if kind == _ONE_KEY else items
+        keys = c.keys_of(tuple(items)) if kind == c.Keys else items
         if keys:  # during a rotation, one of them may not be set
             self.omit(unset, path)
         else:
             self.unset += unset
         return tuple(items)
 
+    def without_key_options(self, node: Node, path: Path) -> Node:
+        """A list of keys in which each entry is its key, also one that is a mapping with further options."""
+        if not isinstance(node, Items):
+            return node
+        return Items(
+            tuple([(line, self.key_in(item, path.item(at, line))) for at, (line, item) in enumerate(node.items)])
+        )
+
+    def key_in(self, node: Node, path: Path) -> Node:
+        """The key in an entry of a list of keys."""
+        if not isinstance(node, Branch) or "key" not in (given := {entry.key: entry.node for entry in node.entries}):
+            return node
+        for entry in node.entries:
+            if entry.key not in _KEY_ENTRY:
+                self.fault(path.key(entry.key, entry.line), unknown_key(entry.key, _KEY_ENTRY))
+        self.unknown(path, "must be text, not a mapping")
+        return given["key"]
+
     def omit(self, unset: Iterable[str], path: Path) -> None:
         """Note that keys are left out whose variables have no value, because there are others."""
-        self.omitted += [(path.name, f"{name} is not set, and left out") for name in unset]
+        self.doubtful += [(path.name, f"{name} is not set, and left out") for name in unset]
 
     def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
         for leaf in leaves(node):

@@ -97,7 +97,7 @@ def _keys_in(value: Any) -> Iterator[str]:
                 held = getattr(value, info.name)
                 kinds = (info.type, *get_args(info.type))
                 if Keys in kinds:
-                    yield from (key.key for key in keys_of(held).values())
+                    yield from keys_of(held).values()
                 elif Key in kinds:  # the field holds a key, a list of keys, or None
                     yield from (held,) if isinstance(held, str) else held or ()
                 else:

@@ -191,9 +191,9 @@ def _key_faults(parts: Parts) -> _Faults:
         keys = c.keys_of(getattr(entry, "api_key", None))
         numbers: dict[str, int] = {}
         for number, key in keys.items() if len(keys) > 1 else ():
-            if key.key == FROM_CLIENT:
+            if key == FROM_CLIENT:
                 yield f"{path}.api_key", "from_client stands alone, and not beside other keys"
-            elif (before := numbers.setdefault(key.key, number)) != number:
+            elif (before := numbers.setdefault(key, number)) != number:
                 yield f"{path}.api_key", f"key {number} is the same as key {before}"
 
 

@@ -48,7 +48,7 @@ def _odd_keys(parts: Parts) -> _Warnings:
     for path, entry in parts.entries.items():
         listed, url = getattr(entry, "api_key", None), getattr(entry, "base_url", None) or ""
         keys = c.keys_of(listed)
-        if any(len(one.key) < SHORTEST_SECRET for one in keys.values() if one.key != FROM_CLIENT) and _is_public(url):
+        if any(len(one) < SHORTEST_SECRET for one in keys.values() if one != FROM_CLIENT) and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {SHORTEST_SECRET} characters: is it a key of this provider's?"
         if keys and len(keys) < len(texts_in(listed)):
             yield f"{path}.api_key", "has a placeholder beside keys, which is left out"

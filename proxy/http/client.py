@@ -61,9 +61,6 @@ class HttpClient:
         timeouts: the timeouts of each request.
         extra_headers: called for each request; returns further lines of its head, such as those of its trace. They are
             not validated.
-
-    Attributes:
-        pool_seconds: how long a request may wait for a free connection, or for a free key.
     """
 
     def __init__(
@@ -80,7 +77,6 @@ class HttpClient:
         self._origin = origin_of(url)
         self._host = (b"host", url.netloc)
         self._timeouts = RequestTimeouts(timeouts.connect, timeouts.read, timeouts.write, timeouts.pool)
-        self.pool_seconds = timeouts.pool
         self._extra_headers = extra_headers
 
     def prepare(self, method: str, path: str, headers: Headers) -> PreparedRequest:

@@ -23,9 +23,9 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 CUT: Final = b"\x00cut"
 """In the place of what was left out, because the recording would have become too large."""
 
-DOWN, SPENT, BUSY = "UpstreamDown", "KeysSpent", "KeysBusy"
-NOT_MADE: Final = frozenset({DOWN, SPENT, BUSY})
-"""The failures of calls that were not made: the upstream has failed before, every key of it rests or is in use."""
+DOWN, SPENT = "UpstreamDown", "KeysSpent"
+NOT_MADE: Final = frozenset({DOWN, SPENT})
+"""The failures of calls that were not made: the upstream has failed before, or, in cases of 0.2, its keys rested."""
 
 _OF_FAILURES: Final = ("outcome", "why", "cause", "wait", "blame")  # the attributes of `results.ToolError`
 _NANOSECOND: Final = 1e-9
@@ -61,7 +61,6 @@ class UpstreamCall:
         failure: the name of the exception by which it failed, such as `ReadTimeout`; None: it did not fail.
         ended_at: when the response was complete or the call had failed; None: neither, because it was given up.
         wait: seconds until a call that was not made may be made.
-        refusal: the refusal of a key by which a call that was not made failed, as JSON.
     """
 
     upstream: str
@@ -75,7 +74,6 @@ class UpstreamCall:
     failure: str | None = None
     ended_at: float | None = None
     wait: int | None = None
-    refusal: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -219,11 +217,9 @@ class Recording:
             call.asked = CUT
         return call
 
-    def refused(
-        self, upstream: str, failure: str, wait: int | None = None, refusal: Mapping[str, Any] | None = None
-    ) -> None:
-        """Note a call that was not made: why, one of `NOT_MADE`, and the other fields as `UpstreamCall` has them."""
-        call = UpstreamCall(upstream, "", "", self.at, b"", failure=failure, wait=wait, refusal=refusal)
+    def refused(self, upstream: str, failure: str, wait: int) -> None:
+        """Note a call that was not made: why, and how many seconds before it may be made."""
+        call = UpstreamCall(upstream, "", "", self.at, b"", failure=failure, wait=wait)
         call.ended_at = call.at
         self.calls.append(call)
 

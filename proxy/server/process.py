@@ -95,10 +95,7 @@ def _serve_alone(app: Application, lifecycle: Lifecycle, reloads: Reloads, liste
 def _serve_together(reloads: Reloads, observe: Observer, listener: socket.socket, url: str) -> None:
     config = reloads.loaded.config
     if not config.state.is_shared:
-        why = "memory:// is each worker's own"
-        if config.limits_keys:
-            why += ", and so is the count for max_concurrent of a key"
-        observe("state.not_shared", workers=config.server.workers, why=why)
+        observe("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     observe("server.started", version=__version__, pid=os.getpid(), workers=config.server.workers)
 
     def start(orders: Connection) -> BaseProcess:

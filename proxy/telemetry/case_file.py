@@ -164,8 +164,6 @@ class _Writer:
             told["left"] = True
         if call.wait is not None:
             told["wait"] = call.wait
-        if call.refusal is not None:
-            told["refusal"] = self._masker.value(call.refusal)
         if call.ended_at is not None:
             told["seconds"] = round(call.ended_at - call.at, _DIGITS)
         return told

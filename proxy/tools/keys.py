@@ -1,45 +1,36 @@
 """The keys of a tool's service: its requests use them in turn, and another one where a key is refused."""
 
-import math
 from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
-from proxy.config.model import ApiKey, keys_of
+from proxy.config.model import keys_of
 from proxy.config.redaction import without_pieces
-from proxy.http.key_turn import KeyAffinity, KeysBusy, KeysSpent, KeyTurn
+from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
 from proxy.kit.rests import Refusal
 from proxy.loop.results import ToolError, ToolUnavailable
-from proxy.tools.tool import CONTEXT
 
 if TYPE_CHECKING:
     from proxy.tools.kind import Resources
 
 T = TypeVar("T")
 
-BUSY = "All keys of this tool are in use. One more try may succeed; otherwise answer without it."
-# A call that waits for a key gives up before the time of its tool is over, which would count as the service's failure.
-_MARGIN_SECONDS = 0.1
-
 
 class ToolKeys:
     """The keys of one tool.
 
     Attributes:
-        pool: the pool; None: there is one key at most, whose calls are not limited.
+        pool: the pool; None: there is one key at most.
     """
 
     def __init__(
         self,
         name: str,
-        api_key: str | tuple[str | ApiKey, ...] | None,
+        api_key: str | tuple[str, ...] | None,
         base_url: str | None,
         resources: "Resources",
-        *,
-        timeout: float | None,
     ) -> None:
-        self._keys = [entry.key for entry in keys_of(api_key).values()] or [""]
-        self._timeout = timeout
+        self._keys = [*keys_of(api_key).values()] or [""]
         pools = resources.key_pools
         self.pool = None if pools is None else pools.pool_of(("tool", name), api_key, base_url or "")
 
@@ -50,19 +41,15 @@ class ToolKeys:
             request: makes the request with a key. What it raises quotes no part of a key in the end.
 
         Raises:
-            ToolUnavailable: each key rests or was refused, for the reason of the last refusal, or all are in use; no
-                failure of the service.
+            ToolUnavailable: each key rests or was refused, for the reason of the last refusal; no failure of the
+                service.
             Exception: anything else that `request` raises.
         """
         if self.pool is None:
             return await self._masked(request, self._keys[0])
-        context = CONTEXT.get()
-        seconds = max(0.0, min(self._timeout or context.default_timeout, context.max_timeout) - _MARGIN_SECONDS)
-        turn = KeyTurn(self.pool, KeyAffinity(), "", seconds if seconds < math.inf else None)
+        turn = KeyTurn(self.pool, KeyAffinity())
         try:
             return await turn.run(lambda key: self._masked(request, key.key), _refusal_in)
-        except KeysBusy:
-            error = ToolUnavailable(BUSY, why="all keys are in use", cause="busy", wait=seconds, blame="nobody")
         except KeysSpent as spent:
             error = _spent(spent)
         raise error

@@ -64,7 +64,7 @@ class Endpoint:
     def of(cls, name: str, client: HttpClient, config: UpstreamConfig, keys: KeyPool | None = None) -> "Endpoint":
         """The endpoint that `client` sends to. The clients' own keys are still missing (`for_client`)."""
         of_client = config.api_key == FROM_CLIENT
-        first, *others = [entry.key for entry in keys_of(config.api_key).values()] or [""]
+        first, *others = [*keys_of(config.api_key).values()] or [""]
         credential = BearerKey("" if of_client else first, of_client=of_client)
         added = tuple((name.lower().encode(), value.encode()) for name, value in config.headers.items())
         in_headers = [part for value in config.headers.values() for part in (value, *value.split())]

@@ -94,7 +94,6 @@ _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
 # A 403 is about one of them if it has an `operator_code`.
 _OUR_ACCOUNT = frozenset({401, 402, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 _LONGEST_MESSAGE = 2000
-_REFUSAL = ("message", "status", "type", "code", "param", "operator_code")
 _MOST_WRAPPERS = 8  # real errors have up to three, and deeper ones would need a deep recursion
 _UNNAMED = "The upstream reported an error without saying which."
 
@@ -159,15 +158,9 @@ class KeyRefused(UpstreamRefused):
             return Refusal("window", seconds if seconds is not None else wait)
         return Refusal(self.cause, wait if wait is not None or not seconds or seconds < 0 else seconds)
 
-    @property
-    def fields(self) -> Json:
-        """The upstream's error and the cause of the refusal, as JSON; `of` reads them."""
-        told = {name: getattr(self, name) for name in _REFUSAL}
-        return {**told, "cause": self.cause, "headers": self.headers}
-
     @classmethod
     def of(cls, fields: Json) -> "KeyRefused":
-        """The refusal of which `fields` were told."""
+        """The refusal that a recorded case of 0.2 tells."""
         refused = cls(
             fields["message"],
             status=fields["status"],

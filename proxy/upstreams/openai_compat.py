@@ -64,7 +64,7 @@ class OpenAICompatible:
         model: the upstream's name for the model.
         endpoint: the upstream's endpoint.
         profile: the upstream's quirks.
-        keys: the upstream's keys; None: it has one, whose calls are not limited, or gets the clients' own.
+        keys: the upstream's keys; None: it has one, or gets the clients' own.
         key_advice: advice for the operator if the key is refused.
         tells_advice: whether clients are given it too, because anybody may be the operator.
         price: the price of tokens; None: no cost is added to the usage.
@@ -84,8 +84,8 @@ class OpenAICompatible:
     counts_use: bool = False
     asks_for_usage: bool = False
     placement: SystemPlacement = field(default_factory=SystemPlacement)
-    # Made so far, by the slot of the key.
-    _with_keys: dict[str, "OpenAICompatible"] = field(default_factory=dict, init=False)
+    # Made so far, by the number of the key.
+    _with_keys: dict[int, "OpenAICompatible"] = field(default_factory=dict, init=False)
 
     async def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run (`Upstream.complete`); `latest`: the requests that this one may extend.
@@ -197,8 +197,8 @@ class OpenAICompatible:
 
     def with_key(self, key: PoolKey) -> "OpenAICompatible":
         """This model, asked with one of the upstream's keys."""
-        if (keyed := self._with_keys.get(key.slot)) is None:
-            keyed = self._with_keys[key.slot] = replace_field(self, endpoint=self.endpoint.with_key(key))
+        if (keyed := self._with_keys.get(key.number)) is None:
+            keyed = self._with_keys[key.number] = replace_field(self, endpoint=self.endpoint.with_key(key))
         return keyed
 
     def redact(self, error: ProxyError) -> None:

@@ -135,7 +135,7 @@ async def test_after_the_first_byte_a_refusal_is_the_end_and_the_key_rests(provi
     ],
 )
 async def test_how_long_a_key_rests_for_what_its_provider_says(provider, logged, reply, cause, seconds):
-    provider.refusals = {number: [reply] for number in (1, 2, 3)}
+    provider.refusals = {number: always([reply]) for number in (1, 2, 3)}
     clock = FakeClock()  # at 2023-11-14 22:13:20 UTC
     async with proxy_of(provider.upstream, config=POOL, clock=clock) as url:
         response = await ask(url)
@@ -145,10 +145,12 @@ async def test_how_long_a_key_rests_for_what_its_provider_says(provider, logged,
         assert response.headers.get("x-should-retry") == (None if cause == "rate" else "false")
         assert sorted(provider.used) == [1, 2, 3]
         provider.forget()
-        assert (await ask(url)).headers["retry-after"] == str(seconds), "no key is used while it rests"
-        assert (await ask(url, model="other")).status_code == (200 if cause == "model" else response.status_code)
+        assert (await ask(url)).headers["retry-after"] == str(seconds)
+        assert len(provider.used) == 1, "while all keys rest, one is asked, as a single one would be"
         clock.now += seconds - 3
         assert (await ask(url)).status_code == response.status_code
+        assert len(provider.used) == 2
+        provider.refusals = {}
         clock.now += 3
         provider.forget()
         assert (await ask(url)).status_code == 200
@@ -181,18 +183,31 @@ async def test_what_is_no_affair_of_the_key_puts_none_to_rest(provider, reply):
     assert ready["upstreams"][0]["keys"] == {"usable": 3, "of": 3}
 
 
-async def test_a_short_rest_is_waited_for_and_the_same_key_asked_again(provider):
+async def test_a_rate_goes_on_with_the_next_key_at_once_and_its_rest_is_not_waited_for(provider):
     clock = FakeClock()
     async with proxy_of(provider.upstream, config=POOL, clock=clock) as url:
         await ask(url)
         own, began = provider.used[0], clock.now
         provider.refusals = {own: [no(429, "1302")]}
         assert (await ask(url)).status_code == 200
-        assert (provider.used, clock.now - began) == ([own, own, own], 2)
-        provider.refusals = {own: [no(429, "1302"), no(429, "1302")]}
-        assert (await ask(url)).status_code == 200
-    assert provider.used[3:5] == [own, own]
-    assert provider.used[5] != own
+        assert clock.now == began
+        clock.now += 2
+        await ask(url)
+    assert [key == own for key in provider.used] == [True, True, False, True]
+
+
+async def test_a_model_that_no_plan_has_leaves_the_keys_to_other_models(provider):
+    refuse = no(400, "1311")
+    provider.upstream.replies = [lambda request: refuse if request["model"] == "m" else whole("Hi")]
+    async with proxy_of(provider.upstream, config=POOL) as url:
+        assert [(await ask(url)).status_code, (await ask(url, model="other")).status_code] == [502, 200]
+
+
+async def test_an_answer_to_a_key_that_rests_ends_the_outage_of_a_pool(provider):
+    provider.refusals = {number: [no(401)] for number in (1, 2, 3)}
+    async with proxy_of(provider.upstream, config=POOL, clock=FakeClock()) as url:
+        assert [(await ask(url)).status_code for _ in range(3)] == [502, 200, 200]
+    assert len(provider.used) == 5
 
 
 async def test_refusals_of_keys_are_no_retries_and_come_before_the_fallbacks(provider):
@@ -298,53 +313,6 @@ async def test_requests_of_no_conversation_take_turns(provider):
         for _ in range(6):
             await client.post(f"{url}/v1/embeddings", json={"model": "m", "input": "x"})
     assert provider.used == [1, 2, 3, 1, 2, 3]
-
-
-LIMITED = CONFIG % f"{{{{key: {KEYS[0]}, max_concurrent: 1}}}}, {{{{key: {KEYS[1]}, max_concurrent: 1}}}}"
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_full_key_is_passed_over_and_where_all_are_full_requests_wait(provider, path, streaming):
-    arrivals, open_calls, most = asyncio.Queue(), Counter(), Counter()
-
-    def answer(request):
-        key, gate = provider.used[-1], asyncio.Event()
-        open_calls[key] += 1
-        most[key] = max(most[key], open_calls[key])
-        arrivals.put_nowait((key, gate))
-        reply = provider.answer(request)
-        return Reply([gate, *reply.body], content_type=reply.content_type)
-
-    provider.upstream.replies = [answer]
-    async with proxy_of(provider.upstream, config=LIMITED) as url, asyncio.TaskGroup() as group:
-        named = {"x-session-id": "s"}
-        tasks = [group.create_task(ask(url, path=path, stream=streaming, headers=named)) for _ in range(6)]
-        for _ in range(6):
-            key, gate = await arrivals.get()
-            open_calls[key] -= 1
-            gate.set()
-        assert [(await task).status_code for task in tasks] == [200] * 6
-    assert most == {1: 1, 2: 1}
-
-
-async def test_whoever_has_waited_too_long_for_a_key_gets_503(provider):
-    gate, arrivals = asyncio.Event(), asyncio.Queue()
-
-    def answer(_):
-        arrivals.put_nowait(None)
-        return Reply([b"{", gate, b"}"])
-
-    provider.upstream.replies = [answer]
-    config = LIMITED.replace("retries: 0", "retries: 0, timeouts: {{pool: 0.05}}")
-    async with proxy_of(provider.upstream, config=config) as url, asyncio.TaskGroup() as group:
-        for number in range(2):
-            group.create_task(ask(url, str(number)))
-            await arrivals.get()
-        response = await ask(url)
-        assert (response.status_code, response.json()["error"]["code"]) == (503, "overloaded")
-        assert response.headers["retry-after"] == "1"
-        gate.set()
 
 
 async def test_readyz_and_metrics_show_how_many_keys_can_be_used(provider):

@@ -1,13 +1,10 @@
-import asyncio
 from collections import Counter
 
 import pytest
 
-from proxy.config.model import ApiKey
 from proxy.http.key_pool import KeyPools
-from proxy.http.key_turn import KeyAffinity, KeysBusy, KeysSpent, KeyTurn
+from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
 from proxy.kit.rests import Refusal
-from proxy.stores.memory import LocalLeases
 from tests.fakes import FakeClock
 
 HOUR = 3600.0
@@ -29,8 +26,8 @@ class Pool:
     """A pool with its clock, its events, and a provider that refuses keys, each by a list of causes."""
 
     def __init__(self, *entries, pools=None):
-        self.clock, self.leases = FakeClock(0.0), LocalLeases()
-        self.pools = pools or KeyPools(clock=self.clock, leases=self.leases, observe=self.hear)
+        self.clock = FakeClock(0.0)
+        self.pools = pools or KeyPools(clock=self.clock, observe=self.hear)
         self.clock = self.pools.clock
         self.events, self.calls, self.refusals = [], [], {}
         self.pool = self.pools.pool_of(("upstream", "up"), entries, "https://up")
@@ -45,9 +42,9 @@ class Pool:
             raise cause if isinstance(cause, Exception) else No(*cause)
         return key.number
 
-    async def ask(self, conversation=b"c", *, affinity=None, model="", seconds=5.0, work=None, may_go_on=lambda: True):
-        turn = KeyTurn(self.pool, affinity or KeyAffinity(conversation), model, seconds)
-        return await turn.run(work or self.provider, refusal_of, may_go_on)
+    async def ask(self, conversation=b"c", *, affinity=None, model="", may_go_on=lambda: True, **options):
+        turn = KeyTurn(self.pool, affinity or KeyAffinity(conversation), model, **options)
+        return await turn.run(self.provider, refusal_of, may_go_on)
 
 
 def conversations(count):
@@ -67,15 +64,9 @@ def test_conversations_are_spread_evenly_and_a_new_key_takes_only_its_own():
     assert 650 < len(moved) < 850
 
 
-def test_conversations_are_spread_by_weight():
-    pool = Pool(ApiKey(key="a", weight=3), ApiKey(key="b", weight=1))
-    assert 0.72 < Counter(chosen(pool, 3000))["a"] / 3000 < 0.78
-
-
-@pytest.mark.parametrize(("weights", "order"), [((1, 1, 1), "123123123"), ((5, 1, 1), "1121311"), ((2, 1), "121121")])
-async def test_calls_without_a_conversation_take_turns_by_weight(weights, order):
-    pool = Pool(*(ApiKey(key=f"k{at}", weight=weight) for at, weight in enumerate(weights, 1)))
-    assert "".join([str(await pool.ask(None)) for _ in order]) == order
+async def test_calls_without_a_conversation_take_turns():
+    pool = Pool("a", "b", "c")
+    assert [await pool.ask(None) for _ in range(7)] == [1, 2, 3, 1, 2, 3, 1]
 
 
 async def test_turns_are_taken_by_the_keys_that_can_be_used():
@@ -101,18 +92,13 @@ async def test_a_refused_key_costs_no_request_and_comes_back_by_itself(cause):
     assert [event[1:3] for event in rested] == [(own, cause)]
 
 
-async def test_a_short_rest_is_waited_for_once_and_a_longer_one_is_not():
+async def test_a_rate_goes_on_with_the_next_key_at_once():
     pool = Pool("a", "b")
     own = await pool.ask()
     pool.refusals = {own: [("rate",)]}
-    assert (await pool.ask(), pool.clock.now, pool.calls) == (own, 2, [own, own, own])
-    pool.refusals = {own: [("rate", 1.5), ("rate", 1.5)]}
-    assert await pool.ask() != own
-    assert pool.clock.now == 3.5
-    pool.refusals = {own: [("rate", 2.5)]}
-    pool.clock.now = 100
-    assert await pool.ask() != own
-    assert pool.clock.now == 100
+    assert (await pool.ask(), pool.clock.now, pool.calls) == (3 - own, 0, [own, own, 3 - own])
+    pool.clock.now = 2
+    assert await pool.ask() == own
 
 
 @pytest.mark.parametrize("conversation", [b"c", None])
@@ -134,11 +120,20 @@ async def test_where_no_key_can_be_used_the_last_refusal_is_the_answer(conversat
     assert await pool.ask() == 2
 
 
-async def test_a_short_rest_is_waited_for_where_every_key_rests():
-    pool = Pool("a", "b")
-    for key in pool.pool.keys:
-        pool.pool.refused(key, Refusal("rate", 2 - key.number / 10), ValueError(), began=0, model="")
-    assert (await pool.ask(), pool.clock.now) == (2, 1.8)
+async def test_where_every_key_rests_the_one_whose_rest_ends_first_is_asked_like_a_single_key():
+    pool = Pool("a", "b", "c")
+    pool.refusals = {1: [("window", 500)], 2: [("credit",)], 3: [("refused",), ("refused",), ("refused",)]}
+    for calls in (3, 4, 5):
+        with pytest.raises(KeysSpent) as spent:
+            await pool.ask(never_gives_up=True)
+        assert (len(pool.calls), spent.value.seconds) == (calls, 60)
+        assert spent.value.refusal.args in [("window", 500), ("credit", None), ("refused", None)]
+    assert pool.calls[3:] == [3, 3]
+    rested = [event[1] for event in pool.events if event[0] == "rests"]
+    assert sorted(rested) == [1, 2, 3], "a key that rests already rests no longer for it"
+    pool.clock.now += 1
+    assert await pool.ask(never_gives_up=True) == 3
+    assert (pool.pool.states()[2], pool.events[-1]) == ("usable", ("works", 3)), "an answer ends the rest"
 
 
 async def test_a_request_stays_with_the_key_that_works_for_it():
@@ -167,15 +162,6 @@ async def test_other_failures_are_no_affair_of_the_key():
     assert (len(pool.calls), pool.pool.states()) == (1, ["usable", "usable"])
 
 
-async def test_an_only_key_never_rests():
-    pool = Pool(ApiKey(key="a", max_concurrent=9))
-    pool.refusals = {1: [("refused",), ("rate",)]}
-    for _ in range(2):
-        with pytest.raises(No):
-            await pool.ask()
-    assert (await pool.ask(), pool.pool.states()) == (1, ["usable"])
-
-
 async def test_a_key_that_is_still_there_after_a_reload_keeps_its_rest():
     old = Pool("a", "b")
     old.refusals = {1: [("refused",)], 2: [("credit",)]}
@@ -189,104 +175,6 @@ async def test_a_key_that_is_still_there_after_a_reload_keeps_its_rest():
     assert Pool("a", "b", pools=old.pools).pool.states() == ["usable", "usable"], "no pool was left that had them"
 
 
-@pytest.mark.parametrize(
-    ("api_key", "pooled"),
-    [("a", False), (("a",), False), (None, False), (("a", "b"), True), ((ApiKey(key="a", max_concurrent=2),), True)],
-)
-def test_one_key_without_a_limit_needs_no_pool(api_key, pooled):
+@pytest.mark.parametrize(("api_key", "pooled"), [("a", False), (("a",), False), (None, False), (("a", "b"), True)])
+def test_one_key_needs_no_pool(api_key, pooled):
     assert (Pool("a", "b").pools.pool_of(("tool", "t"), api_key, "https://up") is not None) is pooled
-
-
-class Gate:
-    """Calls that end when they are told to, in the order in which they began."""
-
-    def __init__(self):
-        self.begun, self._ends = [], []
-
-    async def __call__(self, key):
-        self.begun.append(key.number)
-        self._ends.append(end := asyncio.Event())
-        await end.wait()
-        return key.number
-
-    async def end(self):
-        self._ends.pop(0).set()
-        await settled()
-
-
-async def settled():
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def test_a_full_key_is_passed_over_for_this_request_only_and_then_calls_wait_in_order():
-    pool, gate = Pool(ApiKey(key="a", max_concurrent=1), ApiKey(key="b", max_concurrent=1)), Gate()
-    own = pool.pool.order_for(b"c")[0].number
-    ended = []
-
-    async def ask(name):
-        await pool.ask(work=gate)
-        ended.append(name)
-
-    async with asyncio.TaskGroup() as group:
-        for name in range(5):
-            group.create_task(ask(name))
-            await settled()
-        assert gate.begun == [own, 3 - own]
-        for _ in range(5):
-            await gate.end()
-    assert ended == [0, 1, 2, 3, 4]
-    assert await pool.ask() == own
-
-
-async def test_a_call_that_has_waited_too_long_or_has_left_gives_its_place_in_the_queue_to_others():
-    pool, gate = Pool(ApiKey(key="a", max_concurrent=1)), Gate()
-    async with asyncio.TaskGroup() as group:
-        first = group.create_task(pool.ask(work=gate))
-        await settled()
-        with pytest.raises(KeysBusy):
-            await pool.ask(seconds=0.01)
-        leaving, staying = group.create_task(pool.ask()), group.create_task(pool.ask())
-        await settled()
-        leaving.cancel()
-        await gate.end()
-    assert (first.result(), staying.result(), pool.calls) == (1, 1, [1])
-    assert not pool.pool.queue.is_wanted(pool.pool.keys[0], before=None)
-
-
-async def test_a_place_is_given_back_however_a_call_ends():
-    pool = Pool(ApiKey(key="a", max_concurrent=1), ApiKey(key="b"))
-    affinity = KeyAffinity(b"c", pool.pool.keys[0])
-    hanging = asyncio.ensure_future(pool.ask(work=Gate(), affinity=affinity))
-    await settled()
-    hanging.cancel()
-    await settled()
-    pool.refusals = {1: [ValueError("timed out"), None, ("refused",)]}
-    with pytest.raises(ValueError, match="timed out"):
-        await pool.ask(affinity=affinity)
-    assert [await pool.ask(affinity=affinity) for _ in range(2)] == [1, 2]
-    assert await pool.leases.acquire(pool.pool.keys[0].slot, 1) is not None
-
-
-async def test_who_waits_may_pass_somebody_who_has_tried_the_key():
-    entries = [ApiKey(key=key, max_concurrent=1) for at, key in enumerate("abc", 1)]
-    pool, gate = Pool(*entries), Gate()
-    own, other, third = [key.number for key in pool.pool.order_for(b"c")]
-
-    async def picky(key):
-        if key.number == own:
-            raise No("model")
-        return await gate(key)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(pool.ask(work=gate, affinity=KeyAffinity(b"c", pool.pool.keys[other - 1])))
-        group.create_task(pool.ask(work=gate, affinity=KeyAffinity(b"c", pool.pool.keys[third - 1])))
-        await settled()
-        patient = group.create_task(pool.ask(work=picky))  # has tried its own key, and the others are full
-        await settled()
-        free = group.create_task(pool.ask(work=gate, model="another"))
-        await settled()
-        assert gate.begun == [other, third, own]
-        for _ in range(4):
-            await gate.end()
-    assert (patient.result(), free.result()) == (other, own)

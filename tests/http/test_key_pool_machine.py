@@ -1,18 +1,15 @@
 """Any sequence of refusals, rates, quotas, failures, timeouts and reloads, tried against what is promised of keys."""
 
 import asyncio
-from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.config.model import ApiKey
 from proxy.http.key_pool import KeyPools
-from proxy.http.key_turn import KeyAffinity, KeysBusy, KeysSpent, KeyTurn
+from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.rests import Refusal
-from proxy.stores.memory import LocalLeases
 from tests.fakes import FakeClock
 
 NAMES = "abcde"
@@ -34,18 +31,16 @@ class Failed(Exception):
 class KeysOfAProvider(RuleBasedStateMachine):
     """The pool between requests and a provider; what is known of each key is written down independently."""
 
-    @initialize(limits=st.lists(st.none() | st.integers(1, 2), min_size=5, max_size=5))
-    def start(self, limits):
+    @initialize()
+    def start(self):
         self.runner = asyncio.Runner()
         self.clock = FakeClock(0.0)
-        self.pools = KeyPools(clock=self.clock, leases=LocalLeases(), observe=NoObserver())
-        self.limits = dict(zip(NAMES, limits, strict=True))
-        self.resting, self.open_calls = {}, Counter()  # (key, model or None) -> until
+        self.pools = KeyPools(clock=self.clock, observe=NoObserver())
+        self.resting = {}  # (key, model or None) -> until
         self.load("abc")
 
     def load(self, names):
-        entries = tuple(ApiKey(key=name, max_concurrent=self.limits[name]) for name in names)
-        before, self.pool = getattr(self, "pool", None), self.pools.pool_of(("upstream", "u"), entries, "https://u")
+        before, self.pool = getattr(self, "pool", None), self.pools.pool_of(("upstream", "u"), (*names,), "https://u")
         self.names = names
         del before
         self.resting = {(key, model): until for (key, model), until in self.resting.items() if key in names}
@@ -67,58 +62,52 @@ class KeysOfAProvider(RuleBasedStateMachine):
             st.tuples(st.none() | st.binary(max_size=2), st.sampled_from(["m", "n"]), st.lists(st.tuples(OUTCOMES, SAID), max_size=7)),
             min_size=1,
             max_size=6,
-        )
+        ),
+        never_gives_up=st.booleans(),
     )  # fmt: skip
-    def ask(self, asks):
+    def ask(self, asks, never_gives_up):
         async def together():
-            await asyncio.gather(*(self.one(*one) for one in asks))
+            await asyncio.gather(*(self.one(*one, never_gives_up) for one in asks))
 
         self.runner.run(together())
-        assert not any(self.open_calls.values())
 
-    async def one(self, conversation, model, outcomes):
-        used, outcomes, waited = [], list(outcomes), Counter()
+    async def one(self, conversation, model, outcomes, never_gives_up):
+        used, outcomes = [], list(outcomes)
 
         async def provider(key):
             name = key.key
-            assert not any(self.clock.now < self.resting.get((name, what), 0) for what in (None, model)), "it rests"
-            assert used.count(name) <= waited[name] <= 1, "a key is used twice in a turn"
+            is_forced = never_gives_up and not used and all(self.rests(name, model) for name in self.names)
+            rests = any(self.clock.now < self.resting.get((name, what), 0) for what in (None, model))
+            assert is_forced or not rests, "it rests"
+            assert name not in used, "a key is used twice in a turn"
             used.append(name)
-            self.open_calls[name] += 1
-            assert self.open_calls[name] <= (self.limits[name] or 9)
-            try:
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                outcome, said = outcomes.pop(0) if outcomes else ("ok", None)
-                if outcome == "slow":
-                    self.clock.now += 300
-                    raise Failed
-                if outcome == "failed":
-                    raise Failed
-                if outcome != "ok":
-                    waited[name] += self.refused(name, outcome, said, model)
-                    raise No(outcome, said)
-            finally:
-                self.open_calls[name] -= 1
+            for _ in range(3):
+                await asyncio.sleep(0)
+            outcome, said = outcomes.pop(0) if outcomes else ("ok", None)
+            if outcome == "slow":
+                self.clock.now += 300
+                raise Failed
+            if outcome == "failed":
+                raise Failed
+            if outcome != "ok":
+                if not is_forced:
+                    self.refused(name, outcome, said, model)
+                raise No(outcome, said)
+            if is_forced:
+                self.resting = {what: until for what, until in self.resting.items() if what[0] != name}
 
-        turn = KeyTurn(self.pool, KeyAffinity(conversation), model, 0.5)
-        names = self.names
-        full = set()
+        turn = KeyTurn(self.pool, KeyAffinity(conversation), model, never_gives_up=never_gives_up)
         try:
             await turn.run(provider, lambda exc: getattr(exc, "refusal", None))
-        except KeysBusy:
-            full = {name for name in names if self.limits[name] is not None}
         except KeysSpent:
-            pass
+            left = {name for name in {*self.names} - {*used} if not self.rests(name, model)}
+            assert not left, "a request fails on account of keys though one can be used"
+            assert used or not never_gives_up
         except Failed:
-            return
-        else:
-            return
-        left = {name for name in {*names} - {*used} - full if not self.rests(name, model)}
-        assert not left, "a request fails on account of keys though one can be used"
+            pass
 
     def refused(self, name, cause, said, model):
-        """Write a refusal down; whether its rest may be waited for."""
+        """Write a refusal down."""
         least = SHORTEST[cause]
         if said is not None and cause in ("rate", "window"):
             least = min(max(said, least), 600 if cause == "rate" else 31 * 86400)
@@ -126,7 +115,6 @@ class KeysOfAProvider(RuleBasedStateMachine):
             least = 0  # a call that was under way tells nothing new, and its rest is over soon
         what = (name, model if cause == "model" else None)
         self.resting[what] = max(self.resting.get(what, 0), self.clock.now + least * 0.999)
-        return cause == "rate" and (said is None or said <= 2)
 
     def rests(self, name, model):
         key = next(one for one in self.pool.keys if one.key == name)

@@ -1,7 +1,5 @@
 """Several keys of one search service, of which its searches take turns: over real sockets."""
 
-import asyncio
-
 import httpx
 import orjson
 import pytest
@@ -19,7 +17,6 @@ tools:
 {more}
 """
 POOL = CONFIG % ", ".join(KEYS)
-LIMITED = CONFIG % f"{{{{key: {KEYS[0]}, max_concurrent: 1}}}}, {{{{key: {KEYS[1]}, max_concurrent: 1}}}}"
 FOUND = Reply([orjson.dumps(SEARCH_ANSWER)])
 
 
@@ -127,48 +124,3 @@ async def test_a_tool_whose_keys_all_rest_is_not_usable_where_nothing_else_answe
         ready = (await client.get(f"{url}/readyz")).json()["tools"][0]
     assert (ready["name"], ready["usable"], ready["keys"]) == ("web_search", False, {"usable": 0, "of": 3})
     assert ready["why_not"] == "all its keys are refused, or without credit or quota"
-
-
-async def test_a_full_key_is_passed_over_and_searches_wait_their_turn(service):
-    arrivals = asyncio.Queue()
-
-    def answer(_):
-        gate = asyncio.Event()
-        arrivals.put_nowait((service.used[-1], gate))
-        return Reply([gate, *FOUND.body])
-
-    service.upstream.search = answer
-    async with proxy_of(service.upstream, config=LIMITED) as url, asyncio.TaskGroup() as group:
-        for _ in range(4):
-            group.create_task(ask(url))
-        waiting = [await arrivals.get() for _ in range(2)]
-        assert sorted(key for key, _ in waiting) == [1, 2]
-        assert arrivals.empty()
-        for _ in range(2):
-            key, gate = waiting.pop(0)
-            gate.set()
-            waiting.append(await arrivals.get())
-            assert waiting[-1][0] == key, "at the place that has become free"
-        for _, gate in waiting:
-            gate.set()
-
-
-async def test_a_search_that_waits_for_a_key_until_its_time_is_over_blames_nobody(service, logged):
-    gate, arrivals = asyncio.Event(), asyncio.Queue()
-
-    def answer(_):
-        if service.used[-1] == 0:
-            return FOUND
-        arrivals.put_nowait(None)
-        return Reply([gate, *FOUND.body])
-
-    service.upstream.search = answer
-    config = LIMITED.replace("timeout: 5", "timeout: 0.2")
-    async with proxy_of(service.upstream, config=config) as url, asyncio.TaskGroup() as group:
-        for _ in range(2):
-            group.create_task(ask(url))
-            await arrivals.get()
-        await ask(url)
-        gate.set()
-    assert service.used[2] == 0, "the fallback answers"
-    assert "all keys are in use" in [line.get("why") for line in logged() if line["event"] == "tool.fell_back"]

@@ -81,7 +81,7 @@ def _faults_with(provider: Description, entry: SearchConfig) -> Faults:
     needs_key = "api_key" in names_in([provider.url, provider.query, provider.body, *provider.headers.values()])
     if needs_key and entry.api_key is None:
         yield "api_key", "is missing"
-    is_keyless = any(key.key == KEYLESS for key in keys_of(entry.api_key).values())
+    is_keyless = KEYLESS in keys_of(entry.api_key).values()
     if is_keyless and needs_key and provider.keyless is None:
         yield "api_key", "this provider does not answer without a key"
     if provider.needs_base_url and entry.base_url is None:

@@ -36,7 +36,7 @@ class SerperScrapeConfig(ToolConfig, tag="serper_scrape", frozen=True, kw_only=T
 
 def serper_scrape_tool(name: str, entry: SerperScrapeConfig, resources: Resources) -> Tool:
     """The tool of an entry."""
-    keys, pages = ToolKeys(name, entry.api_key, entry.base_url, resources, timeout=entry.timeout), resources.pages
+    keys, pages = ToolKeys(name, entry.api_key, entry.base_url, resources), resources.pages
 
     async def page_at(url: str, filters: SearchFilters) -> Page:
         expect_permitted(url, filters)

@@ -133,11 +133,11 @@ def _faults(entry: ZaiSearchConfig) -> Faults:
 def _warnings(entry: ZaiSearchConfig, config: Config) -> Faults:
     """A search that would send the key of another server, such as a gateway, to Z.AI."""
     searched = urlsplit(entry.base_url).hostname
-    own = {key.key for key in keys_of(entry.api_key).values()}
+    own = set(keys_of(entry.api_key).values())
     hosts = {
         name: urlsplit(one.base_url).hostname
         for name, one in config.upstreams.items()
-        if not own.isdisjoint(key.key for key in keys_of(one.api_key).values())
+        if not own.isdisjoint(keys_of(one.api_key).values())
     }
     if hosts and searched not in hosts.values():
         name, host = hosts.popitem()

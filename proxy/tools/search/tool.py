@@ -57,7 +57,7 @@ def search_tool_of(
     """A tool that searches with a provider; it is also gpt-oss's `browser.search`."""
     slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
     api_key, base_url = getattr(entry, "api_key", None), getattr(entry, "base_url", None)
-    keys = ToolKeys(name, api_key, base_url, resources, timeout=entry.timeout)
+    keys = ToolKeys(name, api_key, base_url, resources)
     providers = {
         only_key(getattr(one, "api_key", None)) or "": provider_of(one) for one in with_single_keys(entry).values()
     }
