@@ -8,6 +8,7 @@ import orjson
 
 from proxy.cases.unmet import expect
 from proxy.wire.chat import Json
+from proxy.wire.json_text import read_json
 
 # The words of the surfaces for the reasons of chat completions.
 _REASONS: Final = {
@@ -277,7 +278,7 @@ def _message(found: Sequence[Any]) -> Json:
 def _input(text: str) -> Any:
     """The arguments of a call; what cannot be parsed stands as it does in a whole answer."""
     try:
-        return orjson.loads(text or "{}")
+        return read_json(text or "{}")
     except orjson.JSONDecodeError:
         return {"INVALID_JSON": text}
 

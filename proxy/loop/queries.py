@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from proxy.loop.prompts import QUERIES_LEFT_OUT
 from proxy.loop.results import ToolResult, with_note
 from proxy.wire.chat import ToolCall, ToolSpec
+from proxy.wire.json_text import json_object
 from proxy.wire.search import MOST_QUERIES, queries_of, with_queries
 
 _LONGEST_QUOTED = 100  # characters of a query in a note
@@ -32,7 +33,7 @@ def searches_in(
         read: returns its arguments as a JSON object; None: they stand for none.
         most: at least 1.
     """
-    arguments = orjson.loads(read(call) or "{}")
+    arguments = json_object(read(call) or "{}") or {}
     queries, beyond = queries_of(arguments)
     if not queries:
         return call, 1, ()

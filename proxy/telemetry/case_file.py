@@ -25,6 +25,7 @@ from proxy.kit.masking import Masker
 from proxy.kit.recording import CUT, MOST_BYTES, Body, Headers, Recording, ToolRun, UpstreamCall
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.credentials import forms_of
+from proxy.wire.json_text import read_json
 
 NOTICE: Final = (
     "This file holds a conversation: the request, what the model and the tools answered, and what the app got. Keys, "
@@ -354,12 +355,12 @@ def _secrets_in_body(body: Json) -> Iterator[str]:
 
 
 def _json(content: bytes) -> Any:
-    """A body as JSON; None if it is something else, or would not come back as it was."""
+    """A body as JSON; None if it is something else, nested too deep, or would not come back as it was."""
     if not content or _BIG_NUMBER.search(content):
         return None
     try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
+        return read_json(content.decode())
+    except (orjson.JSONDecodeError, UnicodeDecodeError):
         return None
 
 

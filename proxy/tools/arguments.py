@@ -17,7 +17,8 @@ import orjson
 from proxy.loop.results import InvalidArguments
 from proxy.tools.schema import ArgumentsSchema
 from proxy.tools.types import repaired
-from proxy.wire.chat import Json, is_json, is_object
+from proxy.wire.chat import Json
+from proxy.wire.json_text import is_json, json_object, read_json
 
 MOST_BYTES: Final = 1024 * 1024
 """The longest arguments of a call. A turn with longer ones has failed before."""
@@ -25,7 +26,6 @@ MOST_BYTES: Final = 1024 * 1024
 MOST_REPAIRED_CHARACTERS = 16 * 1024
 # Text with deeper nesting is not repaired, because the repair is recursive.
 _DEEPEST_REPAIRED = 32
-_DEEPEST_WRITTEN = 254  # levels that orjson writes; it reads more
 # Escapes in a JSON string, and the words for no value in JSON and Python.
 _ESCAPE = re.compile(r'\\["\\/bfnrt]')
 _NOTHING = re.compile(r"\b(None|null)\b")
@@ -55,13 +55,11 @@ def parse_arguments(
     """
     if len(text) > MOST_BYTES or schema.is_too_much(text):
         raise InvalidArguments("The arguments are too large to be checked against the tool's schema.")
-    given = object_in(text)
+    given = json_object(text)
     history = text
     if given is None:
         given = _object_for(text)
         history = _written(given)
-    elif len(text) > _DEEPEST_WRITTEN:  # each level takes a character
-        _written(given)
     arguments = given if repair is None else repair(given)
     is_valid = schema.is_valid(arguments)
     if not is_valid or _FRACTION_OF_NOTHING in text:
@@ -83,33 +81,24 @@ def history_of(text: str) -> str | None:
     Returns:
         The text itself if it is one, the repaired object if there is only one reading; None: it stands for none.
     """
-    if is_object(text):
+    if json_object(text) is not None:
         return text
     with suppress(InvalidArguments):
         return _written(_object_for(text))
     return None
 
 
-def object_in(text: str) -> Json | None:
-    """The object that a text is; None: it is not JSON, or another value."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _object_for(text: str) -> Json:
     """The object that a text stands for, which is none itself. Raises `InvalidArguments`."""
     try:
-        value = orjson.loads(text) if text.strip() else None
+        value = read_json(text) if text.strip() else None
     except orjson.JSONDecodeError as exc:
         value = mended(text)
         if value is None:
             raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
     if isinstance(value, str):  # an object that was written as a string, as some models do
         with suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value) if value.strip() else None
+            value = read_json(value) if value.strip() else None
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -134,7 +123,7 @@ def mended(text: str) -> Json | None:
         return None
     code = _CODE.fullmatch(text.strip())
     text = (code[1] if code else text).strip()
-    return object_in(text) or _repaired_text(text)
+    return json_object(text) or _repaired_text(text)
 
 
 def _repaired_text(text: str) -> Json | None:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from proxy.loop.results import InvalidArguments, ToolResult
 from proxy.wire.chat import Json, ToolCall, ToolSpec
+from proxy.wire.json_text import read_json
 
 SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
 
@@ -186,7 +187,7 @@ def _url_in(arguments: str) -> str | None:
 def _object(arguments: str) -> dict[str, Any]:
     """The arguments of a call; an empty text and `null` stand for no arguments. Raises `InvalidArguments`."""
     try:
-        value = orjson.loads(arguments) if arguments.strip() else None
+        value = read_json(arguments) if arguments.strip() else None
     except orjson.JSONDecodeError as exc:
         raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
     if value is None:

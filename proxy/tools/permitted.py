@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from proxy.loop.results import InvalidArguments, ToolOutput
 from proxy.wire.chat import Json
+from proxy.wire.json_text import read_json
 from proxy.wire.search import MOST_DOMAINS, SearchFilters, common, domain_rule
 
 _WITHHELD = (
@@ -103,5 +104,5 @@ def _listed_in(text: str) -> Any:
     """The list in a text: JSON, one domain, or several domains separated by blanks or commas."""
     if text.startswith("["):
         with suppress(orjson.JSONDecodeError):
-            return orjson.loads(text)
+            return read_json(text)
     return [text] if domain_rule(_SCHEME.sub("", text)) else _BETWEEN_DOMAINS.split(text)

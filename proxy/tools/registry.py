@@ -49,9 +49,10 @@ from proxy.tools.result_cache import local_caches
 from proxy.tools.schema import schema_fault, schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
 from proxy.tools.tool import CONTEXT, Tool
-from proxy.wire.chat import Json, ToolCall, ToolSpec, is_object
+from proxy.wire.chat import Json, ToolCall, ToolSpec
 from proxy.wire.code import CodeResult
 from proxy.wire.credentials import Credentials
+from proxy.wire.json_text import json_object
 from proxy.wire.search import NO_FILTERS, Reading, SearchFilters
 
 _LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
@@ -203,12 +204,12 @@ class Registry:
         written, history = entry.last_read
         if written == call.arguments:
             return history
-        if len(call.arguments) > _LONG_ARGUMENTS and is_object(call.arguments):
+        if len(call.arguments) > _LONG_ARGUMENTS and json_object(call.arguments) is not None:
             return call.arguments  # types in it may have been repaired for the tool, which is not worth another reading
         try:
             return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[1]
         except InvalidArguments:
-            return call.arguments if is_object(call.arguments) else None
+            return call.arguments if json_object(call.arguments) is not None else None
 
     def mended(self, text: str) -> Json | None:
         """See `ports.Toolset.mended`."""

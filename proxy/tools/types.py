@@ -20,6 +20,7 @@ import orjson
 
 from proxy.tools.schema import References
 from proxy.wire.chat import Json
+from proxy.wire.json_text import read_json
 
 # Values that are looked at; the rest stay as they are. So many take 20 ms.
 _MOST_VALUES = 10_000
@@ -164,7 +165,7 @@ def _read(text: str) -> Any:
         return number if isinstance(number, float) or number in _INTEGERS else _MISSING
     if text[:1] in ("{", "["):
         with suppress(orjson.JSONDecodeError):
-            return orjson.loads(text)
+            return read_json(text)
     return _MISSING
 
 

@@ -11,13 +11,13 @@ the call ends. Two different objects stay as they are: nobody knows which of the
 """
 
 import re
-from contextlib import suppress
 from itertools import islice
 
 import orjson
 from msgspec import Struct, field
 
 from proxy.wire.chat import Json
+from proxy.wire.json_text import json_object
 
 # An escaped character, a backslash whose character is still to come, a quotation mark or a bracket.
 _MARK = re.compile(r'\\.|\\|["{}\[\]]', re.DOTALL)
@@ -137,7 +137,7 @@ class Arguments(Struct):
 
     def _end_object(self, piece: str, end: int) -> str:
         written, rest = self._written, piece[end:]
-        value = _object(written[: len(written) - len(rest)])
+        value = json_object(written[: len(written) - len(rest)])
         if value:
             self.is_whole = True
             return piece[:end] + self._follow_object(rest)
@@ -173,12 +173,12 @@ def without_repetition(text: str) -> str:
     if not _BETWEEN_OBJECTS.search(text):
         return text
     first, second = _split_behind_value(text)
-    if second.startswith("{") and _object(first) == {}:
+    if second.startswith("{") and json_object(first) == {}:
         text = second
         first, second = _split_behind_value(text)
     if not second:
         return text
-    given, repeated = _object(first), _object(second)
+    given, repeated = json_object(first), json_object(second)
     is_same = given and repeated and (first.strip() == second.strip() or _are_equal(given, repeated))
     return first if is_same else text
 
@@ -192,15 +192,5 @@ def _split_behind_value(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _object(text: str) -> Json | None:
-    """The JSON object in a text; None: the text is something else."""
-    with suppress(orjson.JSONDecodeError):
-        value = orjson.loads(text)
-        return value if isinstance(value, dict) else None
-    return None
-
-
 def _are_equal(one: Json, other: Json) -> bool:
-    with suppress(orjson.JSONEncodeError):  # nested deeper than orjson writes
-        return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
-    return False
+    return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)

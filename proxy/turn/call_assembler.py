@@ -18,7 +18,8 @@ from proxy.turn.leaks import Leak
 from proxy.turn.leaks.glm import split_glued_name
 from proxy.turn.request import TurnRequest
 from proxy.turn.turn_bounds import require_few_calls, require_short_arguments
-from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, is_json, name_of
+from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, name_of
+from proxy.wire.json_text import is_json
 
 # The keys of a fragment, and of its function, that `PartialCall` holds by themselves.
 _OF_FRAGMENTS, _OF_FUNCTIONS = frozenset({"id", "type", *ARGUMENTS}), frozenset({"name", *ARGUMENTS.values()})

@@ -9,9 +9,10 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import msgspec
 import orjson
 from msgspec import Struct
+
+from proxy.wire.json_text import is_json
 
 Json: TypeAlias = dict[str, Any]
 
@@ -25,7 +26,6 @@ JSON_BLANKS = " \t\n\r"  # the only blanks that JSON permits around a value
 BROKEN_OFF = ("length", "content_filter")
 
 _LONGEST_READ_AGAIN = 64 * 1024  # characters of arguments, which are a few milliseconds for each reading
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])  # reads the values without making them
 
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 _TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
@@ -242,24 +242,6 @@ def drop_tools(body: Json) -> None:
     """Remove a request's `tools`, and the fields that an upstream refuses, or may refuse, without `tools`."""
     for name in _TOOL_REQUEST_FIELDS:
         body.pop(name, None)
-
-
-def is_object(text: str) -> bool:
-    """Whether a text is a JSON object."""
-    try:
-        _OBJECT.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):  # the second for half a character
-        return False
-    return True
-
-
-def is_json(text: str) -> bool:
-    """Whether a text is a JSON value."""
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:

@@ -9,6 +9,8 @@ from typing import Final, Self
 import msgspec
 from msgspec import Struct
 
+from proxy.wire.json_text import json_object
+
 CODE_INTERPRETER: Final = "code_interpreter"
 """The hosted tool that a tool serves (`ToolSpec.serves`) if it runs code."""
 
@@ -35,8 +37,8 @@ class CodeResult(Struct, frozen=True):
         """The outcome in the text of a tool: an object with at least one of these fields, or all that was printed."""
         if text.lstrip().startswith("{"):
             try:
-                found = msgspec.json.decode(text, type=_Fields)
-            except (msgspec.DecodeError, UnicodeEncodeError):
+                found = msgspec.convert(json_object(text), _Fields)
+            except msgspec.ValidationError:
                 return cls(text)
             if found != _Fields():
                 return cls(found.stdout or "", found.stderr or "", found.return_code or 0)

@@ -16,6 +16,7 @@ from cachetools import LRUCache
 
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
+from proxy.wire.json_text import read_json
 from proxy.wire.usage import token_count
 
 _PIECES = re.compile(r"[A-Za-z]+|[0-9]|\s*\n\s*|[^\S\n]{2,}|[^\sA-Za-z0-9]+")
@@ -121,9 +122,13 @@ def tokens_of(message: Mapping[str, Any]) -> float:
     total = _MESSAGE + (_RESULT if message.get("role") == "tool" else 0)
     content = message.get("content")
     if isinstance(content, list):
-        total += sum(_of_any(part.get("text")) if part.get("type") == "text" else _PICTURE for part in content)
+        total += sum(_of_content(part) for part in content if isinstance(part, dict))
     total += _of_any(content) + _of_any(message.get("reasoning_content"))
     return total + sum(_of_call(call.get("function") or {}) for call in message.get("tool_calls") or ())
+
+
+def _of_content(part: Json) -> float:
+    return _of_any(part.get("text")) if part.get("type") == "text" else _PICTURE
 
 
 def _of_any(value: object) -> float:
@@ -137,8 +142,8 @@ def _of_call(function: Mapping[str, Any]) -> float:
 
 def _of_arguments(written: str) -> float:
     try:
-        return _of_members(orjson.loads(written or "{}"))
-    except (orjson.JSONDecodeError, TypeError):  # not JSON, or nested too deep to be written again
+        return _of_members(read_json(written or "{}"))
+    except orjson.JSONDecodeError:
         return tokens_in_text(written)
 
 

@@ -14,6 +14,7 @@ from proxy.turn.leaks.glm import split_glued_name
 from proxy.turn.leaks.written import holds_raw_format, is_bare_call
 from proxy.turn.turn_bounds import MOST_CALLS
 from proxy.wire.errors import UpstreamError
+from proxy.wire.json_text import json_value
 from tests.prose import tokens
 
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
@@ -462,13 +463,23 @@ DEEP = "[" * 400 + "]" * 400
     "text",
     [
         f'{{"name": "open_door", "arguments": {{"door": {DEEP}}}}}',
+        f'{{"type": "function", "name": "open_door", "arguments": {{"door": {"[" * 2000}}}}}',
         f'<tool_call>{{"name": "open_door", "arguments": {{"door": {DEEP}}}}}</tool_call>',
-        f"<tool_call>open_door<arg_key>door</arg_key><arg_value>{DEEP}</arg_value></tool_call>",
     ],
 )
-def test_arguments_that_are_nested_too_deep_to_be_written_are_the_upstreams_fault(text):
-    with pytest.raises(UpstreamError, match="nested too deep"):
-        read(text)
+def test_a_call_that_is_nested_too_deep_to_be_parsed_has_arguments_that_are_no_json(text):
+    shown, [leak], garbled = read(text)
+    assert (shown, leak.name, json_value(leak.arguments), garbled) == ("", "open_door", None, False)
+
+
+def test_an_object_that_is_nested_too_deep_and_names_no_tool_is_text():
+    text = f'{{"name": "shut_door", "arguments": {{"door": {DEEP}}}}}'
+    assert read(text) == (text, [], False)
+
+
+def test_a_value_of_glm_that_is_nested_too_deep_is_a_text():
+    _, [leak], _ = read(f"<tool_call>open_door<arg_key>door</arg_key><arg_value>{DEEP}</arg_value></tool_call>")
+    assert orjson.loads(leak.arguments) == {"door": DEEP}
 
 
 def test_values_are_json_where_they_are():

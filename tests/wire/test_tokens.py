@@ -75,3 +75,7 @@ def test_a_picture_costs_as_much_as_a_long_text():
 def test_a_very_long_text_of_which_only_parts_are_counted_has_as_many_tokens():
     line = "word, number 7\n"
     assert tokens_in_text(line * 500_000) == pytest.approx(tokens_in_text(line) * 500_000, rel=0.01)
+
+
+def test_parts_of_a_content_that_are_no_objects_count_nothing():
+    assert tokens_of({"content": [[], "x", None]}) == tokens_of({"content": []})

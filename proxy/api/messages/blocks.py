@@ -20,6 +20,7 @@ from proxy.turn.call_arguments import ObjectScanner
 from proxy.turn.carried import Carried
 from proxy.wire import rawjson
 from proxy.wire.chat import JSON_BLANKS, Json
+from proxy.wire.json_text import exact_json
 
 _LONGEST_OPENING = 64  # characters: a brace and blanks behind it; an input that begins with more is taken for an object
 
@@ -331,4 +332,4 @@ def _object_in(text: str) -> Json | None:
 
 
 def _value_of(text: str) -> Any:
-    return rawjson.loads(text.encode("utf-8", "surrogatepass")) if text.strip() else None
+    return exact_json(text) if text.strip() else None

@@ -9,7 +9,6 @@ the end.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import orjson
 from msgspec import Struct, field
 
 from proxy.api.reply import Events
@@ -17,6 +16,7 @@ from proxy.api.responses.conversation import CODE_CALL, OUR_SERVER
 from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
 from proxy.turn.citations import Citation, annotations
 from proxy.wire.chat import Json
+from proxy.wire.json_text import json_object
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 _DELTA_HEAD = (
@@ -257,22 +257,14 @@ class ClientCall(Item):
 
     def _arguments(self) -> Json:
         """The arguments of a search for tools; empty until they are complete, and if they are no JSON object."""
-        try:
-            arguments = orjson.loads("".join(self._pieces))
-        except orjson.JSONDecodeError:
-            return {}
-        return arguments if isinstance(arguments, dict) and self.status != "in_progress" else {}
+        return (self.status != "in_progress" and json_object("".join(self._pieces))) or {}
 
     def _input(self) -> str:
         """The string in a custom tool's arguments; if these are not well formed, all that the model wrote."""
         if self.status == "in_progress":
             return ""
         text = "".join(self._pieces)
-        try:
-            arguments = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return text
-        found = arguments.get("input") if isinstance(arguments, dict) else None
+        found = (json_object(text) or {}).get("input")
         return found if isinstance(found, str) else text
 
 

@@ -8,6 +8,7 @@ import orjson
 
 from proxy.wire.chat import Json
 from proxy.wire.errors import CLIENT_CLOSED_REQUEST
+from proxy.wire.json_text import json_object, json_value
 
 _SHORT_ID = 8  # characters
 _DURATIONS = frozenset({"seconds", "first", "first_byte", "wait"})
@@ -51,19 +52,13 @@ def name_of(step: Json) -> str:
 
 def _query_of(arguments: object) -> str | None:
     """The query of a search; None if the arguments of calls are not recorded."""
-    try:
-        query = orjson.loads(arguments).get("query") if isinstance(arguments, str) else None
-    except (orjson.JSONDecodeError, AttributeError):
-        return None
+    query = (json_object(arguments) or {}).get("query") if isinstance(arguments, str) else None
     return query if isinstance(query, str) else None
 
 
 def messages_of(value: object) -> list[tuple[str, str]]:
     """The role and the text of each message in a JSON text, calls included; empty if the text is something else."""
-    try:
-        found = orjson.loads(value) if isinstance(value, str) else None
-    except orjson.JSONDecodeError:
-        return []
+    found = json_value(value) if isinstance(value, str) else None
     entries = found if isinstance(found, list) else [found]
     messages = [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("role"), str)]
     if len(messages) < len(entries):

@@ -20,7 +20,6 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
-import orjson
 from msgspec import Struct
 
 from proxy.wire.chat import Json
@@ -154,12 +153,3 @@ def fits(value: object, schema: Json) -> bool:
         return False
     required = schema.get("required") or ()
     return value.keys() <= properties.keys() and all(key in value for key in required)
-
-
-def parsed(text: str) -> object:
-    """The value of a JSON text; None: the text is not JSON."""
-    try:
-        value: object = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return value

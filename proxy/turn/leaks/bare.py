@@ -10,8 +10,9 @@ from functools import partial
 
 from msgspec import Struct
 
-from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, bare_name, fitting_tool, parsed
+from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, bare_name, fitting_tool
 from proxy.wire.chat import Json
+from proxy.wire.json_text import is_too_deep, json_value
 from proxy.wire.rawjson import dumps_answer
 
 _KEY = re.compile(r'[{,]\s*"([^"\\]*)"\s*:')
@@ -25,6 +26,7 @@ browser that it does not have."""
 _ONLY_BROWSERS = ("cursor", "loc", "num_lines", "topn", "view_source")
 # The beginnings of a call with the name of a tool, without blanks; the second is Llama's.
 _OPENINGS = ('{"name":"', '{"type":"function","name":"')
+_NAME_BEGUN = re.compile(r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"\\]{1,128})"')
 CALL_KEYS = frozenset({"type", "id", "index", "name", "arguments", "parameters"})
 """The keys that a call with the name of a tool may have."""
 # The longest opening with a name, blanks included.
@@ -91,11 +93,20 @@ def syntax(*, only_sure: bool) -> Syntax:
     return Syntax((), lambda *_: 0, partial(ObjectScanner, only_sure=only_sure), partial(_read, only_sure=only_sure))
 
 
+def name_begun(text: str, tools: Mapping[str, Json]) -> str | None:
+    """The tool that an object names at its beginning, whatever follows; None: it names none."""
+    match = _NAME_BEGUN.match(text.lstrip())
+    name = bare_name(match[1]) if match else ""
+    return name if name in tools else None
+
+
 def _read(text: str, tools: Mapping[str, Json], end: End, *, only_sure: bool) -> Found:
     """Parse a text that may be a call: a name with arguments, or only arguments."""
-    value = parsed(text.strip())
+    value = json_value(text.strip())
     if call := named_call(value, tools):
         return Found(leaks=(Leak(call[0], dumps_answer(call[1]).decode()),))
+    if is_too_deep(text) and (name := name_begun(text, tools)) is not None:
+        return Found(leaks=(Leak(name, text.strip()),))  # arguments that nobody can read
     is_browsers = is_browsers_call(value)
     if (is_browsers or not only_sure) and (name := fitting_tool(value, tools)) is not None:
         return Found(leaks=(Leak(name, text.strip()),))
@@ -136,7 +147,7 @@ def named_call(value: object, tools: Mapping[str, Json]) -> tuple[str, Json] | N
         return None
     arguments = value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
-        arguments = parsed(arguments)
+        arguments = json_value(arguments)
     elif isinstance(arguments, dict) and isinstance(arguments.get("properties"), dict):
         return None
     name = bare_name(name)

@@ -6,8 +6,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, clean_name, name_length, parsed
+from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, clean_name, name_length
+from proxy.turn.leaks.bare import name_begun
 from proxy.wire.chat import Json
+from proxy.wire.json_text import is_too_deep, json_value
 from proxy.wire.rawjson import dumps_answer
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -142,7 +144,9 @@ def _parse(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:
 
 def _parse_hermes(text: str, tools: Mapping[str, Json]) -> Leak | None:
     """`{"name": ..., "arguments": ...}` as a call."""
-    value = parsed(text)
+    if is_too_deep(text) and (begun := name_begun(text, tools)) is not None:
+        return Leak(begun, text)  # arguments that nobody can read
+    value = json_value(text)
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
         return None
     cleaned, arguments = clean_name(name, tools), value.get("arguments")
@@ -154,6 +158,6 @@ def _parse_hermes(text: str, tools: Mapping[str, Json]) -> Leak | None:
 def _value(text: str) -> Any:
     stripped = text.strip()
     if stripped[:1] in ("{", "[", '"') or stripped in ("true", "false", "null") or _NUMBER.fullmatch(stripped):
-        value = parsed(stripped)
+        value = json_value(stripped)
         return text if value is None and stripped != "null" else value
     return text

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, clean_name, fitting_tool, name_length, parsed
+from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, clean_name, fitting_tool, name_length
 from proxy.wire.chat import Json
+from proxy.wire.json_text import json_value
 
 ROLE, COMMENTARY = "assistant", "commentary"
 
@@ -96,7 +97,7 @@ def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:
         if _RECIPIENT.search(header) and "<|" not in header and not body.lstrip().startswith("{"):
             return Found(text)
         channel = _CHANNEL.search(header)
-        name = _recipient(header, tools) or (fitting_tool(parsed(body), tools) if channel else None)
+        name = _recipient(header, tools) or (fitting_tool(json_value(body), tools) if channel else None)
         if name is not None:
             leaks.append(Leak(name, body.strip() or "{}"))
         elif channel is None or channel[1] == "final" or (mark and channel[1] != "analysis"):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from proxy.turn.asked_json import AskedJson
-from proxy.turn.leaks import bare_name, fitting_tool, glm, harmony, parsed
+from proxy.turn.leaks import bare_name, fitting_tool, glm, harmony
 from proxy.turn.leaks.bare import (
     BROWSER_ARGUMENTS,
     CALL_KEYS,
@@ -19,6 +19,7 @@ from proxy.turn.leaks.bare import (
     named_call,
 )
 from proxy.wire.chat import Json
+from proxy.wire.json_text import json_value
 
 PROOF_CHARACTERS = 160
 """A forced turn counts as an answer, and is shown, once it has this much text before any call. "I'll search ..." before
@@ -86,7 +87,7 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[
     text = words.strip()
     if fenced := _FENCED.fullmatch(text):
         text = fenced[2].strip()
-    value = parsed(text)
+    value = json_value(text)
     if is_browsers_call(value):
         return asked_json() is not AskedJson.BY_FORMAT
     if isinstance(value, dict):
@@ -141,7 +142,7 @@ def _ends_with_calls(text: str, tools: Mapping[str, Json]) -> bool:
         start, at = match.start(), _end_of_bracket(text, match.start())
         while text.startswith(("{", "["), start):
             end = _end_of_bracket(text, start)
-            if not _names_calls(parsed(text[start:end]), tools):
+            if not _names_calls(json_value(text[start:end]), tools):
                 break
             start = _next_call(text, end)
         if text[start:].strip() in ("", "```", "~~~"):

@@ -140,7 +140,10 @@ def _part(answer: Answer, pointer: tuple[str, ...]) -> str:
         raise ToolError("The API's answer is not JSON.") from exc
     if found is json_pointer.MISSING:
         raise ToolError("The API's answer lacks the part that is wanted of it.")
-    return found if isinstance(found, str) else orjson.dumps(found).decode()
+    try:
+        return found if isinstance(found, str) else orjson.dumps(found).decode()
+    except orjson.JSONEncodeError as exc:
+        raise ToolError("The API's answer is nested too deep.") from exc
 
 
 def secrets_in(config: HttpToolConfig, variables: Iterable[str]) -> set[str]:

@@ -1,0 +1,91 @@
+"""Texts that may be JSON: the arguments of a call, a leaked call, what a tool or an upstream has written.
+
+A model nests brackets as deep as it likes. orjson reads 1024 levels and writes 254, Python's own code bears about a
+thousand, and some servers read only 128; so a text that is nested deeper than `DEEPEST` counts as no JSON anywhere.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+import orjson
+
+DEEPEST: Final = 200
+"""The levels of a value. The answer or the request around it needs some of those that orjson writes."""
+
+_WRITTEN: Final = 254  # levels that orjson writes
+_TOO_DEEP: Final = "it is nested too deep"
+_ORJSON_TOO_DEEP: Final = "depth limit exceeded"
+# A number that may be an integer beyond 64 bits; behind a comma, a colon, a bracket or a blank, as numbers are in JSON.
+_LONG_NUMBER: Final = re.compile(r"[\s\[,:]-?\d{19}")
+_LONGEST_INTEGER: Final = 20  # digits of one that may have 64 bits
+_LEAST_INTEGER, _MOST_INTEGER = -(2**63), 2**64 - 1
+
+
+def read_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        orjson.JSONDecodeError: the text is not JSON, or is nested too deep.
+    """
+    value = orjson.loads(text)
+    # Each level opens a bracket, and most texts have few of them.
+    if len(text) > DEEPEST and text.count("[") + text.count("{") > DEEPEST and _has_too_many_levels(value):
+        raise orjson.JSONDecodeError(_TOO_DEEP, "", 0)
+    return value
+
+
+def json_value(text: str) -> Any:
+    """The value of a JSON text; None: the text is `null`, or not JSON."""
+    try:
+        return read_json(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The object in a JSON text; None: the text is not JSON, or another value."""
+    value = json_value(text)
+    return value if isinstance(value, dict) else None
+
+
+def exact_json(text: str) -> Any:
+    """As `read_json`; an integer beyond 64 bits is an `orjson.Fragment` with its digits, where orjson has a float."""
+    value = read_json(text)
+    if not _LONG_NUMBER.search(text):
+        return value
+    return json.loads(text, parse_int=_integer)
+
+
+def is_too_deep(text: str) -> bool:
+    """Whether a text is no JSON because it is nested too deep, as far as it was read."""
+    try:
+        read_json(text)
+    except orjson.JSONDecodeError as exc:
+        return exc.msg in (_TOO_DEEP, _ORJSON_TOO_DEEP)
+    return False
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON."""
+    try:
+        read_json(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _integer(digits: str) -> Any:
+    if len(digits) <= _LONGEST_INTEGER and _LEAST_INTEGER <= (value := int(digits)) <= _MOST_INTEGER:
+        return value
+    return orjson.Fragment(digits)
+
+
+def _has_too_many_levels(value: Any) -> bool:
+    for _ in range(_WRITTEN - DEEPEST):
+        value = [value]
+    try:
+        orjson.dumps(value)  # in C, which counts the levels faster than a walk does
+    except orjson.JSONEncodeError:
+        return True
+    return False

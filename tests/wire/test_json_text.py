@@ -1,0 +1,66 @@
+"""Texts that may be JSON, at the depths at which parsers give up."""
+
+import orjson
+import pytest
+
+from proxy.wire.json_text import DEEPEST, exact_json, is_json, is_too_deep, json_object, json_value, read_json
+
+
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("depth", [DEEPEST + 1, 254, 300, 990, 1024, 1025, 100_000])
+def test_a_text_that_is_nested_deeper_than_every_parser_reads_is_no_json(depth):
+    text = f'{{"x": {nested(depth - 1)}}}'
+    assert (json_object(text), json_value(text), is_json(text), is_too_deep(text)) == (None, None, False, True)
+    with pytest.raises(orjson.JSONDecodeError):
+        read_json(text)
+
+
+def test_a_text_of_as_many_levels_as_can_be_written_is_read():
+    text = f'{{"x": {nested(DEEPEST - 1)}}}'
+    assert orjson.dumps(json_object(text)).decode() == text.replace(" ", "")
+    assert not is_too_deep(text)
+
+
+def test_many_brackets_beside_each_other_are_not_deep():
+    text = f"[{','.join(['[]'] * 1000)}]"
+    assert json_value(text) == [[]] * 1000
+    assert is_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{}", {}),
+        ("[]", None),
+        ("null", None),
+        ("", None),
+        ("{", None),
+        ('{"x":"\ud800"}', None),
+        ('{"a":1e400}', None),
+    ],
+)
+def test_only_an_object_is_an_object(text, value):
+    assert json_object(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"x":12345678901234567890123}',
+        '{"x":[-98765432109876543210,1]}',
+        '{"x":18446744073709551616}',
+        '{"x":18446744073709551615}',
+        '{"x":-9223372036854775808}',
+        '{"x":"no number: 12345678901234567890123"}',
+        '{"x":%s}' % ("9" * 300),
+    ],
+)
+def test_integers_of_any_length_are_written_as_they_were_read(text):
+    assert orjson.dumps(exact_json(text)).decode() == text
+
+
+def test_only_integers_beyond_64_bits_are_no_numbers():
+    assert exact_json('{"x":18446744073709551615,"y":0.5}') == {"x": 18446744073709551615, "y": 0.5}
