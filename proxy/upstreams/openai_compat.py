@@ -31,6 +31,7 @@ from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import CompletionReader, RelayReader
 from proxy.upstreams.request_body import LatestRequests, prepare, serialize
+from proxy.upstreams.sight import Sight
 from proxy.upstreams.turn_reader import TurnReader
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, Turn
@@ -73,6 +74,7 @@ class OpenAICompatible:
         counts_use: whether the tokens of every answer are counted, and estimated if the upstream does not send them.
         asks_for_usage: whether the usage of a relayed stream is asked for, even if the client does not ask for it.
         placement: where it takes system messages.
+        sight: whether it sees pictures.
     """
 
     name: str
@@ -86,6 +88,7 @@ class OpenAICompatible:
     counts_use: bool = False
     asks_for_usage: bool = False
     placement: SystemPlacement = field(default_factory=SystemPlacement)
+    sight: Sight = field(default_factory=Sight)
     # Made so far, by the slot of the key.
     _with_keys: dict[str, "OpenAICompatible"] = field(default_factory=dict, init=False)
 
