@@ -293,6 +293,7 @@ class Http1Response(Response):
 
     __slots__ = (
         "_context",
+        "_ends",
         "_handle",
         "_rest",
         "_seconds",
@@ -315,6 +316,7 @@ class Http1Response(Response):
         self.unread = 0
         self.due: float | None = None
         self._seconds = seconds
+        self._ends: float | None = None  # when the wait for the rest of the body ends, whatever arrives
         self._handle: Handle | None = None  # takes bytes in the callback in which they arrive
         self._context: Context | None = None  # the context in which the handler is called there
         self._rest: Coroutine[Any, Any, bool] | None = None  # the rest of a call of the handler that has to wait
@@ -375,6 +377,14 @@ class Http1Response(Response):
                 self._rest.close()
             self._handle = self._context = self._rest = None
 
+    def end_within(self, seconds: float) -> None:
+        """Read for at most `seconds` more, whatever arrives."""
+        if (connection := self.connection) is not None:
+            # Without a limit of each silence, no byte that arrives sets a later time (`wake`).
+            self._seconds, self._ends = None, connection.loop.time() + seconds
+            if self._waiter is not None:
+                self._wait_until(connection, self._ends)
+
     def wake(self) -> None:
         """Give the bytes that have arrived to the handler of `pump`, or wake the reader."""
         needs_no_more = False
@@ -429,18 +439,23 @@ class Http1Response(Response):
         if connection is None:
             raise self.new_failure()
         self._waiter = connection.loop.create_future()
-        if seconds is not None:
+        due = self._ends if seconds is None else connection.loop.time() + seconds
+        if due is not None:
             self._too_slow = too_slow
-            self.due = connection.loop.time() + seconds
-            timer = connection.timer
-            if timer is None or timer.when() > self.due:
-                if timer is not None:
-                    timer.cancel()
-                connection.timer = connection.loop.call_at(self.due, connection.check_due)
+            self._wait_until(connection, due)
         try:
             return await self._waiter
         finally:
             self._waiter = self.due = None
+
+    def _wait_until(self, connection: Http1Connection, due: float) -> None:
+        """Set the time when the current wait has taken too long."""
+        self.due = due
+        timer = connection.timer
+        if timer is None or timer.when() > due:
+            if timer is not None:
+                timer.cancel()
+            connection.timer = connection.loop.call_at(due, connection.check_due)
 
     def new_failure(self) -> httpx.TransportError:
         """The failure as a new exception each time: a raised one refers to its frames, and so to the response."""

@@ -112,6 +112,10 @@ class DecodedResponse(Response):
             raise httpx.DecodingError(str(exc)) from exc
         return piece
 
+    def end_within(self, seconds: float) -> None:
+        """Read for at most `seconds` more."""
+        self._response.end_within(seconds)
+
     async def aclose(self) -> None:
         """Discard the rest of the body."""
         await self._response.aclose()

@@ -57,6 +57,10 @@ class RecordedResponse(Response):
         if not enough:
             self._end()
 
+    def end_within(self, seconds: float) -> None:
+        """Read for at most `seconds` more."""
+        self._response.end_within(seconds)
+
     async def aclose(self) -> None:
         """Discard the rest of the body."""
         await self._response.aclose()

@@ -56,6 +56,9 @@ class Response(httpx.AsyncByteStream):
         while (part := await self.read()) and not await handle(part):
             pass
 
+    def end_within(self, seconds: float) -> None:
+        """Read for at most `seconds` more, whatever arrives: afterwards a wait for more raises `httpx.ReadTimeout`."""
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The parts of the body, for httpx."""
         while part := await self.read():

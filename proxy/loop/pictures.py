@@ -19,13 +19,13 @@ def has_picture(messages: Sequence[Json], *, anywhere: bool = False) -> bool:
     return False
 
 
-def without_pictures(messages: Sequence[Json]) -> Sequence[Json]:
+def without_pictures(messages: Sequence[Json], *, note: str = PICTURE_BEFORE) -> Sequence[Json]:
     """The messages with a note in the place of each picture; `messages` itself if there is none."""
     if not any(map(_holds_picture, messages)):
         return messages
-    note = {"type": "text", "text": PICTURE_BEFORE}
+    instead = {"type": "text", "text": note}
     return [
-        {**message, "content": [note if _is_picture(part) else part for part in message["content"]]}
+        {**message, "content": [instead if _is_picture(part) else part for part in message["content"]]}
         if _holds_picture(message)
         else message
         for message in messages

@@ -68,6 +68,7 @@ DOES_NOT_FIT = (
 )
 PICTURES = "(The pictures that the calls returned:)"
 PICTURE_BEFORE = "(A picture was here that you cannot see. What was said about it is in the conversation.)"
+PICTURE_UNSEEN = "(A picture is here that you cannot see. If it matters, say so.)"
 PICTURE_BELOW = "(The result is a picture; it follows.)"
 WHERE = "The user is approximately here: {place}."
 SEARCH_TOOLS = "Searches for further tools by what they do. The tools that are found can be called afterwards."

@@ -152,10 +152,10 @@ class Endpoint:
         except FOREIGN as exc:
             raise self.translated(exc) from exc
 
-    async def read_whole(self, response: Response) -> bytes:
-        """A whole body, of at most `MAX_ANSWER_BYTES`."""
-        parts: list[bytes] = []
-        size = 0
+    async def read_whole(self, response: Response, begin: bytes = b"") -> bytes:
+        """A whole body, of at most `MAX_ANSWER_BYTES`, of which `begin` was read before."""
+        parts = [begin] if begin else []
+        size = len(begin)
         while part := await self.read(response):
             parts.append(part)
             size += len(part)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_field
 from functools import partial
@@ -22,6 +22,7 @@ from proxy.loop.shown import EnoughShown
 from proxy.ports import EarlyCalls, Show
 from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import as_stream, parse_completion
+from proxy.upstreams.ending import Ending
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
 from proxy.upstreams.late_system import SystemPlacement, without_late_system
@@ -30,10 +31,11 @@ from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import CompletionReader, RelayReader
 from proxy.upstreams.request_body import LatestRequests, prepare, serialize
+from proxy.upstreams.sight import Sight
 from proxy.upstreams.turn_reader import TurnReader
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, Turn
-from proxy.wire.errors import ProxyError, UpstreamRefused
+from proxy.wire.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.wire.relayed import CountUsage, RawRequest, RawResponse, RelayClient
 from proxy.wire.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
 from proxy.wire.usage import credible
@@ -49,6 +51,7 @@ class _Reader(Protocol):
     """Takes the body of a stream; `done` once `[DONE]` has arrived, after which everything is ignored."""
 
     done: bool
+    ending: Ending
 
     async def take(self, data: bytes) -> bool:
         """Take the bytes of one read, or empty bytes as the end of the body; whether the stream is done."""
@@ -71,6 +74,7 @@ class OpenAICompatible:
         counts_use: whether the tokens of every answer are counted, and estimated if the upstream does not send them.
         asks_for_usage: whether the usage of a relayed stream is asked for, even if the client does not ask for it.
         placement: where it takes system messages.
+        sight: whether it sees pictures.
     """
 
     name: str
@@ -84,6 +88,7 @@ class OpenAICompatible:
     counts_use: bool = False
     asks_for_usage: bool = False
     placement: SystemPlacement = field(default_factory=SystemPlacement)
+    sight: Sight = field(default_factory=Sight)
     # Made so far, by the number of the key.
     _with_keys: dict[int, "OpenAICompatible"] = field(default_factory=dict, init=False)
 
@@ -101,17 +106,17 @@ class OpenAICompatible:
         content, names = await self._serialized(call, latest)
         assembler = Assembler(call, names.originals if names is not None else {})
         try:
-            is_stream = call.body.get("stream")
-            raw = b"" if is_stream else await self.endpoint.complete_whole(content)
-            if show is None and not sse.begins_stream(raw):
+            profile = self.profile
+            reader = TurnReader(profile, names, assembler, show or _show_nothing, early, Ending(profile))
+            raw: bytes | None = None
+            if call.body.get("stream"):
+                await self._read_stream(content, reader)
+            else:
+                raw = await self._read_answer(content, reader)
+            if raw is not None and show is None:
                 assembler.feed_whole((await self._parsed(raw, names, call.body))[0])
             else:
-                reader = TurnReader(self.profile, names, assembler, show or _show_nothing, early)
-                if is_stream:
-                    await self._read_stream(content, reader)
-                elif sse.begins_stream(raw):
-                    await _read_all(raw, reader)
-                else:
+                if raw is not None:
                     await reader.take_whole((await self._parsed(raw, names, call.body))[0])
                 for visible in assembler.close(done=reader.done):
                     await reader.show(visible)
@@ -135,10 +140,8 @@ class OpenAICompatible:
         """Relay a whole completion, with its original bytes if possible."""
         content, names = await self._relayed(body, request) if size_so_far() else self._relayed_body(body, request)
         try:
-            raw = await self.endpoint.complete_whole(content)
-            if sse.begins_stream(raw):
-                reader = CompletionReader(self.profile, names, request)
-                await _read_all(raw, reader)
+            reader = CompletionReader(self.profile, names, request)
+            if (raw := await self._read_answer(content, reader)) is None:
                 answer, changed = reader.completion(), True
             else:
                 answer, changed = await self._parsed(raw, names, request)
@@ -155,7 +158,7 @@ class OpenAICompatible:
         if self.counts_use:
             usage = await self._used(usage, request, len(content), partial(_written_in, answer))
         count(usage)
-        return rawjson.dumps_answer(answer) if changed else raw
+        return rawjson.dumps_answer(answer) if changed or raw is None else raw
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion event by event, with the original bytes if possible."""
@@ -166,7 +169,8 @@ class OpenAICompatible:
             body = rawjson.dumps(request)
         content, names = await self._relayed(body, request) if size_so_far() else self._relayed_body(body, request)
         decoder = sse.Decoder(note_ids=client.note_ids)
-        reader = RelayReader(self.profile, names, request, client.write, self.price, shows_usage, decoder)
+        ending = Ending(self.profile)
+        reader = RelayReader(self.profile, names, request, client.write, ending, self.price, shows_usage, decoder)
         is_counted = False
 
         async def used() -> Json | None:
@@ -179,7 +183,7 @@ class OpenAICompatible:
             reader.require_finished()
             client.count(await used())
             is_counted = True
-            await client.finish(reader.ending)
+            await client.finish(reader.last)
 
         try:
             await self._read_stream(content, reader, end)
@@ -285,13 +289,7 @@ class OpenAICompatible:
             # A prefix, because Z.AI sends `text/event-stream;charset=UTF-8`.
             is_named = response.header(b"content-type").lower().startswith(b"text/event-stream")
             begin = b"" if is_named else await self._begin_of_stream(response)
-            try:
-                if not (begin and await reader.take(begin)):
-                    await response.pump(reader.take)
-            except FOREIGN as exc:
-                raise endpoint.translated(exc) from exc
-            if not reader.done:
-                await reader.take(b"")
+            await self._pump(response, reader, begin)
             if end is not None:
                 await end()
             if not reader.done:
@@ -300,6 +298,41 @@ class OpenAICompatible:
                 async with asyncio.timeout(_DRAIN_SECONDS):
                     while await response.read():
                         pass
+
+    async def _read_answer(self, content: bytes, reader: _Reader) -> bytes | None:
+        """Make a Chat Completions call, and return its answer; None: it was a stream, which `reader` has taken."""
+        endpoint = self.endpoint
+        response = await endpoint.complete(content, stream=False)
+        raw = response.take_whole()
+        if raw is not None and not sse.begins_stream(raw):
+            return raw
+        async with aclosing(response):
+            if raw is not None:
+                await _read_all(raw, reader)
+                return None
+            begin = b""
+            while sse.begins_stream(begin) is None and (part := await endpoint.read(response)):
+                begin += part
+            if not sse.begins_stream(begin):
+                return await endpoint.read_whole(response, begin)
+            await self._pump(response, reader, begin)
+            return None
+
+    async def _pump(self, response: Response, reader: _Reader, begin: bytes) -> None:
+        """Give a stream to its reader: what was read of it already, and then the rest to its end.
+
+        Once the answer is complete, a connection that breaks off or stays open ends the stream as well.
+        """
+        reader.ending.response = response
+        try:
+            if not (begin and await reader.take(begin)):
+                await response.pump(reader.take)
+        except FOREIGN as exc:
+            if not reader.ending.has_begun:
+                raise self.endpoint.translated(exc) from exc
+            return
+        if not reader.done:
+            await _take_end(reader)
 
     async def _begin_of_stream(self, response: Response) -> bytes:
         """The first bytes of a stream that its server calls something else; all of it if the answer is whole.
@@ -312,7 +345,7 @@ class OpenAICompatible:
             begin += part
         if sse.begins_stream(begin):
             return begin
-        return as_stream(begin + await self.endpoint.read_whole(response))
+        return as_stream(await self.endpoint.read_whole(response, begin))
 
 
 async def _read_all(stream: bytes, reader: _Reader) -> None:
@@ -321,7 +354,13 @@ async def _read_all(stream: bytes, reader: _Reader) -> None:
         if await reader.take(stream[at : at + MOST_AT_ONCE]):
             return
         await asyncio.sleep(0)
-    await reader.take(b"")
+    await _take_end(reader)
+
+
+async def _take_end(reader: _Reader) -> None:
+    """Let `reader` take the last event, which may have no blank line behind it, or be only the half of one."""
+    with suppress(UpstreamError) if reader.ending.has_begun else nullcontext():
+        await reader.take(b"")
 
 
 async def _show_nothing(_: object) -> None:

@@ -3,7 +3,7 @@
 The reader also records the parts of the stream that show, at the end, whether the stream is complete.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import NO_REASON, Assembler
 from proxy.turn.call_arguments import ScanBudget
 from proxy.upstreams.answers import COMPLETION, parse_chunk
+from proxy.upstreams.ending import Ending
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
@@ -34,6 +35,7 @@ class RelayReader:
     """Relays a stream, and records whether it is complete.
 
     Attributes:
+        ending: waits for the end of the stream once all choices have their finish reasons.
         finished: the indices of the choices that have a finish reason.
         choices: index -> the state of the choice so far.
         budget: the budget for looking at the arguments of all calls.
@@ -42,7 +44,7 @@ class RelayReader:
         shows_usage: whether a chunk that holds only the usage is passed on; False if the proxy has asked for it and the
             client has not.
         written: the number of deltas so far. In recordings, GLM writes one token in each, except for calls.
-        ending: the end of the stream, `[DONE]` included, which is not written yet.
+        last: the end of the stream, `[DONE]` included, which is not written yet.
         pattern: the pattern of the latest chunk, if that has only a text.
     """
 
@@ -50,11 +52,12 @@ class RelayReader:
     names: ToolNames | None
     request: Json
     write: Write
+    ending: Ending
     price: PriceConfig | None = None
     shows_usage: bool = True
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
     done: bool = False
-    ending: bytes = b""
+    last: bytes = sse.DONE
     usage: Json | None = None
     written: int = 0
     finished: set[int] = field(default_factory=set)
@@ -69,7 +72,7 @@ class RelayReader:
         try:
             for event in self.decoder.feed(data) if data else self.decoder.close():
                 if event.data[:6] == DONE_DATA:
-                    self.ending = self._missing_end() + event.raw
+                    self.last = self._missing_end() + event.raw
                     self.done = True
                     break
                 if self.pattern is not None and self.pattern.text_in(event) is not None:
@@ -102,6 +105,7 @@ class RelayReader:
             index = choice.get("index") or 0
             if choice.get("finish_reason"):
                 self.finished.add(index)
+                _begin_ending(self.ending, self.finished, self.request, choice)
             if delta := choice.get("delta"):
                 self.head = chunk
                 self.written += 1
@@ -146,6 +150,8 @@ class CompletionReader:
 
     def __init__(self, profile: Profile, names: ToolNames | None, request: Json) -> None:
         self.done = False
+        self.ending = Ending(profile)
+        self._finished: set[int] = set()
         self._profile = profile
         self._names = names
         self._call = CallUpstream(request, number=1)
@@ -164,6 +170,9 @@ class CompletionReader:
                 self._usage = chunk.pop("usage", None) or self._usage
                 for choice in chunk["choices"]:
                     index = choice.pop("index", None) or 0
+                    if choice.get("finish_reason"):
+                        self._finished.add(index)
+                        _begin_ending(self.ending, self._finished, self._call.body, choice)
                     assembler = self._choices.get(index) or self._choices.setdefault(index, Assembler(self._call))
                     assembler.feed({**chunk, "choices": [choice]})
         return self.done
@@ -181,6 +190,13 @@ class CompletionReader:
         if not choices:
             raise UpstreamError(NO_REASON)
         return {**envelope, "object": COMPLETION, "choices": choices, "usage": self._usage}
+
+
+def _begin_ending(ending: Ending, finished: Collection[int], request: Json, choice: Json) -> None:
+    """Begin the end of a stream if all choices of the request are `finished`, of which `choice` is the latest."""
+    count = request.get("n")
+    if len(finished) >= (count if isinstance(count, int) else 1):
+        ending.begin(beside_call=bool((choice.get("delta") or {}).get("tool_calls")))
 
 
 @dataclass(slots=True)

@@ -26,6 +26,8 @@ from proxy.upstreams.failures import KeyRefused, advise, is_transient, may_work_
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
 from proxy.upstreams.request_keys import RequestKeys
+from proxy.upstreams.sight import UnseenPictures
+from proxy.wire import rawjson
 from proxy.wire.cache_marks import without_marks
 from proxy.wire.chat import Json, Turn
 from proxy.wire.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, fault_of
@@ -90,6 +92,7 @@ class Resilient:
         self._keys: RequestKeys | None = None
         self._blamed: set[str] = set()  # the upstreams whose breakers this request has counted against
         self._latest_requests: LatestRequests = {}
+        self._unseen = UnseenPictures()
 
     def _switch_to(self, candidate: OpenAICompatible) -> None:
         self.current, self.name, self.model = candidate, candidate.name, candidate.model
@@ -97,29 +100,36 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        attempt = Attempt(show or _show_nothing, self._shared.clock, early, messages=call.body["messages"])
+        messages = call.body["messages"]
+        attempt = Attempt(show or _show_nothing, self._shared.clock, early, messages=messages, pictured=messages)
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
         return self._try(lambda one: one.complete(self._fit(call, one), take, early, self._latest_requests), attempt)
 
     def _fit(self, call: CallUpstream, candidate: OpenAICompatible) -> CallUpstream:
-        """The call for a candidate, without marks of caches if it does not take them, as the first one does."""
-        if candidate.profile.cache_marks or not self._has_marks:
-            return call
-        return replace(call, body={**call.body, "messages": without_marks(call.body["messages"])})
+        """The call for a candidate, without pictures that it does not see and marks of caches that it does not take."""
+        body = self._unseen.replaced_for(candidate.sight, call.body, self._shared.clock.monotonic())
+        if self._has_marks and not candidate.profile.cache_marks:
+            body = {**body, "messages": without_marks(body["messages"])}
+        return call if body is call.body else replace(call, body=body)
+
+    def _seen(self, candidate: OpenAICompatible, body: bytes, request: Json) -> tuple[bytes, Json]:
+        """A relayed request for a candidate, without pictures that it does not see."""
+        seen = self._unseen.replaced_for(candidate.sight, request, self._shared.clock.monotonic())
+        return (body, request) if seen is request else (rawjson.dumps(seen), seen)
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""
-        attempt = Attempt(_show_nothing, self._shared.clock)
+        attempt = Attempt(_show_nothing, self._shared.clock, pictured=request.get("messages") or ())
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            return await self._try(lambda one: one.relay(body, request, count), attempt)
+            return await self._try(lambda one: one.relay(*self._seen(one, body, request), count), attempt)
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion."""
-        attempt = Attempt(client.write, self._shared.clock)
+        attempt = Attempt(client.write, self._shared.clock, pictured=request.get("messages") or ())
         client = replace(client, write=attempt.show)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            await self._try(lambda one: one.relay_stream(body, request, client), attempt)
+            await self._try(lambda one: one.relay_stream(*self._seen(one, body, request), client), attempt)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -187,6 +197,7 @@ class Resilient:
                         raise
                 else:
                     guard.succeeded()
+                    self._unseen.learn(candidate.sight, clock.monotonic())
                     seconds, first = elapsed(began, clock.monotonic()), attempt.first_after
                     observe("upstream.answered", upstream=candidate.name, seconds=seconds, first=first)
                     return result
@@ -219,7 +230,10 @@ class Resilient:
         shared = self._shared
         seconds = elapsed(attempt.began, shared.clock.monotonic())
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
-        if self.current.placement.learn(failure, attempt.messages):
+        current = self.current
+        if current.placement.learn(failure, attempt.messages) or self._unseen.refuses(
+            current.sight, failure, attempt.pictured
+        ):
             shared.observe("upstream.retried", **fields, wait=0)
             return True
         least = retry_after(failure, shared.clock.time())
@@ -284,6 +298,7 @@ class Attempt(Struct, eq=False):
         began: when the attempt began.
         guard: the breaker of the upstream that is tried.
         messages: the messages of the call, if it is one of a run.
+        pictured: the messages of the call, whose pictures its model may refuse.
         turn: the turn at the keys of `candidate`; retries use no key again that was refused.
         first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
     """
@@ -292,6 +307,7 @@ class Attempt(Struct, eq=False):
     _clock: Clock
     _early: EarlyCalls | None = None
     messages: Sequence[Json] = ()
+    pictured: Sequence[Json] = ()
     began: float = 0.0
     guard: BreakerGuard | None = None
     candidate: OpenAICompatible | None = None

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from proxy.ports import EarlyCalls, Show
 from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import parse_chunk
+from proxy.upstreams.ending import Ending
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.split_characters import SplitCharacters
@@ -26,6 +27,7 @@ class TurnReader(Struct, eq=False):
     """Assembles a turn, shows the client the parts that it may see, and announces each call as soon as it is complete.
 
     Attributes:
+        ending: waits for the end of the stream once the turn has its finish reason.
         pattern: the pattern of the latest chunk, if that has only a text.
         done: whether `[DONE]` has arrived; everything after it is ignored.
     """
@@ -35,6 +37,7 @@ class TurnReader(Struct, eq=False):
     assembler: Assembler
     show: Show
     early: EarlyCalls
+    ending: Ending
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
     characters: SplitCharacters = field(default_factory=SplitCharacters)
     pattern: ChunkPattern | None = None
@@ -69,6 +72,8 @@ class TurnReader(Struct, eq=False):
         chunk, _ = parse_chunk(event, self.profile, self.names, self.characters.loads)
         if chunk is None:
             return
+        if (choices := chunk["choices"]) and choices[0].get("finish_reason"):
+            self.ending.begin(beside_call=bool((choices[0].get("delta") or {}).get("tool_calls")))
         await self._show_parts(chunk, start_calls=True)
         self.pattern = pattern_of(event.data, self.assembler.text_field)
 

@@ -228,6 +228,23 @@ async def test_silence_is_bounded():
             await talk.response.pump(Taker())
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["during a wait", "before it"])
+async def test_a_body_that_is_to_end_within_a_time_is_not_read_longer_whatever_arrives(waits):
+    async with conversation() as talk:
+        taker = Taker()
+        if not waits:
+            talk.response.end_within(0.05)
+        pumping = await talk.begin(taker)
+        if waits:
+            talk.response.end_within(0.05)
+        while not pumping.done():
+            await talk.send(chunk(b": comment"))
+            await asyncio.sleep(0)
+        with pytest.raises(httpx.ReadTimeout):
+            await pumping
+        assert talk.response.connection is None
+
+
 async def test_a_server_that_goes_on_is_not_silent():
     async with conversation() as talk:
         taker = Taker()

@@ -4,6 +4,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.upstreams.ending import Ending
 from proxy.upstreams.profile import OPENAI
 from proxy.upstreams.relay import RelayReader
 from proxy.wire.errors import UpstreamError
@@ -41,7 +42,7 @@ async def relayed(chunks, *, by_patterns, request=None):
     async def write(data):
         written.append(data)
 
-    reader = RelayReader(OPENAI, None, request or {}, write)
+    reader = RelayReader(OPENAI, None, request or {}, write, Ending(OPENAI))
     for one in chunks:
         if not by_patterns:
             reader.pattern = None
@@ -49,9 +50,9 @@ async def relayed(chunks, *, by_patterns, request=None):
     try:
         await reader.take(b"data: [DONE]\n\n")
     except UpstreamError as exc:
-        reader.ending = str(exc).encode()
+        reader.last = str(exc).encode()
     choices = {index: choice.message for index, choice in reader.choices.items()}
-    return b"".join(written), reader.ending, reader.written, reader.usage, reader.finished, choices
+    return b"".join(written), reader.last, reader.written, reader.usage, reader.finished, choices
 
 
 @settings(max_examples=300)

@@ -11,6 +11,7 @@ from proxy.upstreams.failures import retry_after
 from proxy.upstreams.late_system import SystemPlacement
 from proxy.upstreams.profile import GLM, GPT_OSS
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
+from proxy.upstreams.sight import Sight
 from proxy.wire.errors import Overloaded, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 from proxy.wire.relayed import RelayClient
 
@@ -38,7 +39,8 @@ class Candidate:
 
     def __init__(self, name, *outcomes):
         self.name = self.model = name
-        self.of_client, self.keys, self.placement = False, None, SystemPlacement()
+        self.of_client, self.keys = False, None
+        self.placement, self.sight = SystemPlacement(), Sight()
         self.profile = GLM if name == "a" else GPT_OSS
         self.outcomes = list(outcomes)
         self.tries = 0
