@@ -10,14 +10,17 @@ import httpx
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import UpstreamConfig
-from proxy.http.client import HttpClient
+from proxy.http.client import HttpClient, Transport
 from proxy.http.connect import client_context
+from proxy.http.forward_proxy import environment_proxies
 from proxy.http.transport import Http1Transport, HttpxTransport
+from proxy.http.tunnel import EnvironmentTransport, ProxiedTransport
 from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
 from proxy.tools.catalog import tools_of
 from proxy.tools.check import check_of
 from proxy.tools.kind import Resources
+from proxy.tools.kinds import kind_of
 from proxy.tools.registry import Registry
 from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
@@ -41,6 +44,9 @@ def registry_of(
     states: Mapping[str, ToolState] = MappingProxyType({}),
 ) -> Registry:
     """The registry of the configuration's tools and of `tools`. Raises `ConfigurationError`, as `create_app` does."""
+    for entry in loaded.config.tools.values():
+        if address := kind_of(entry).address(entry):
+            environment_proxies().proxy_for(address)  # raises for a proxy that cannot be used
     try:
         check = check_of(loaded.config.tools_check, "tools_check", resources.client)
     except ConfigurationError as exc:
@@ -66,10 +72,12 @@ def origins_of(loaded: Loaded) -> dict[str, str]:
 def tool_client(
     transport: httpx.AsyncBaseTransport | None = None, extra_headers: ExtraHeaders | None = None
 ) -> httpx.AsyncClient:
-    """The HTTP client of tools, for servers of third parties: no redirects, nothing from the environment, no cookies.
+    """The HTTP client of tools, for servers of third parties: no redirects and no cookies.
 
-    It has no timeout, because the registry bounds each call.
+    Of the environment, the client obeys only the variables that name a forward proxy. It has no timeout, because the
+    registry bounds each call.
     """
+    proxies = environment_proxies()
 
     async def add_headers(request: httpx.Request) -> None:
         lines = extra_headers().splitlines() if extra_headers else ()
@@ -77,7 +85,7 @@ def tool_client(
 
     return httpx.AsyncClient(
         # Not httpx's own transport, which keeps the connections of cancelled calls, as after a client has left.
-        transport=transport or Http1Transport(),
+        transport=transport or (EnvironmentTransport(proxies) if proxies.named else Http1Transport()),
         timeout=httpx.Timeout(None),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         trust_env=False,
@@ -90,11 +98,22 @@ def http_client_for(
     transport: httpx.AsyncBaseTransport | None = None,
     extra_headers: ExtraHeaders | None = None,
 ) -> HttpClient:
-    """The client for an upstream, over the transport that its entry chooses, or over `transport` if it is given."""
-    if transport is None and upstream.transport == "auto":
-        own = Http1Transport(max_connections=upstream.max_connections)
-        return HttpClient(own, upstream.base_url, upstream.timeouts, extra_headers=extra_headers)
-    # All connections may be idle: httpcore closes surplus idle ones, some of which it has just assigned (issue #1110).
-    limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
-    stock = transport or httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False)
-    return HttpClient(HttpxTransport(stock), upstream.base_url, upstream.timeouts, extra_headers=extra_headers)
+    """The client for an upstream, over the transport that its entry chooses, or over `transport` if it is given.
+
+    Raises:
+        ConfigurationError: the environment names a proxy for the upstream that cannot be used.
+    """
+    proxy = environment_proxies().proxy_for(upstream.base_url)
+    most = upstream.max_connections
+    own: Transport
+    if transport is not None:
+        own = HttpxTransport(transport)
+    elif upstream.transport == "httpx":
+        # All may be idle: httpcore closes surplus idle ones, some of which it has just assigned (issue #1110).
+        limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
+        through = httpx.Proxy(**proxy.options) if proxy else None
+        stock = httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False, proxy=through)
+        own = HttpxTransport(stock)
+    else:
+        own = ProxiedTransport(proxy, max_connections=most) if proxy else Http1Transport(max_connections=most)
+    return HttpClient(own, upstream.base_url, upstream.timeouts, extra_headers=extra_headers)

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, keys_of
+from proxy.http.forward_proxy import environment_proxies
 from proxy.kit.terminal import Style
 from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of
@@ -16,7 +17,8 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     config = loaded.config
     lines = ["upstreams:"]
     for name, entry in config.upstreams.items():
-        lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})", *_keys(name, entry.api_key)]
+        lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})", *_way(entry.base_url)]
+        lines += _keys(name, entry.api_key)
     lines += _disabled("upstreams", loaded)
     lines.append("models:")
     for name, model in config.models.items():
@@ -28,16 +30,28 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     for name, tool in config.tools.items():
         state, *more = kind_of(tool).describe(tool, origins.get(name, "built in"))
         lines += [f"  {name}: {state}", *(f"    {line}" for line in more)]
+        lines += _way(kind_of(tool).address(tool), is_direct=kind_of(tool).page_rules is not None)
         lines += _keys(name, getattr(tool, "api_key", None))
     instead = {name: " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(loaded)}
     lines += _disabled("tools", loaded, instead)
     lines += [f"  installed, not configured: {origin}" for origin in unused_entry_points(config.tools.items())]
+    if (endpoint := config.telemetry.otlp_endpoint) and (way := _way(endpoint)):
+        lines += ["traces:", *way]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
     nobody = "  none in clients_file: nobody may call" if loaded.needs_key else anyone
     lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [nobody]
     lines += [*_disabled("clients", loaded), *_disabled("clients_file", loaded)]
     return lines
+
+
+def _way(url: str | None, *, is_direct: bool = False) -> list[str]:
+    """A line on how requests to a URL travel, if the environment names a forward proxy; `is_direct`: past any proxy."""
+    proxies = environment_proxies()
+    if not proxies.named or (url is None and not is_direct):
+        return []
+    proxy = proxies.proxy_for(url) if url else None
+    return [f"    through the proxy {proxy}" if proxy else "    directly, not through a proxy"]
 
 
 def _keys(name: str, api_key: str | tuple[str, ...] | None) -> list[str]:

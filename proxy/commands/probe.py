@@ -31,6 +31,7 @@ from proxy.config.model import (
 from proxy.config.redaction import without_pieces
 from proxy.http.client import HttpClient
 from proxy.http.connect import causes
+from proxy.http.tunnel import ProxyRefused
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.terminal import printable
 from proxy.loop.results import ToolError
@@ -231,7 +232,10 @@ async def _ask_state(config: StateConfig, clock: Clock) -> Finding:
 
 def _network_fault(exc: BaseException) -> str | None:
     """Why a server cannot be reached, in plain words; None if it was reached."""
-    faults = (_tls_fault(link) or _connection_fault(link) for link in causes(exc))
+    faults = (
+        str(link) if isinstance(link, ProxyRefused) else _tls_fault(link) or _connection_fault(link)
+        for link in causes(exc)
+    )
     return next(filter(None, faults), None)
 
 

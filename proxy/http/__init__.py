@@ -5,6 +5,8 @@ transport   the transport, which httpx can use as well, and an adapter for any o
 pool        idle connections, and requests that wait for a connection
 connection  one connection, with one request at a time
 response    a response, which a reader pulls or which is pumped to a handler
+tunnel      connections through a forward proxy
+forward_proxy   which proxy the environment names for a URL
 parser      writes the heads of requests and parses the bytes of responses; pure
 connect     origins, connected sockets, trusted certificates
 decode      compressed bodies

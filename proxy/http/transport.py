@@ -96,25 +96,29 @@ class Http1Transport(httpx.AsyncBaseTransport):
         await self._pool.aclose()
 
     async def _connect(self, origin: Origin, seconds: float | None) -> Http1Connection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                sock = await connect.connect(origin.host, origin.port)
-                try:
-                    _, made = await loop.create_connection(
-                        lambda: Http1Connection(origin, loop),
-                        sock=sock,
-                        ssl=(self._ssl_context or client_context()) if origin.secure else None,
-                        server_hostname=origin.host if origin.secure else None,
-                    )
-                except BaseException:
-                    sock.close()
-                    raise
-                return made
+                return await self._open(origin)
         except TimeoutError as exc:
             raise httpx.ConnectTimeout(f"No connection to {origin.host} in time.") from exc
         except (OSError, UnicodeError) as exc:  # errors of TLS are OSErrors, and an invalid host name is a UnicodeError
             raise httpx.ConnectError(str(exc) or type(exc).__name__) from exc
+
+    async def _open(self, origin: Origin) -> Http1Connection:
+        """A new connection to an origin, after any TLS handshake. Raises `OSError` or `UnicodeError`."""
+        loop = asyncio.get_running_loop()
+        sock = await connect.connect(origin.host, origin.port)
+        try:
+            _, made = await loop.create_connection(
+                lambda: Http1Connection(origin, loop),
+                sock=sock,
+                ssl=(self._ssl_context or client_context()) if origin.secure else None,
+                server_hostname=origin.host if origin.secure else None,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        return made
 
 
 class HttpxTransport:

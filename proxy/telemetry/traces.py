@@ -24,6 +24,7 @@ from opentelemetry.util.re import parse_env_headers
 
 from proxy.config.redaction import Redact
 from proxy.http.connect import client_context
+from proxy.http.forward_proxy import environment_proxies
 from proxy.kit import request_context
 from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES
 from proxy.telemetry.otlp import RESOURCE_ATTRIBUTE, SpanEncoder, delimited, text
@@ -99,7 +100,11 @@ class _Sender(SpanExporter):
         if self._compressed:
             given.append("content-encoding=gzip")
         headers = parse_env_headers(",".join(filter(None, given)), liberal=True)
-        self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, verify=_tls_context(), trust_env=False)
+        proxy = environment_proxies().proxy_for(url)
+        through = httpx.Proxy(**proxy.options) if proxy else None
+        self._client = httpx.Client(
+            headers=headers, timeout=_TIMEOUT, verify=_tls_context(), trust_env=False, proxy=through
+        )
         self._resource = delimited(b"\x0a", SpanEncoder().attributes(RESOURCE_ATTRIBUTE, resource.attributes))
         self._scope = delimited(b"\x0a", text(b"\x0a", "toolproxy"))
         self._stopping = threading.Event()

@@ -105,6 +105,10 @@ def _describe(entry: ToolConfig, origin: str) -> Iterator[str]:
     yield usable(entry, origin)
 
 
+def _address(entry: ToolConfig) -> str | None:
+    return getattr(entry, "url", None) or getattr(entry, "base_url", None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[Entry]):
     """A `type:` of tools. Either `make` or `serve` is needed; all other parts may be left out.
@@ -118,6 +122,7 @@ class Kind(Generic[Entry]):
         variables_are_secrets: whether the values of all variables in an entry are secrets, because a key may stand in
             any of its keys; `Resources.secrets` has them.
         warnings: finds what is permitted in an entry, but hardly meant, given the rest of the configuration.
+        address: the URL of an entry's server, to which a forward proxy may lead; None: there is no such server.
         describe: the lines of `toolproxy check` about an entry, given the origin of its tool.
         page_rules: which pages an entry may read, for a type that fetches pages itself. The first such entry of a file
             has the rules for the pages that searches find.
@@ -134,6 +139,7 @@ class Kind(Generic[Entry]):
     judges_parts: bool = False
     variables_are_secrets: bool = False
     warnings: Callable[[Entry, Config], Faults] = lambda _, __: iter(())
+    address: Callable[[Entry], str | None] = _address
     describe: Callable[[Entry, str], Iterator[str]] = _describe
     page_rules: "Callable[[Entry], PageRules] | None" = None
     probe: Callable[[str, Entry, Resources], Awaitable[Finding]] | None = None

@@ -24,6 +24,9 @@ def search_kind(
 ) -> Kind[Entry]:
     """The kind of a search."""
 
+    def address(entry: Entry) -> str:
+        return provider_of(entry).address
+
     def describe(entry: Entry, origin: str) -> Iterator[str]:
         yield described(entry, origin, provider_of(entry))
 
@@ -41,4 +44,4 @@ def search_kind(
         found = f"{len(hits)} result{'' if len(hits) == 1 else 's'}"
         return Finding(f"{found} in {milliseconds:.0f} ms, {dated} of them dated")
 
-    return Kind(config=config, make=make, **{"describe": describe, "probe": probe, **more})
+    return Kind(config=config, make=make, **{"address": address, "describe": describe, "probe": probe, **more})

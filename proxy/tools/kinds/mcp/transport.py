@@ -20,6 +20,7 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from proxy.http.connect import client_context
+from proxy.http.forward_proxy import environment_proxies
 from proxy.tools.kinds.mcp.values import Values
 
 # Seconds. A silence of this length while a message is expected, also on an open stream of changes, is a broken session.
@@ -40,7 +41,7 @@ Streams: TypeAlias = tuple[Any, Any]
 
 @asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str], transport: "SessionTransport") -> AsyncIterator[Streams]:
-    """A server at `url`. Redirects are followed only within its origin, and environment variables are ignored."""
+    """A server at `url`. Redirects stay within its origin, and only proxies are taken from the environment."""
     client = httpx2.AsyncClient(headers=dict(headers), transport=transport, timeout=_TIMEOUT, trust_env=False)
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams:
         yield streams
@@ -178,7 +179,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
     """
 
     def __init__(self) -> None:
-        self._inner = httpx2.AsyncHTTPTransport(verify=client_context(), trust_env=False)
+        self._made: httpx2.AsyncHTTPTransport | None = None
         self.refused: int | None = None
         self.was_too_large = False
 
@@ -189,7 +190,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
             return await self._close_session(request)
         delivery = DELIVERY.get() or Delivery()
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._inner(request.url).handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             delivery.was_lost = True
             raise
@@ -212,13 +213,22 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         if self.refused == _NOT_FOUND:  # there is nothing to close
             return httpx2.Response(_NOT_FOUND)
         with anyio.fail_after(_CLOSE_SECONDS):
-            response = await self._inner.handle_async_request(request)
+            response = await self._inner(request.url).handle_async_request(request)
             await response.aclose()
         return httpx2.Response(response.status_code)
 
     async def aclose(self) -> None:
         """Close the connections to the server."""
-        await self._inner.aclose()
+        if self._made is not None:
+            await self._made.aclose()
+
+    def _inner(self, url: httpx2.URL) -> httpx2.AsyncHTTPTransport:
+        """The transport to the server; all URLs of a session have one origin, and so one proxy or none."""
+        if self._made is None:
+            proxy = environment_proxies().proxy_for(str(url))
+            through = httpx2.Proxy(**proxy.options) if proxy else None
+            self._made = httpx2.AsyncHTTPTransport(verify=client_context(), trust_env=False, proxy=through)
+        return self._made
 
 
 class _Bounded(httpx2.AsyncByteStream):
