@@ -15,6 +15,8 @@ import openai
 import orjson
 import pytest
 
+from tests.free_port import free_port
+
 ROOT = Path(__file__).parent.parent
 SHIPPED = (ROOT / "config.yaml").read_text()
 PLAIN = {key: value for key, value in os.environ.items() if not re.search("ZAI|GMI|SERPER|TOOLPROXY", key)}
@@ -530,7 +532,7 @@ def test_a_starter_configuration_is_written_once(tmp_path):
     assert (again.returncode, again.stderr) == (1, said)
 
 
-def test_the_address_is_not_printed_into_a_log_of_json_but_where_a_free_port_is_asked_for(tmp_path):
+def test_the_address_is_not_printed_into_a_log_of_json_but_where_a_free_port_is_asked_for():
     port = free_port()
     command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
     environ = {**PLAIN, "ZAI_API_KEY": "k"}

@@ -179,7 +179,10 @@ class RequestResolver:
 
     def _policies_of(self, toolset: Toolset) -> AccessPolicies:
         config = self._ports.config
-        return AccessPolicies(config.limits, toolset, search_above=config.offer.search_above)
+        only_beside_own = self._ports.for_agent
+        return AccessPolicies(
+            config.limits, toolset, search_above=config.offer.search_above, only_beside_own=only_beside_own
+        )
 
     def finish(
         self,

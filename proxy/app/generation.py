@@ -155,6 +155,7 @@ class Generation:
             dialect=Browser,
             store=RecordedStore(process.state.continuations),
             needs_key=loaded.needs_key,
+            for_agent=loaded.for_agent,
             budgets=process.state.budgets,
             secrets=process.state.secrets,
             observe=observe,

@@ -48,6 +48,8 @@ class Loaded(msgspec.Struct, frozen=True):
         refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.
         clients_file: the file of more clients; None: the configuration has none.
         client_paths: the path of each usable client, such as `clients[0]`.
+        for_agent: whether the proxy serves one coding agent of the operator's own, as `toolproxy run` starts it: the
+            caller is the operator, and requests without tools of their own get only the server tools that they declare.
     """
 
     config: Config
@@ -58,6 +60,7 @@ class Loaded(msgspec.Struct, frozen=True):
     refers_to: frozenset[str] = frozenset()
     clients_file: ClientsFile | None = None
     client_paths: tuple[str, ...] = ()
+    for_agent: bool = False
 
     @property
     def needs_key(self) -> bool:

@@ -33,6 +33,7 @@ class Ports:
     model_limits = None
     user_headers = frozenset()
     toolset_for = None
+    for_agent = False
     observe = NoObserver()
 
     def __init__(self, *specs):

@@ -102,7 +102,9 @@ def _take(terminal):
 
 def reloads(url):
     text = httpx.get(f"{url}/metrics", timeout=20).text
-    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith("toolproxy_reloads_total"))
+    return sum(
+        float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith("toolproxy_reloads_total")
+    )
 
 
 def until_reloaded(url, times):

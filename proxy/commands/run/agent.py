@@ -72,6 +72,7 @@ class Setting:
         key: the proxy's key.
         models: the models to use.
         keep_private: writes a file that only this user may read, and returns its path.
+        is_of_run: whether the proxy serves this agent alone, by the configuration of `place.for_one_run`.
     """
 
     arguments: Sequence[str]
@@ -81,6 +82,7 @@ class Setting:
     key: str
     models: Models
     keep_private: Callable[[str, bytes], Path]
+    is_of_run: bool = False
 
     @property
     def home(self) -> Path:
@@ -105,12 +107,15 @@ class Agent:
         title: its name as its makers write it.
         package: what `npm install -g` installs it from.
         launch: how it is made to use the proxy.
+        declares_search: whether it declares a search to its server, and shows what that has searched for. One that does
+            not is given the tools over MCP, whose calls it shows.
     """
 
     name: str
     title: str
     package: str
     launch: Callable[[Setting], Launch]
+    declares_search: bool = True
 
 
 def without_http_proxy(environ: Mapping[str, str]) -> dict[str, str]:

@@ -35,6 +35,7 @@ _SUBAGENTS: Final = "CLAUDE_CODE_SUBAGENT_MODEL"
 _LARGE_CONTEXT: Final = "[1m]"  # not part of the name that is sent
 _TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of a variable
 _HELPER: Final = "apiKeyHelper"
+_SEARCH: Final = "WebSearch"  # its tool, which sends a request that declares `web_search`, and is shown
 # Other keys, and the switches to other clouds, whose addresses and keys would be used in the place of ours.
 _ELSEWHERE: Final = (
     "ANTHROPIC_API_KEY",
@@ -67,6 +68,13 @@ def _launch(setting: Setting) -> Launch:
     merged = {**given, "env": {**object_in(given, "env"), **variables, **token}}
     if any(text_in(layer, _HELPER) for layer in layers):
         merged[_HELPER] = ""  # a command whose output Claude Code would send as a key beside ours
+    if (
+        setting.is_of_run
+    ):  # where a search is run by the proxy, nobody is asked whether it may; a rule of the user's stays
+        permissions = object_in(given, "permissions")
+        allowed = permissions.get("allow")
+        rules = [*(allowed if isinstance(allowed, list) else []), _SEARCH]
+        merged["permissions"] = {**permissions, "allow": rules}
     text = orjson.dumps(merged)
     settings = str(setting.keep_private("claude", text)) if is_beaten or given else text.decode()
     return Launch(["--settings", settings, *arguments], environ)

@@ -114,6 +114,7 @@ def _launch(agent: Agent, order: Order) -> Launch:
             key=proxy.key,
             models=models,
             keep_private=partial(place.keep_private, runs, os.getpid()),
+            is_of_run=proxy.log is not None,
         )
     )
     for sentence in models.replaced:
@@ -135,11 +136,12 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
         raise ConfigurationError([f"{path.name} demands a key of its callers, and none was given: {_HOW_TO_GIVE_KEY}"])
     folder = place.folder_of_work(path, runs)
     sys.path.insert(0, str(folder))  # tools of `type: python` are beside the configuration
-    check_startable(place.for_one_run(loaded, key=key, runs=runs))
+    adapt = partial(place.for_one_run, key=key, runs=runs, declares_search=AGENTS[order.agent].declares_search)
+    check_startable(adapt(loaded))
     log = place.log_file(order.agent, runs, now=datetime.now().astimezone(), pid=os.getpid())
-    url = companion.start(lambda: place.for_one_run(read(), key=key, runs=runs), folder=folder, log=log)
+    url = companion.start(lambda: adapt(read()), folder=folder, log=log)
     _say(f"proxy: {url}, for this run; its log: {log}")
-    return companion.Proxy(url, key)
+    return companion.Proxy(url, key, log)
 
 
 def _models(proxy: companion.Proxy, order: Order) -> Models:

@@ -40,10 +40,12 @@ class Proxy:
     Attributes:
         url: its address, without `/v1`.
         key: the key for it.
+        log: the file with its log; None: it was running already.
     """
 
     url: str
     key: str
+    log: Path | None = None
 
     def models(self) -> list[str] | None:
         """The models that the key may use, in the order of the configuration; None: the key is refused.

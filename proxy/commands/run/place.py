@@ -15,7 +15,8 @@ import msgspec
 from proxy.commands import starter
 from proxy.commands.run.agent import folder_of
 from proxy.config.loaded import Loaded
-from proxy.config.model import ClientConfig, StateConfig
+from proxy.config.model import ClientConfig, StateConfig, ToolConfig
+from proxy.loop.offer import SEARCH
 from proxy.stores.sqlite.database import SCHEME
 from proxy.wire.errors import ConfigurationError
 
@@ -98,22 +99,34 @@ def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
     return path
 
 
-def for_one_run(loaded: Loaded, *, key: str, runs: Path) -> Loaded:
+def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) -> Loaded:
     """The configuration of a proxy for one run: a free port of loopback, one process, a key, state in our folder.
+
+    Its tools are offered so that the agent shows what it searches for, and no request for a title is offered any.
 
     Args:
         loaded: the configuration as it was read.
         key: what the proxy demands, unless the configuration itself has a demand.
         runs: the folder of the state, unless the configuration names another place by an absolute path or a URL.
+        declares_search: as for `Agent`.
     """
     config = loaded.config
+    hidden = {SEARCH} if declares_search else config.tools.keys()
     config = msgspec.structs.replace(
         config,
-        server=msgspec.structs.replace(config.server, host="127.0.0.1", port=0, workers=1),
+        server=msgspec.structs.replace(
+            config.server, host="127.0.0.1", port=0, workers=1, mcp=config.server.mcp or not declares_search
+        ),
+        tools={name: _declared(tool) if name in hidden else tool for name, tool in config.tools.items()},
         state=_state(loaded, runs),
         clients=config.clients if demands_key(loaded) else (ClientConfig(name="run", key=key, admin=True),),
     )
-    return msgspec.structs.replace(loaded, config=config)
+    return msgspec.structs.replace(loaded, config=config, for_agent=True)
+
+
+def _declared(tool: ToolConfig) -> ToolConfig:
+    """A tool that is offered only where a request declares it."""
+    return tool if tool.offer == "never" else msgspec.structs.replace(tool, offer="declared")
 
 
 def demands_key(loaded: Loaded) -> bool:

@@ -14,7 +14,6 @@ import orjson
 import pytest
 
 from proxy.commands import cli
-from tests.free_port import free_port
 from tests.test_cli import PLAIN, ROOT, running
 
 # Reads its settings as the agent of its name does, asks the proxy, and says what it has seen.
@@ -184,11 +183,12 @@ def test_the_proxy_of_a_run_that_is_killed_is_gone_and_another_run_goes_on(place
 
 
 def test_a_proxy_that_runs_already_is_used_with_the_users_key_and_stays(place, model):
-    config = configure(place, model, port=free_port(), more="clients: [{name: app, key: '${TOOLPROXY_KEY}'}]")
+    config = configure(place, model, more="clients: [{name: app, key: '${TOOLPROXY_KEY}'}]")
     environ = {"TOOLPROXY_KEY": "a-key-of-the-users"}
+    words = ("opencode", "--config", config, "--key-env", "MINE")
     with (
-        running("serve", "--config", str(config), environ=environ) as (_, url),
-        run(place, "opencode", "--config", config, "--key-env", "MINE", MINE="a-key-of-the-users") as (process, saw),
+        running("serve", "--config", str(config), "--port", "0", environ=environ) as (_, url),
+        run(place, *words, MINE="a-key-of-the-users", TOOLPROXY_PORT=url.rpartition(":")[2]) as (process, saw),
     ):
         assert (saw["url"], saw["key"]) == (url, "a-key-of-the-users")
         assert ANSWER in saw["answer"]
