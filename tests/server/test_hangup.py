@@ -1,10 +1,12 @@
 """SIGHUP of a server that was started on a terminal: whether that is gone, or the file is to be read again."""
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from contextlib import contextmanager
 
@@ -76,7 +78,7 @@ def on_terminal(tmp_path, *, workers=1, before=()):
     process = subprocess.Popen(
         [*before, sys.executable, "-m", "proxy", "serve", "--config", str(tmp_path / "config.yaml")],
         stderr=log,
-        preexec_fn=lambda: (os.setsid(), _take(theirs)),
+        preexec_fn=lambda: (os.setsid(), _take(theirs)),  # noqa: PLW1509 - no threads are running here
     )
     os.close(theirs)
     try:
@@ -92,9 +94,6 @@ def on_terminal(tmp_path, *, workers=1, before=()):
 
 def _take(terminal):
     """Make the terminal the session's, with standard input and output; standard error stays."""
-    import fcntl
-    import termios
-
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
     os.dup2(terminal, 0)
     os.dup2(terminal, 1)

@@ -15,6 +15,7 @@ from proxy.commands.run.agent import (
     Setting,
     folder_of,
     option_at,
+    read_text,
     text_in,
     without_http_proxy,
 )
@@ -70,8 +71,8 @@ def _files(setting: Setting) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError):
         return {}  # Codex itself says what is wrong with it
 
 

@@ -38,7 +38,7 @@ _HOW_TO_GIVE_KEY: Final = f"set {KEY_VARIABLE}, or name the variable that has th
 def agents() -> Iterator[str]:
     """A line on each agent, with its program or how to install it."""
     for agent in AGENTS.values():
-        found = shutil.which(agent.name)
+        found = shutil.which(agent.name, path=_absolute(os.environ.get("PATH", os.defpath)))
         yield f"{agent.name:<10}{agent.title:<13}{found or f'not installed: {_installation(agent)}'}"
 
 
@@ -81,7 +81,13 @@ def run(order: Order) -> NoReturn:
             refused, the model is unknown.
     """
     agent = AGENTS[order.agent]
-    program = shutil.which(agent.name)
+    found = os.environ.get("PATH", os.defpath)
+    path = _absolute(found)
+    if path != found:
+        _say(
+            "the entries of PATH that are no absolute paths are passed over: they name the working directory's programs"
+        )
+    program = shutil.which(agent.name, path=path)
     if program is None:
         raise ConfigurationError([f"{agent.title} is not installed; this installs it: {_installation(agent)}"])
     place.without_working_directory()
@@ -93,7 +99,7 @@ def run(order: Order) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two, and the agent would inherit that
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execve(program, [agent.name, *launch.arguments], launch.environ)  # noqa: S606 - it is what the user asks for
+        os.execve(program, [agent.name, *launch.arguments], {**launch.environ, "PATH": path})  # noqa: S606 - it is what the user asks for
     except OSError as exc:
         raise ConfigurationError([f"{program} cannot be started: {exc.strerror}"]) from exc
 
@@ -158,6 +164,11 @@ def _models(proxy: companion.Proxy, order: Order) -> Models:
         raise ConfigurationError([f"--model: there is no {order.model!r} here, but {', '.join(listed)}"])
     ours = order.model or (listed[0] if listed else None)
     return Models(ours, listed, is_demanded=order.model is not None, knows=proxy.knows)
+
+
+def _absolute(path: str) -> str:
+    """The entries of a PATH that do not depend on the working directory, which may be a stranger's repository."""
+    return os.pathsep.join(entry for entry in path.split(os.pathsep) if os.path.isabs(entry))  # noqa: PTH117 - a text
 
 
 def _installation(agent: Agent) -> str:

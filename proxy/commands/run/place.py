@@ -4,6 +4,7 @@ That may be a stranger's repository, whose `config.yaml` and `.env` must change 
 """
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -53,13 +54,18 @@ def folder_of_runs(environ: Mapping[str, str]) -> Path:
     """The folder of logs and state, made if it is not there. Only this user may read it: a log may hold conversations.
 
     Raises:
-        ConfigurationError: it cannot be made.
+        ConfigurationError: it cannot be made, or belongs to another user.
     """
     folder = folder_of("XDG_STATE_HOME", _home(environ) / ".local" / "state", environ) / _NAME
     try:
         folder.mkdir(mode=_ONLY_THIS_USER, parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~_ONLY_THIS_USER:
+            folder.chmod(_ONLY_THIS_USER)
     except OSError as exc:
         raise ConfigurationError([f"{folder} cannot be made, where log and state belong: {exc.strerror}"]) from exc
+    if found.st_uid != os.geteuid():
+        raise ConfigurationError([f"{folder} belongs to another user: set XDG_STATE_HOME to a folder of your own"])
     return folder
 
 

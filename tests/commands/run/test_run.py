@@ -299,3 +299,42 @@ def test_run_without_an_agent_lists_them_and_says_which_are_installed(tmp_path, 
     assert [line.split()[0] for line in lines] == ["claude", "codex", "opencode"]
     assert lines[0].endswith("not installed: npm install -g @anthropic-ai/claude-code")
     assert lines[1].endswith(str(tmp_path / "codex"))
+
+
+@pytest.mark.parametrize("entry", ["", ".", "bin"])
+def test_a_program_of_the_working_directory_is_not_started_for_an_entry_of_path_that_is_not_absolute(
+    place, model, entry
+):
+    (place / "repository" / "bin").mkdir()
+    for folder in (place / "repository", place / "repository" / "bin"):
+        (folder / "claude").write_text("#!/bin/sh\necho evil\n")
+        (folder / "claude").chmod(0o755)
+    path = f"{entry}:{place / 'bin'}:{os.environ['PATH']}"
+    with run(place, "claude", "--config", configure(place, model), PATH=path) as (_, saw):
+        assert ANSWER in saw["answer"]
+        assert "entries of PATH that are no absolute paths" in (place / "stderr").read_text()
+
+
+def test_a_state_folder_that_others_may_write_is_made_the_users_own(place, model):
+    folder = place / "home" / ".local" / "state" / "toolproxy"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with run(place, "claude", "--config", configure(place, model)):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user's")
+def test_a_state_folder_of_another_user_is_refused(place, model):
+    folder = place / "home" / ".local" / "state" / "toolproxy"
+    folder.mkdir(parents=True)
+    os.chown(folder, 12345, 12345)
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "run", "claude", "--config", str(configure(place, model))],
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 1
+    assert "belongs to another user: set XDG_STATE_HOME" in done.stderr
