@@ -155,6 +155,7 @@ class RequestResolver:
             messages=chat["messages"],
             headers=scope["headers"],
             conversation=conversation,
+            may_use=caller.may_use,
         )
         if model.hides_pictures and (messages := without_pictures(chat["messages"])) is not chat["messages"]:
             chat = {**chat, "messages": messages}

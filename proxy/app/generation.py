@@ -146,6 +146,7 @@ class Generation:
             router=ConfigRouter(
                 config,
                 endpoints,
+                operator_calls=loaded.operator_calls,
                 breakers=breakers,
                 observe=observe,
                 clock=clock,

@@ -67,6 +67,11 @@ class Loaded(msgspec.Struct, frozen=True):
         """Whether callers need a key: there are clients, or there is a `clients_file`, even an empty one."""
         return bool(self.config.clients) or (self.clients_file is not None and self.clients_file.closes)
 
+    @property
+    def operator_calls(self) -> bool:
+        """Whether the caller is the operator: no client is configured, or the proxy serves the operator's own agent."""
+        return self.for_agent or not self.needs_key
+
     def place_of(self, path: str) -> str:
         """The place of a part of the file, or of the part that would contain it: `config.yaml:LINE: path`.
 

@@ -41,7 +41,7 @@ class Ports:
         self.router = self.toolset = self
         self.specs, self.unlisted = {spec.name: spec for spec in specs}, {}
 
-    def resolve(self, name, *, client_key, messages=(), headers=(), conversation=None):
+    def resolve(self, name, *, client_key, messages=(), headers=(), conversation=None, may_use=None):
         return RoutedModel(name, name, Upstream(), limits=self.model_limits)
 
 
