@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from proxy.app import configuration
-from proxy.commands.run import companion, place
+from proxy.commands.run import companion, place, refusals
 from proxy.commands.run.agent import KEY_VARIABLE, Agent, Launch, Models, Setting
 from proxy.commands.run.claude import CLAUDE
 from proxy.commands.run.codex import CODEX
@@ -145,7 +145,12 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
     adapt = partial(place.for_one_run, key=key, runs=runs, declares_search=AGENTS[order.agent].declares_search)
     check_startable(adapt(loaded))
     log = place.log_file(order.agent, runs, now=datetime.now().astimezone(), pid=os.getpid())
-    url = companion.start(lambda: adapt(read()), folder=folder, log=log)
+
+    def last_words() -> Iterable[str]:
+        with log.open("rb") as lines:
+            yield from refusals.sentences(refusals.refusals_in(lines), loaded, path)
+
+    url = companion.start(lambda: adapt(read()), folder=folder, log=log, last_words=last_words)
     _say(f"proxy: {url}, for this run; its log: {log}")
     return companion.Proxy(url, key, log)
 

@@ -16,7 +16,7 @@ import msgspec
 from proxy.commands import starter
 from proxy.commands.run.agent import folder_of
 from proxy.config.loaded import Loaded
-from proxy.config.model import ClientConfig, StateConfig, ToolConfig
+from proxy.config.model import ClientConfig, StateConfig, TelemetryConfig, ToolConfig
 from proxy.loop.offer import SEARCH
 from proxy.stores.sqlite.database import SCHEME
 from proxy.wire.errors import ConfigurationError
@@ -125,9 +125,16 @@ def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) 
         ),
         tools={name: _declared(tool) if name in hidden else tool for name, tool in config.tools.items()},
         state=_state(loaded, runs),
+        telemetry=_telemetry(config.telemetry),
         clients=config.clients if demands_key(loaded) else (ClientConfig(name="run", key=key, admin=True),),
     )
     return msgspec.structs.replace(loaded, config=config, for_agent=True)
+
+
+def _telemetry(telemetry: TelemetryConfig) -> TelemetryConfig:
+    """A log in which `refusals` finds refused keys."""
+    level = "warning" if telemetry.log_level == "error" else telemetry.log_level
+    return msgspec.structs.replace(telemetry, log_format="json", log_level=level)
 
 
 def _declared(tool: ToolConfig) -> ToolConfig:

@@ -145,7 +145,13 @@ def test_codex_gets_a_provider_by_arguments_before_its_own_and_the_key_by_a_vari
         CODEX, "exec", "--", "-m", files=files, NO_PROXY="intern", TOOLPROXY_KEY="old"
     )
     said, rest = codex_settings(arguments)
-    provider = {"name": "toolproxy", "base_url": f"{URL}/v1", "wire_api": "responses", "env_key": "TOOLPROXY_KEY"}
+    provider = {
+        "name": "toolproxy",
+        "base_url": f"{URL}/v1",
+        "wire_api": "responses",
+        "env_key": "TOOLPROXY_KEY",
+        "stream_max_retries": 3,
+    }
     assert said == {
         "model_provider": "toolproxy",
         "model_providers": {"toolproxy": provider},

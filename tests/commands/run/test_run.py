@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from proxy.commands import cli
+from proxy.commands.run.refusals import refusals_in
 from tests.test_cli import PLAIN, ROOT, running
 
 # Reads its settings as the agent of its name does, asks the proxy, and says what it has seen.
@@ -338,3 +339,35 @@ def test_a_state_folder_of_another_user_is_refused(place, model):
     )
     assert done.returncode == 1
     assert "belongs to another user: set XDG_STATE_HOME" in done.stderr
+
+
+def test_a_refused_key_is_told_with_the_cure_once_the_agent_has_ended(place):
+    script = place / "refusing.yaml"
+    refusal = '{status: 401, body: {error: {code: "401", message: "token\\u001b[2J expired"}}}'
+    script.write_text(f"conversations: [{{turns: [{refusal}]}}]")
+    with running("mock-upstream", "--script", str(script)) as (_, url):
+        config = configure(place, url, more="telemetry: {log_level: error, log_format: console}")
+        with run(place, "claude", "--config", config) as (process, _):
+            before = (place / "stderr").read_text().splitlines()
+            process.stdin.close()
+            assert process.wait(20) == 7
+            ends_at = time.monotonic() + 20
+            while len(said := (place / "stderr").read_text().splitlines()) < len(before) + 2:
+                assert time.monotonic() < ends_at
+                time.sleep(0.05)
+    assert said[len(before) :] == [
+        "toolproxy: toolproxy.yaml:3: upstreams.up.api_key: the key was refused: HTTP 401: token [2J expired",
+        f"toolproxy: set another key, and try it: toolproxy check --probe --config {config}",
+    ]
+
+
+def test_the_refused_key_of_a_search_is_told_with_the_last_reason():
+    log = [
+        b"not JSON",
+        b"[]",
+        b'{"event": "tool.failed", "tool": "web_search", "why": "its key was refused (HTTP 403)"}',
+        b'{"event": "tool.breaker_opened", "tool": "web_search", "cause": "key"}',
+        b'{"event": "tool.breaker_opened", "tool": "weather", "cause": "busy"}',
+        b'{"event": "turn.failed", "upstream": "zai", "code": "upstream_error"}',
+    ]
+    assert refusals_in(log) == {"tools.web_search": "its key was refused (HTTP 403)"}
