@@ -14,7 +14,8 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the configuration has not been read yet
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` leaves it
+            _await_hangup()
     from proxy.commands import cli  # noqa: PLC0415 - takes half a second
 
     try:
@@ -25,6 +26,22 @@ def main() -> None:
     except BrokenPipeError:  # whoever reads the output, such as `head`, needs no more of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter writes what is left at its end
         sys.exit(1)
+
+
+def _await_hangup() -> None:
+    """End at SIGHUP if the terminal is gone that the process was started on; there is nothing to reload yet.
+
+    Not by SIG_IGN: that is what `nohup` leaves, and the server must know it.
+    """
+    from proxy.server.hangup import has_terminal  # noqa: PLC0415 - the handlers of the other signals come first
+
+    was_on_terminal = has_terminal()
+
+    def end_without_terminal(*_: object) -> None:
+        if was_on_terminal and not has_terminal():
+            _end()
+
+    signal.signal(signal.SIGHUP, end_without_terminal)
 
 
 def _end(*_: object) -> None:

@@ -15,6 +15,7 @@ from proxy.loop.results import ToolOutput
 from proxy.loop.shown import RunEvent
 from proxy.loop.tally import Rate, Use
 from proxy.wire.chat import Json, ToolCall, ToolSpec, Turn
+from proxy.wire.errors import ModelNotFound
 from proxy.wire.relayed import CountUsage, Headers, RawRequest, RawResponse, RelayClient
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
@@ -388,6 +389,7 @@ class Router(Protocol):
         messages: Sequence[Json] = (),
         headers: Headers = (),
         conversation: bytes | None = None,
+        may_use: Callable[[str], bool],
     ) -> Model:
         """The model of that name, for one request.
 
@@ -397,10 +399,15 @@ class Router(Protocol):
             messages: the messages; where they have an image, the model's `vision_model` may answer.
             headers: the headers of the client's request, with names in lower case, some of which are forwarded.
             conversation: the name of its conversation, hashed, which keeps it at one key of an upstream's several.
+            may_use: whether the client may use the model of a name, for the advice about an unknown model.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.
         """
+        ...
+
+    def unknown(self, name: str, may_use: Callable[[str], bool]) -> ModelNotFound:
+        """The error about an unknown model, with models that the client may use instead."""
         ...
 
     def names(self) -> Sequence[str]:

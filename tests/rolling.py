@@ -31,10 +31,12 @@ class Replica:
 
     async def start(self):
         """Start, and return when it serves."""
-        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        environ = {"stdout": pipe, "stderr": nothing, "env": PLAIN, "cwd": ROOT}
+        environ = {"stderr": asyncio.subprocess.DEVNULL, "env": PLAIN, "cwd": ROOT}
         self._process = await asyncio.create_subprocess_exec(*self._command, **environ)
-        assert await self._process.stdout.readline()
+        async with httpx.AsyncClient() as client:
+            while not await _answers(client, f"{self.url}/healthz"):
+                assert self._process.returncode is None
+                await asyncio.sleep(0.05)
 
     async def stop(self):
         """Stop as a process manager does, and return when the process has ended."""
@@ -49,6 +51,13 @@ class Replica:
         async with httpx.AsyncClient() as client:
             while 'route="/v1/chat/completions"' not in (await client.get(f"{self.url}/metrics")).text:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+
+
+async def _answers(client, url):
+    try:
+        return (await client.get(url)).status_code == 200
+    except httpx.ConnectError:
+        return False
 
 
 @asynccontextmanager

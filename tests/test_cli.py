@@ -15,6 +15,8 @@ import openai
 import orjson
 import pytest
 
+from tests.free_port import free_port
+
 ROOT = Path(__file__).parent.parent
 SHIPPED = (ROOT / "config.yaml").read_text()
 PLAIN = {key: value for key, value in os.environ.items() if not re.search("ZAI|GMI|SERPER|TOOLPROXY", key)}
@@ -528,3 +530,16 @@ def test_a_starter_configuration_is_written_once(tmp_path):
     again = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
     said = "toolproxy: a folder/my config.yaml is there already, and stays as it is\n"
     assert (again.returncode, again.stderr) == (1, said)
+
+
+def test_the_address_is_not_printed_into_a_log_of_json_but_where_a_free_port_is_asked_for():
+    port = free_port()
+    command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
+    environ = {**PLAIN, "ZAI_API_KEY": "k"}
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        lines = []
+        while not lines or lines[-1]["event"] != "server.ready":
+            lines.append(orjson.loads(process.stdout.readline()))
+        process.terminate()
+        lines += map(orjson.loads, process.stdout.read().splitlines())
+    assert lines[-1]["event"] == "server.stopped"

@@ -107,12 +107,12 @@ def started(command, where, environ):
         cwd=where,
         env=environ,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,  # the log, where no terminal and no free port is asked for
         text=True,
         start_new_session=True,
     )
     try:
-        line = next((line for line in process.stdout if "http://" in line), "")
+        line = next((line for line in process.stdout if re.search("server.ready|http://.*(/v1|/chat)", line)), "")
         yield line
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)

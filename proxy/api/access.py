@@ -120,11 +120,20 @@ class AccessPolicies:
         limits: those of the configuration.
         toolset: the server tools.
         search_above: with more tools in play, models find those that are not described; None: all are described.
+        only_beside_own: as for `ToolSelection`.
     """
 
-    def __init__(self, limits: LimitsConfig, toolset: Toolset, *, search_above: int | None = None) -> None:
+    def __init__(
+        self,
+        limits: LimitsConfig,
+        toolset: Toolset,
+        *,
+        search_above: int | None = None,
+        only_beside_own: bool = False,
+    ) -> None:
         self._limits = limits
         self._search_above = search_above
+        self._only_beside_own = only_beside_own
         self._toolset = toolset
         self._specs: Mapping[str, ToolSpec] = {}
         self._policies: dict[tuple[object, ...], AccessPolicy] = {}
@@ -151,7 +160,9 @@ class AccessPolicies:
         key = (caller.name, model.name, selected, headers, on_request, native_search)
         policy = self._policies.get(key)
         if policy is None:
-            selection = ToolSelection(on_request, _names_in(selected), native_search, headers)
+            selection = ToolSelection(
+                on_request, _names_in(selected), native_search, headers, only_beside_own=self._only_beside_own
+            )
             policy = access_policy(
                 self._limits,
                 caller,

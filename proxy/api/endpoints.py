@@ -16,7 +16,7 @@ from proxy.kit.breaker import BreakerState
 from proxy.kit.readiness import Readiness
 from proxy.ports import Scrape
 from proxy.wire.chat import Json
-from proxy.wire.errors import MethodNotAllowed, ModelNotFound, NotFound
+from proxy.wire.errors import MethodNotAllowed, NotFound
 
 _PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,7 +40,7 @@ class Models:
         as_json = self._as_anthropic if is_anthropic else self._as_openai
         if wanted is not None:
             if self._router.upstream_of(wanted) is None or not caller.may_use(wanted):
-                raise ModelNotFound(wanted)
+                raise self._router.unknown(wanted, caller.may_use)
             await send_json(send, as_json(wanted))
             return
         names = [name for name in self._router.names() if caller.may_use(name)]

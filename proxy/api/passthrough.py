@@ -95,7 +95,11 @@ class Passthrough:
         name: str = form.model if form else fields["model"]
         conversation = conversation_of_raw(scope, caller, fields, model=name) if self._has_key_pools else None
         model = self._router.resolve(
-            name, client_key=caller.upstream_key, headers=scope["headers"], conversation=conversation
+            name,
+            client_key=caller.upstream_key,
+            headers=scope["headers"],
+            conversation=conversation,
+            may_use=caller.may_use,
         )
         if not caller.may_use(model.name):
             raise ModelNotAllowed(model.name)

@@ -28,6 +28,7 @@ class Ports:
 
     config: Config
     needs_key: bool
+    for_agent: bool  # see `Loaded`
     router: Router
     toolset: Toolset
     dialect: MakeDialect

@@ -156,6 +156,7 @@ class RequestResolver:
             messages=chat["messages"],
             headers=scope["headers"],
             conversation=conversation,
+            may_use=caller.may_use,
         )
         if model.hides_pictures and (messages := without_pictures(chat["messages"])) is not chat["messages"]:
             chat = {**chat, "messages": messages}
@@ -180,7 +181,10 @@ class RequestResolver:
 
     def _policies_of(self, toolset: Toolset) -> AccessPolicies:
         config = self._ports.config
-        return AccessPolicies(config.limits, toolset, search_above=config.offer.search_above)
+        only_beside_own = self._ports.for_agent
+        return AccessPolicies(
+            config.limits, toolset, search_above=config.offer.search_above, only_beside_own=only_beside_own
+        )
 
     def finish(self, access: Access, chosen: ToolsChosen = AS_DECLARED) -> ResolvedRequest:
         """Decide the offer and the filters of a request, from what it may use and what it has chosen of that.

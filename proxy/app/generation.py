@@ -146,6 +146,7 @@ class Generation:
             router=ConfigRouter(
                 config,
                 endpoints,
+                operator_calls=loaded.operator_calls,
                 breakers=breakers,
                 observe=observe,
                 clock=clock,
@@ -155,6 +156,7 @@ class Generation:
             dialect=Browser,
             store=RecordedStore(process.state.continuations),
             needs_key=loaded.needs_key,
+            for_agent=loaded.for_agent,
             budgets=process.state.budgets,
             secrets=process.state.secrets,
             observe=observe,

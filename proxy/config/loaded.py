@@ -48,6 +48,8 @@ class Loaded(msgspec.Struct, frozen=True):
         refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.
         clients_file: the file of more clients; None: the configuration has none.
         client_paths: the path of each usable client, such as `clients[0]`.
+        for_agent: whether the proxy serves one coding agent of the operator's own, as `toolproxy run` starts it: the
+            caller is the operator, and requests without tools of their own get only the server tools that they declare.
     """
 
     config: Config
@@ -58,11 +60,17 @@ class Loaded(msgspec.Struct, frozen=True):
     refers_to: frozenset[str] = frozenset()
     clients_file: ClientsFile | None = None
     client_paths: tuple[str, ...] = ()
+    for_agent: bool = False
 
     @property
     def needs_key(self) -> bool:
         """Whether callers need a key: there are clients, or there is a `clients_file`, even an empty one."""
         return bool(self.config.clients) or (self.clients_file is not None and self.clients_file.closes)
+
+    @property
+    def operator_calls(self) -> bool:
+        """Whether the caller is the operator: no client is configured, or the proxy serves the operator's own agent."""
+        return self.for_agent or not self.needs_key
 
     def place_of(self, path: str) -> str:
         """The place of a part of the file, or of the part that would contain it: `config.yaml:LINE: path`.

@@ -43,6 +43,8 @@ class ToolSelection(Struct, frozen=True):
         headers: the headers of the request that hold credentials for tools.
         unlisted: for each server that lists its tools by headers of the request, of which this one lacks some: what the
             names of its tools begin with, and the headers.
+        only_beside_own: whether tools are added only to requests that have functions of the client's own. Those of an
+            agent that have none ask for a title or for one search, and a model would search for the title.
     """
 
     on_request: bool = False
@@ -50,6 +52,7 @@ class ToolSelection(Struct, frozen=True):
     native_search: bool = False
     headers: frozenset[str] = frozenset()
     unlisted: tuple[ToolSpec, ...] = ()
+    only_beside_own: bool = False
 
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool that the client did not declare is to be added."""
@@ -162,13 +165,14 @@ def make_offer(
     if search is not None and wants_search:
         chosen.append(search)
     demanded = len(chosen)
-    if choice in (None, "auto") or selection.names is not None:
+    client_tools = frozenset(names - offered.keys())
+    is_open = choice in (None, "auto") and (bool(client_tools) or not selection.only_beside_own)
+    if is_open or selection.names is not None:
         chosen += [tool for tool in server_tools if selection.wants(tool) and allowed is None]
     known = {tool.name for tool in offered.values()} | names
     added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
     shown = added
     in_play = {tool.name: tool for tool in (*offered.values(), *added)}
-    client_tools = frozenset(names - offered.keys())
     # A model may call a tool by an alias that it was trained on, so the aliases of tools in play can be called as well;
     # and a call of a tool whose headers the request lacks is answered with what is missing.
     usable = {*in_play, *(tool.name for tool in server_tools if selection.lacks_headers_for(tool))}

@@ -31,6 +31,7 @@ from proxy.server import systemd
 from proxy.server.banner import banner
 from proxy.server.checks import check_startable, check_usable
 from proxy.server.graceful import Server, Worker
+from proxy.server.hangup import Hangup
 from proxy.server.head import Bounds
 from proxy.server.listener import accept_in_bulk, address_of, listen
 from proxy.server.protocol import HttpProtocol
@@ -43,7 +44,7 @@ _BACKLOG = 2048
 
 
 def serve(load: Callable[[], Loaded], *, watched: Sequence[Path] = ()) -> None:
-    """Serve until a signal; at SIGHUP, read the configuration anew.
+    """Serve until a signal, or until the terminal is gone; at any other SIGHUP, read the configuration anew.
 
     Args:
         load: reads the configuration.
@@ -54,7 +55,8 @@ def serve(load: Callable[[], Loaded], *, watched: Sequence[Path] = ()) -> None:
         ConfigurationError: the configuration does not permit it, the address is taken, or there is no folder for the
             metrics of several workers.
     """
-    trigger = Trigger(now=time.monotonic)
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    trigger = Trigger(now=time.monotonic, hangup=Hangup(now=time.monotonic, is_ignored=is_ignored))
     signal.signal(signal.SIGHUP, trigger.ask)
     if watched:
         trigger.watch(*watched)
@@ -189,13 +191,15 @@ def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
 
 
 def announce(url: str, loaded: Loaded, observe: Observer) -> None:
-    """Print the address line, the only one on standard output; on a terminal, what can be used and how is below it.
+    """Tell the log and systemd the address; print it on a terminal, with the banner, and where any port was free.
 
-    The log and systemd are told too.
+    Elsewhere standard output may go where the log goes, each line of which is JSON.
     """
     observe("server.ready", url=url)
     systemd.notify("READY=1")
-    sys.stdout.write(f"toolproxy is serving at {url}/v1\n")
-    if sys.stdout.isatty():
+    is_terminal = sys.stdout.isatty()
+    if is_terminal or not loaded.config.server.port:
+        sys.stdout.write(f"toolproxy is serving at {url}/v1\n")
+    if is_terminal:
         sys.stdout.write(banner(url, loaded, style_of(sys.stdout)))
     sys.stdout.flush()

@@ -3,6 +3,7 @@ r"""Reloading: when the configuration is read anew, what of it can take effect, 
     SIGHUP, or with `--watch` another content of the file --> read and checked --> handed to the application
                                                                               \-> faulty: logged, nothing changes
     with `--watch` no file any more --> logged, nothing changes
+    SIGHUP, since the terminal is gone (`hangup`) --> the process stops as at SIGTERM
 
 A file beside it, such as `.env` or `clients_file`, need not exist: that it is gone is another content of it. Where the
 file of clients is gone, its clients are, and callers go on to need a key.
@@ -12,6 +13,7 @@ Signals that come while a configuration is read are answered by reading it once 
 
 import asyncio
 import hashlib
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from proxy.config.loaded import ClientsFile, Loaded
 from proxy.config.model import Value
 from proxy.ports import Clock, Observer
 from proxy.server import systemd
+from proxy.server.hangup import Hangup
 from proxy.tools.catalog import answered_by_fallback
 from proxy.wire.errors import ConfigurationError
 
@@ -30,8 +33,8 @@ _TICK_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 1.0
 
 
-News: TypeAlias = Literal["changed", "gone"]
-"""What has become of the configuration's file; a signal counts as a change."""
+News: TypeAlias = Literal["changed", "gone", "hung up"]
+"""What has become of the configuration's file, for which a signal counts as a change, or of the terminal."""
 
 
 class FileWatch:
@@ -79,10 +82,16 @@ class FileWatch:
 
 
 class Trigger:
-    """Whether the configuration is to be read anew: since a signal has come, or a file has changed."""
+    """Whether the configuration is to be read anew: since a signal has come, or a file has changed.
 
-    def __init__(self, *, now: Callable[[], float]) -> None:
+    Args:
+        now: the time in seconds.
+        hangup: notices that a signal has come since the terminal is gone; None: each signal asks for the file.
+    """
+
+    def __init__(self, *, now: Callable[[], float], hangup: Hangup | None = None) -> None:
         self._now = now
+        self._hangup = hangup
         self._is_asked = False
         self._watch: FileWatch | None = None
         self._beside: list[FileWatch] = []
@@ -92,6 +101,8 @@ class Trigger:
     def ask(self, *_: object) -> None:
         """Have the configuration read; a signal handler."""
         self._is_asked = True
+        if self._hangup is not None:
+            self._hangup.signal()
 
     def watch(self, path: Path, *beside: Path) -> None:
         """Watch the file, and those beside it that need not exist, from their present content on."""
@@ -108,6 +119,8 @@ class Trigger:
     def take(self) -> News | None:
         """Why something is to be done now; looks at the files about once a second."""
         was_asked, self._is_asked = self._is_asked, False
+        if self._hangup is not None and self._hangup.look():
+            return "hung up"
         news: News | None = None
         if self._watch is not None and self._now() >= self._looks_at:
             self._looks_at = self._now() + _LOOK_SECONDS
@@ -188,6 +201,8 @@ class Reloads:
         news = self._trigger.take()
         if news == "gone":
             self._observe("configuration.gone")
+        if news == "hung up":
+            signal.raise_signal(signal.SIGTERM)  # whose handler stops one process and the supervisor of several alike
         return news == "changed"
 
     def _read(self) -> Reading:

@@ -1,10 +1,11 @@
 """Resolves the name of a model to its upstream, with the key for it, and to its fallbacks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import translate
 
+import orjson
 from msgspec import Struct
 
 from proxy.config.model import Config, ModelConfig, PriceConfig
@@ -26,6 +27,9 @@ _WILDCARD = "*"
 # With a pattern, strangers choose the names, which are cached here and by callers. The longest real names (ARNs) have
 # some 200 characters.
 _LONGEST_NAME = 512
+_MOST_NAMED = 5  # models that an error names
+_PLAIN = re.compile(r"[A-Za-z][\w./-]*")  # a name that YAML takes for text without quotes, except for these
+_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 _MOST_BOUND = 1000
 
 
@@ -89,8 +93,10 @@ class ConfigRouter:
         observe: Observer,
         clock: Clock,
         backoff: Backoff,
+        operator_calls: bool = False,
     ) -> None:
         self._models = ModelTable(config.models)
+        self._may_serve_any = operator_calls and _WILDCARD not in config.models
         self._upstreams = config.upstreams
         self._endpoints = endpoints
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
@@ -108,15 +114,12 @@ class ConfigRouter:
         messages: Sequence[Json] = (),
         headers: Headers = (),
         conversation: bytes | None = None,
+        may_use: Callable[[str], bool],
     ) -> RoutedModel:
         """The model of this name, for one request."""
-        if len(name) > _LONGEST_NAME:
-            raise ModelNotFound(f"{name[:_LONGEST_NAME]}...")
-        entry = self._models.get(name)
-        if entry is None:
-            raise ModelNotFound(name)
-        if entry.upstream not in self._upstreams:
-            raise ModelNotFound(name, why="is not available: its upstream is disabled")
+        entry = self._models.get(name) if len(name) <= _LONGEST_NAME else None
+        if entry is None or entry.upstream not in self._upstreams:
+            raise self.unknown(name, may_use)
         client = _Client(client_key, headers)
         hides_pictures = entry.vision_model is not None
         if entry.vision_model and has_picture(messages, anywhere=entry.vision == "conversation"):
@@ -139,6 +142,29 @@ class ConfigRouter:
     def names(self) -> Sequence[str]:
         """The names of the listed models; models that match a pattern have no known names."""
         return [name for name, model in self._models.listed.items() if model.upstream in self._upstreams]
+
+    def unknown(self, name: str, may_use: Callable[[str], bool]) -> ModelNotFound:
+        """The error about a model that is not here, with up to five that the client may use.
+
+        Where the operator calls, it also has the line of the configuration that would serve any name.
+        """
+        usable = [one for one in self.names() if may_use(one)]
+        named, more = ", ".join(usable[:_MOST_NAMED]), len(usable) - _MOST_NAMED
+        advice = f"Models that you can use: {named}{f' and {more} more' if more > 0 else ''}. " if usable else ""
+        advice += "GET /v1/models lists the models."
+        if len(name) > _LONGEST_NAME:
+            return ModelNotFound(f"{name[:_LONGEST_NAME]}...", advice=advice)
+        entry = self._models.get(name)
+        if entry is not None and entry.upstream not in self._upstreams:
+            return ModelNotFound(name, why="is not available: its upstream is disabled", advice=advice)
+        if usable and self._may_serve_any and entry is None:
+            advice += f" To serve any name, add this line to `models:` in config.yaml: {self._line_for_any(usable[0])}"
+        return ModelNotFound(name, advice=advice)
+
+    def _line_for_any(self, name: str) -> str:
+        """The line of the configuration that serves every other name by the listed model of this name."""
+        entry = self._models.listed[name]
+        return f'"*": {{upstream: {_yaml(entry.upstream)}, model: {_yaml(entry.model or name)}}}'
 
     def upstream_of(self, name: str) -> str | None:
         """The usable upstream that serves a model, listed or matched by a pattern; None: there is none."""
@@ -190,3 +216,8 @@ class ConfigRouter:
             self._bound[which] = bound
         endpoint = bound.endpoint.for_client(client.key, client.headers)
         return bound if endpoint is bound.endpoint else replace(bound, endpoint=endpoint)
+
+
+def _yaml(text: str) -> str:
+    """A text as it is written within braces in YAML."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _VALUES else orjson.dumps(text).decode()

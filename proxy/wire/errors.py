@@ -130,10 +130,18 @@ class NotFound(RequestError, status=404, code="not_found"):
 
 
 class ModelNotFound(NotFound, code="model_not_found"):
-    """The configuration does not name the model, or the model's upstream is disabled."""
+    """The configuration does not name the model, or the model's upstream is disabled.
 
-    def __init__(self, model: str, *, why: str = "does not exist") -> None:
-        super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
+    Args:
+        model: the name that the client sent.
+        why: what is wrong with it.
+        advice: which model to use instead, in whole sentences.
+    """
+
+    def __init__(
+        self, model: str, *, why: str = "does not exist", advice: str = "GET /v1/models lists the models."
+    ) -> None:
+        super().__init__(f"The model {model!r} {why}. {advice}", param="model")
         self.model = model
 
 

@@ -34,6 +34,7 @@ class Ports:
     model_limits = None
     user_headers = frozenset()
     toolset_for = None
+    for_agent = False
     observe = NoObserver()
 
     def __init__(self, *specs):
@@ -41,7 +42,7 @@ class Ports:
         self.router = self.toolset = self
         self.specs, self.unlisted = {spec.name: spec for spec in specs}, {}
 
-    def resolve(self, name, *, client_key, messages=(), headers=(), conversation=None):
+    def resolve(self, name, *, client_key, messages=(), headers=(), conversation=None, may_use=None):
         return RoutedModel(name, name, Upstream(), limits=self.model_limits)
 
 

@@ -237,3 +237,23 @@ def test_a_call_by_an_alias_may_have_parameters_of_its_own():
     by_cursor = {"type": "object", "properties": {"cursor": {"type": "integer"}}}
     made = offer({}, tools=[replace(SEARCH, alias_parameters={"browser.search": by_cursor})])
     assert made.schemas == {"web_search": SEARCH.parameters, "browser.search": by_cursor}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({}, []),
+        ({"tools": [{"type": "web_search"}]}, ["web_search"]),
+        ({"tools": [function("web_search")]}, ["web_search"]),
+        ({"tools": [function("open_door")]}, ["open_door", "web_search", "current_time"]),
+        ({"tool_choice": {"type": "function", "function": {"name": "current_time"}}}, ["current_time"]),
+    ],
+)
+def test_beside_an_agents_own_functions_only_a_request_for_a_title_gets_no_tool_that_it_does_not_declare(
+    request_, expected
+):
+    assert names(offer(request_, only_beside_own=True)) == expected
+
+
+def test_the_header_selects_tools_for_a_request_without_functions_of_its_own_too():
+    assert names(offer({}, only_beside_own=True, names=frozenset({"web_search"}))) == ["web_search"]

@@ -1,13 +1,16 @@
 """What the three agents share: who they are, what they are told of the proxy, and whose choice of a model holds."""
 
+import os
+import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import json_repair
 import orjson
 
+from proxy.kit.terminal import shortened
 from proxy.wire.errors import ConfigurationError
 
 Json: TypeAlias = dict[str, Any]
@@ -17,6 +20,13 @@ PROVIDER: Final = "toolproxy"
 KEY_VARIABLE: Final = "TOOLPROXY_KEY"
 _PROXY_VARIABLES: Final = ("NO_PROXY", "no_proxy")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_MOST_BYTES: Final = 1024 * 1024  # of a file of settings: a person has written it
+_LONGEST_NAME: Final = 80  # characters of a model's name in a sentence
+_STRING: Final = r'"(?:[^"\\]|\\.)*+"?'
+# Comments, and commas before a closing bracket. A text or a comment without an end reaches to the end of the file, so
+# that no part of it is looked at twice.
+_COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_LAST_COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*+[\]}}])", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -56,7 +66,7 @@ class Models:
         if not users or users == instead:
             return instead
         why = "--model says otherwise" if self.is_demanded else "no model of this proxy"
-        self.replaced.append(f"{where} is {users!r} ({why}): {instead} is used instead")
+        self.replaced.append(f"{where} is {shortened(repr(users), _LONGEST_NAME)} ({why}): {instead} is used instead")
         return instead
 
 
@@ -72,6 +82,7 @@ class Setting:
         key: the proxy's key.
         models: the models to use.
         keep_private: writes a file that only this user may read, and returns its path.
+        is_of_run: whether the proxy serves this agent alone, by the configuration of `place.for_one_run`.
     """
 
     arguments: Sequence[str]
@@ -81,6 +92,7 @@ class Setting:
     key: str
     models: Models
     keep_private: Callable[[str, bytes], Path]
+    is_of_run: bool = False
 
     @property
     def home(self) -> Path:
@@ -105,12 +117,15 @@ class Agent:
         title: its name as its makers write it.
         package: what `npm install -g` installs it from.
         launch: how it is made to use the proxy.
+        declares_search: whether it declares a search to its server, and shows what that has searched for. One that does
+            not is given the tools over MCP, whose calls it shows.
     """
 
     name: str
     title: str
     package: str
     launch: Callable[[Setting], Launch]
+    declares_search: bool = True
 
 
 def without_http_proxy(environ: Mapping[str, str]) -> dict[str, str]:
@@ -122,18 +137,31 @@ def without_http_proxy(environ: Mapping[str, str]) -> dict[str, str]:
 
 def read_json(path: Path) -> Json:
     """An object from a file of an agent's settings, which may have comments; {} where there is none or it is broken."""
+    return parse_json(read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file of at most 1 MiB; "" of anything else.
+
+    The folder may be a stranger's: a pipe would be waited for, and a device may have no end.
+    """
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:  # noqa: PTH123 - see above
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+                return ""
+            return file.read(_MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError):
-        return {}
+        return ""
 
 
 def parse_json(text: str) -> Json:
-    """An object from a text that may have comments and trailing commas; {} where it is none."""
+    """An object from a text that may have comments and trailing commas; {} where it is none, or nested too deep."""
     try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        found = json_repair.loads(text)
+        found = orjson.loads(_LAST_COMMA.sub(r"\1", _COMMENT.sub(r"\1 ", text)))
+        orjson.dumps(found)  # takes fewer levels than are read
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return {}
     return found if isinstance(found, dict) else {}
 
 
@@ -144,9 +172,9 @@ def object_in(container: Json, key: str) -> Json:
 
 
 def text_in(container: Mapping[str, Any], key: str) -> str | None:
-    """The text under a key; None where there is none, or an empty one."""
+    """The text under a key; None where there is none, an empty one, or one that no process can be given."""
     found = container.get(key)
-    return found if isinstance(found, str) and found else None
+    return found if isinstance(found, str) and found and "\0" not in found else None
 
 
 def option_at(arguments: Sequence[str], *names: str) -> tuple[int, str, str] | None:

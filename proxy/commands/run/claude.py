@@ -35,6 +35,7 @@ _SUBAGENTS: Final = "CLAUDE_CODE_SUBAGENT_MODEL"
 _LARGE_CONTEXT: Final = "[1m]"  # not part of the name that is sent
 _TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of a variable
 _HELPER: Final = "apiKeyHelper"
+_SEARCH: Final = "WebSearch"  # its tool, which sends a request that declares `web_search`, and is shown
 # Other keys, and the switches to other clouds, whose addresses and keys would be used in the place of ours.
 _ELSEWHERE: Final = (
     "ANTHROPIC_API_KEY",
@@ -55,18 +56,26 @@ def _launch(setting: Setting) -> Launch:
     variables = {
         "ANTHROPIC_BASE_URL": setting.url,
         **_models(setting, users, arguments, layers),
-        **without_http_proxy(users),
         **dict.fromkeys(_ELSEWHERE, ""),
     }
+    private = {_TOKEN: setting.key, **without_http_proxy(setting.environ)}
     environ = {name: value for name, value in setting.environ.items() if name not in _ELSEWHERE}
-    environ |= {**{name: value for name, value in variables.items() if value}, _TOKEN: setting.key}
-    # Everybody on this machine may read a command line. So the process's own variable has the key; where a settings
-    # file would beat that variable, or the user's own `--settings` may hold secrets, a private file has it all.
-    is_beaten = _TOKEN in files
-    token = {_TOKEN: setting.key} if is_beaten else {}
-    merged = {**given, "env": {**object_in(given, "env"), **variables, **token}}
+    environ |= {name: value for name, value in variables.items() if value} | private
+    # Everybody on this machine may read a command line. So the process's own variables have the key and the user's
+    # proxies; where a settings file would beat one of them, or the user's own `--settings` may hold secrets, a private
+    # file has it all.
+    is_beaten = not private.keys().isdisjoint(files)
+    beating = {_TOKEN: setting.key, **without_http_proxy(users)} if is_beaten else {}
+    merged = {**given, "env": {**object_in(given, "env"), **variables, **beating}}
     if any(text_in(layer, _HELPER) for layer in layers):
         merged[_HELPER] = ""  # a command whose output Claude Code would send as a key beside ours
+    if (
+        setting.is_of_run
+    ):  # where a search is run by the proxy, nobody is asked whether it may; a rule of the user's stays
+        permissions = object_in(given, "permissions")
+        allowed = permissions.get("allow")
+        rules = [*(allowed if isinstance(allowed, list) else []), _SEARCH]
+        merged["permissions"] = {**permissions, "allow": rules}
     text = orjson.dumps(merged)
     settings = str(setting.keep_private("claude", text)) if is_beaten or given else text.decode()
     return Launch(["--settings", settings, *arguments], environ)

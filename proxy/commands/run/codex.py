@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -15,6 +15,7 @@ from proxy.commands.run.agent import (
     Setting,
     folder_of,
     option_at,
+    read_text,
     text_in,
     without_http_proxy,
 )
@@ -22,13 +23,22 @@ from proxy.commands.run.agent import (
 _MODEL_OPTIONS: Final = ("-m", "--model")
 _CONFIG_OPTIONS: Final = ("-c", "--config")
 _PROFILE_OPTIONS: Final = ("-p", "--profile")
+# Codex repeats a request after any error, a refused key among them: five times by default, which takes seven seconds.
+_RETRIES: Final = 3
+_Toml: TypeAlias = str | int | Mapping[str, str | int]
 
 
 def _launch(setting: Setting) -> Launch:
     arguments = list(setting.arguments)
     files = _files(setting)
-    provider = {"name": PROVIDER, "base_url": f"{setting.url}/v1", "wire_api": "responses", "env_key": KEY_VARIABLE}
-    settings: dict[str, str | dict[str, str]] = {
+    provider: dict[str, str | int] = {
+        "name": PROVIDER,
+        "base_url": f"{setting.url}/v1",
+        "wire_api": "responses",
+        "env_key": KEY_VARIABLE,
+        "stream_max_retries": _RETRIES,
+    }
+    settings: dict[str, _Toml] = {
         "model_provider": PROVIDER,
         f"model_providers.{PROVIDER}": provider,
         "model": _model(setting, arguments, files),
@@ -70,16 +80,16 @@ def _files(setting: Setting) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError):
         return {}  # Codex itself says what is wrong with it
 
 
-def _toml(value: str | Mapping[str, str]) -> str:
-    """A text, or an inline table of texts. A JSON string is a TOML string (https://toml.io/en/v1.0.0#string)."""
-    if isinstance(value, str):
+def _toml(value: _Toml) -> str:
+    """A text, a number, or an inline table. A JSON string is a TOML string (https://toml.io/en/v1.0.0#string)."""
+    if isinstance(value, str | int):
         return orjson.dumps(value).decode()
-    return "{" + ", ".join(f"{name} = {_toml(text)}" for name, text in value.items()) + "}"
+    return "{" + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + "}"
 
 
 CODEX: Final = Agent("codex", "Codex", "@openai/codex", _launch)

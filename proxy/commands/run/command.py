@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from proxy.app import configuration
-from proxy.commands.run import companion, place
+from proxy.commands.run import companion, place, refusals
 from proxy.commands.run.agent import KEY_VARIABLE, Agent, Launch, Models, Setting
 from proxy.commands.run.claude import CLAUDE
 from proxy.commands.run.codex import CODEX
@@ -38,7 +38,7 @@ _HOW_TO_GIVE_KEY: Final = f"set {KEY_VARIABLE}, or name the variable that has th
 def agents() -> Iterator[str]:
     """A line on each agent, with its program or how to install it."""
     for agent in AGENTS.values():
-        found = shutil.which(agent.name)
+        found = shutil.which(agent.name, path=_absolute(os.environ.get("PATH", os.defpath)))
         yield f"{agent.name:<10}{agent.title:<13}{found or f'not installed: {_installation(agent)}'}"
 
 
@@ -81,7 +81,13 @@ def run(order: Order) -> NoReturn:
             refused, the model is unknown.
     """
     agent = AGENTS[order.agent]
-    program = shutil.which(agent.name)
+    found = os.environ.get("PATH", os.defpath)
+    path = _absolute(found)
+    if path != found:
+        _say(
+            "the entries of PATH that are no absolute paths are passed over: they name the working directory's programs"
+        )
+    program = shutil.which(agent.name, path=path)
     if program is None:
         raise ConfigurationError([f"{agent.title} is not installed; this installs it: {_installation(agent)}"])
     place.without_working_directory()
@@ -93,7 +99,7 @@ def run(order: Order) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two, and the agent would inherit that
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execve(program, [agent.name, *launch.arguments], launch.environ)  # noqa: S606 - it is what the user asks for
+        os.execve(program, [agent.name, *launch.arguments], {**launch.environ, "PATH": path})  # noqa: S606 - it is what the user asks for
     except OSError as exc:
         raise ConfigurationError([f"{program} cannot be started: {exc.strerror}"]) from exc
 
@@ -114,6 +120,7 @@ def _launch(agent: Agent, order: Order) -> Launch:
             key=proxy.key,
             models=models,
             keep_private=partial(place.keep_private, runs, os.getpid()),
+            is_of_run=proxy.log is not None,
         )
     )
     for sentence in models.replaced:
@@ -135,11 +142,17 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
         raise ConfigurationError([f"{path.name} demands a key of its callers, and none was given: {_HOW_TO_GIVE_KEY}"])
     folder = place.folder_of_work(path, runs)
     sys.path.insert(0, str(folder))  # tools of `type: python` are beside the configuration
-    check_startable(place.for_one_run(loaded, key=key, runs=runs))
+    adapt = partial(place.for_one_run, key=key, runs=runs, declares_search=AGENTS[order.agent].declares_search)
+    check_startable(adapt(loaded))
     log = place.log_file(order.agent, runs, now=datetime.now().astimezone(), pid=os.getpid())
-    url = companion.start(lambda: place.for_one_run(read(), key=key, runs=runs), folder=folder, log=log)
+
+    def last_words() -> Iterable[str]:
+        with log.open("rb") as lines:
+            yield from refusals.sentences(refusals.refusals_in(lines), loaded, path)
+
+    url = companion.start(lambda: adapt(read()), folder=folder, log=log, last_words=last_words)
     _say(f"proxy: {url}, for this run; its log: {log}")
-    return companion.Proxy(url, key)
+    return companion.Proxy(url, key, log)
 
 
 def _models(proxy: companion.Proxy, order: Order) -> Models:
@@ -156,6 +169,11 @@ def _models(proxy: companion.Proxy, order: Order) -> Models:
         raise ConfigurationError([f"--model: there is no {order.model!r} here, but {', '.join(listed)}"])
     ours = order.model or (listed[0] if listed else None)
     return Models(ours, listed, is_demanded=order.model is not None, knows=proxy.knows)
+
+
+def _absolute(path: str) -> str:
+    """The entries of a PATH that do not depend on the working directory, which may be a stranger's repository."""
+    return os.pathsep.join(entry for entry in path.split(os.pathsep) if os.path.isabs(entry))  # noqa: PTH117 - a text
 
 
 def _installation(agent: Agent) -> str:

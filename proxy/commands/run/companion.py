@@ -6,12 +6,14 @@ of the terminal reaches it, and ends when its parent has ended, however that cam
 
 import http.client
 import os
+import select
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -40,10 +42,12 @@ class Proxy:
     Attributes:
         url: its address, without `/v1`.
         key: the key for it.
+        log: the file with its log; None: it was running already.
     """
 
     url: str
     key: str
+    log: Path | None = None
 
     def models(self) -> list[str] | None:
         """The models that the key may use, in the order of the configuration; None: the key is refused.
@@ -77,8 +81,14 @@ def running_at(server: ServerConfig) -> str | None:
     return url if is_ours else None
 
 
-def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
+def start(load: Callable[[], Loaded], *, folder: Path, log: Path, last_words: Callable[[], Iterable[str]]) -> str:
     """Start a proxy as a child of this process; returns its address once it accepts connections.
+
+    Args:
+        load: reads the configuration.
+        folder: the proxy's working directory.
+        log: the file for its log.
+        last_words: what the proxy says on this process's standard error when the agent has ended.
 
     Raises:
         ConfigurationError: it did not start; with the last lines of its log.
@@ -88,7 +98,7 @@ def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
     sys.stdout.flush()
     sys.stderr.flush()
     if os.fork() == 0:
-        _serve(load, parent=parent, folder=folder, log=log, writing=writing)
+        _serve(load, parent=parent, folder=folder, log=log, writing=writing, last_words=last_words)
     os.close(writing)
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a descriptor
         line = pipe.readline()
@@ -101,7 +111,15 @@ def start(load: Callable[[], Loaded], *, folder: Path, log: Path) -> str:
     return line.removeprefix(_SAID).decode().strip().removesuffix("/v1")
 
 
-def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, writing: int) -> NoReturn:
+def _serve(
+    load: Callable[[], Loaded],
+    *,
+    parent: int,
+    folder: Path,
+    log: Path,
+    writing: int,
+    last_words: Callable[[], Iterable[str]],
+) -> NoReturn:
     """Serve until the parent has ended. Nothing gets out of here into the code of the parent."""
     from proxy.server import process  # noqa: PLC0415 - imported before, by the check of the configuration
 
@@ -109,8 +127,9 @@ def _serve(load: Callable[[], Loaded], *, parent: int, folder: Path, log: Path, 
     try:
         os.setsid()
         os.chdir(folder)
+        said = os.dup(2)
         _redirect(writing, log)
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent, said, last_words), daemon=True).start()
         process.serve(load)
         status = 0
     except ConfigurationError as exc:
@@ -130,15 +149,27 @@ def _redirect(writing: int, log: Path) -> None:
     os.close(writing)
 
 
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended: another process is its parent then."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_SECONDS)
+def _end_with(parent: int, said: int, last_words: Callable[[], Iterable[str]]) -> None:
+    """Say the last words, and end this process, when its parent has ended: another process is its parent then."""
+    _await_end(parent)
+    with suppress(OSError), open(said, "w", encoding="utf-8") as terminal:  # noqa: PTH123 - a descriptor
+        terminal.writelines(f"toolproxy: {sentence}\n" for sentence in last_words())
     for _ in range(2):  # nobody waits for an answer any more: the second signal ends what is open
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_PARENT_SECONDS)
     time.sleep(_END_SECONDS)
     os._exit(1)
+
+
+def _await_end(parent: int) -> None:
+    """Wait until the parent has ended: at once where the system tells it, so that the prompt of a shell comes later."""
+    if sys.platform == "linux":
+        # An error: it has ended already, or the kernel is too old.
+        with suppress(OSError), open(os.pidfd_open(parent), "rb") as process:  # noqa: PTH123 - a descriptor
+            if os.getppid() == parent:
+                select.select([process], [], [])
+    while os.getppid() == parent:
+        time.sleep(_PARENT_SECONDS)
 
 
 def _get(url: str, path: str, key: str = "") -> tuple[int, Any]:

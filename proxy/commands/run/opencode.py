@@ -61,6 +61,11 @@ def _launch(setting: Setting) -> Launch:
         }
     }
     settings |= _providers(users)
+    if setting.is_of_run:
+        headers = {"Authorization": f"Bearer {setting.key}"}
+        settings["mcp"] = {
+            PROVIDER: {"type": "remote", "url": f"{setting.url}/mcp", "headers": headers, "oauth": False}
+        }
     environ = {
         **setting.environ,
         **without_http_proxy(setting.environ),
@@ -113,4 +118,4 @@ def _merged(below: Json, above: Json) -> Json:
     return {**below, **both}
 
 
-OPENCODE: Final = Agent("opencode", "opencode", "opencode-ai", _launch)
+OPENCODE: Final = Agent("opencode", "opencode", "opencode-ai", _launch, declares_search=False)

@@ -4,6 +4,7 @@ That may be a stranger's repository, whose `config.yaml` and `.env` must change 
 """
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,7 +16,8 @@ import msgspec
 from proxy.commands import starter
 from proxy.commands.run.agent import folder_of
 from proxy.config.loaded import Loaded
-from proxy.config.model import ClientConfig, StateConfig
+from proxy.config.model import ClientConfig, StateConfig, TelemetryConfig, ToolConfig
+from proxy.loop.offer import SEARCH
 from proxy.stores.sqlite.database import SCHEME
 from proxy.wire.errors import ConfigurationError
 
@@ -52,13 +54,18 @@ def folder_of_runs(environ: Mapping[str, str]) -> Path:
     """The folder of logs and state, made if it is not there. Only this user may read it: a log may hold conversations.
 
     Raises:
-        ConfigurationError: it cannot be made.
+        ConfigurationError: it cannot be made, or belongs to another user.
     """
     folder = folder_of("XDG_STATE_HOME", _home(environ) / ".local" / "state", environ) / _NAME
     try:
         folder.mkdir(mode=_ONLY_THIS_USER, parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~_ONLY_THIS_USER:
+            folder.chmod(_ONLY_THIS_USER)
     except OSError as exc:
         raise ConfigurationError([f"{folder} cannot be made, where log and state belong: {exc.strerror}"]) from exc
+    if found.st_uid != os.geteuid():
+        raise ConfigurationError([f"{folder} belongs to another user: set XDG_STATE_HOME to a folder of your own"])
     return folder
 
 
@@ -98,22 +105,41 @@ def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
     return path
 
 
-def for_one_run(loaded: Loaded, *, key: str, runs: Path) -> Loaded:
+def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) -> Loaded:
     """The configuration of a proxy for one run: a free port of loopback, one process, a key, state in our folder.
+
+    Its tools are offered so that the agent shows what it searches for, and no request for a title is offered any.
 
     Args:
         loaded: the configuration as it was read.
         key: what the proxy demands, unless the configuration itself has a demand.
         runs: the folder of the state, unless the configuration names another place by an absolute path or a URL.
+        declares_search: as for `Agent`.
     """
     config = loaded.config
+    hidden = {SEARCH} if declares_search else config.tools.keys()
     config = msgspec.structs.replace(
         config,
-        server=msgspec.structs.replace(config.server, host="127.0.0.1", port=0, workers=1),
+        server=msgspec.structs.replace(
+            config.server, host="127.0.0.1", port=0, workers=1, mcp=config.server.mcp or not declares_search
+        ),
+        tools={name: _declared(tool) if name in hidden else tool for name, tool in config.tools.items()},
         state=_state(loaded, runs),
+        telemetry=_telemetry(config.telemetry),
         clients=config.clients if demands_key(loaded) else (ClientConfig(name="run", key=key, admin=True),),
     )
-    return msgspec.structs.replace(loaded, config=config)
+    return msgspec.structs.replace(loaded, config=config, for_agent=True)
+
+
+def _telemetry(telemetry: TelemetryConfig) -> TelemetryConfig:
+    """A log in which `refusals` finds refused keys."""
+    level = "warning" if telemetry.log_level == "error" else telemetry.log_level
+    return msgspec.structs.replace(telemetry, log_format="json", log_level=level)
+
+
+def _declared(tool: ToolConfig) -> ToolConfig:
+    """A tool that is offered only where a request declares it."""
+    return tool if tool.offer == "never" else msgspec.structs.replace(tool, offer="declared")
 
 
 def demands_key(loaded: Loaded) -> bool:

@@ -1,5 +1,7 @@
 """What each agent is started with: whose model holds, and what of the user's settings stays."""
 
+import os
+import time
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ URL, KEY = "http://127.0.0.1:1234", "tp_key"
 def launch(tmp_path):
     """Launches an agent with arguments, an environment, and files of settings below the home or the project."""
 
-    def launched(agent, *arguments, model=None, files=None, listed=LISTED, **environ):
+    def launched(agent, *arguments, model=None, files=None, listed=LISTED, is_of_run=False, **environ):
         for name, content in (files or {}).items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,6 +41,7 @@ def launch(tmp_path):
             key=KEY,
             models=models,
             keep_private=partial(keep_private, tmp_path, 1),
+            is_of_run=is_of_run,
         )
         launch = agent.launch(setting)
         return launch.arguments, launch.environ, models.replaced
@@ -77,7 +80,7 @@ def test_claude_gets_address_key_and_our_model_for_every_role_by_its_process_and
     for said in (environ, settings["env"]):
         assert said["ANTHROPIC_BASE_URL"] == URL
         assert {said[name] for name in ALL} == {"ours"}
-        assert "127.0.0.1" in said["NO_PROXY"]
+    assert "127.0.0.1" in environ["NO_PROXY"]
     assert {settings["env"][name] for name in elsewhere if name != "MORE"} == {""}
 
 
@@ -142,7 +145,13 @@ def test_codex_gets_a_provider_by_arguments_before_its_own_and_the_key_by_a_vari
         CODEX, "exec", "--", "-m", files=files, NO_PROXY="intern", TOOLPROXY_KEY="old"
     )
     said, rest = codex_settings(arguments)
-    provider = {"name": "toolproxy", "base_url": f"{URL}/v1", "wire_api": "responses", "env_key": "TOOLPROXY_KEY"}
+    provider = {
+        "name": "toolproxy",
+        "base_url": f"{URL}/v1",
+        "wire_api": "responses",
+        "env_key": "TOOLPROXY_KEY",
+        "stream_max_retries": 3,
+    }
     assert said == {
         "model_provider": "toolproxy",
         "model_providers": {"toolproxy": provider},
@@ -243,3 +252,83 @@ def test_where_models_are_patterns_only_one_has_to_be_chosen(launch, agent):
     _, environ, replaced = launch(agent, "--model", "family-9", listed=())
     assert replaced == []
     assert "family-9" in str(environ) or agent is CODEX
+
+
+HOSTILE = {
+    "cut off": '{"env": {"ANTHROPIC_MODEL": "known"',
+    "nested lists": "[" * 200_000,
+    "nested objects": '{"a":' * 5_000,
+    "nested as deep as can be read": '{"a":' * 1_000 + '{"model": "known"}' + "}" * 1_000,
+    "escaped quotes": '{"a": "' + '\\"' * 400_000,
+    "large": '{"model": "known", "a": "' + "x" * 1024 * 1024 + '"}',
+    "half of a character": '{"model": "known", /* */ "a": "\\ud800"}',
+    "no text": "\udcff\udcfe",
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(("agent", "name"), [(CLAUDE, ".claude/settings.json"), (OPENCODE, "opencode.json")])
+def test_a_hostile_settings_file_of_the_folder_is_as_if_it_were_not_there(launch, tmp_path, agent, name, content):
+    without = launch(agent)
+    path = tmp_path / "project" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    began = time.monotonic()
+    assert launch(agent) == without
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(("agent", "name"), [(CLAUDE, ".claude/settings.json"), (OPENCODE, "opencode.json")])
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path), os.mkdir],
+    ids=["pipe", "device", "loop of links", "folder"],
+)
+def test_settings_that_are_no_regular_file_are_neither_waited_for_nor_read(launch, tmp_path, agent, name, make):
+    without = launch(agent)
+    path = tmp_path / "project" / name
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    assert launch(agent) == without
+
+
+def test_a_text_that_no_process_can_be_given_is_not_taken_from_a_settings_file(launch):
+    files = {"project/.claude/settings.json": {"env": {"no_proxy": "a\0b"}, "model": "known\0"}}
+    arguments, environ, _ = launch(CLAUDE, files=files)
+    assert environ["no_proxy"] == "127.0.0.1,localhost,::1"
+    assert "\0" not in str([arguments, environ])
+
+
+def test_settings_with_comments_and_last_commas_are_read(launch):
+    text = '{"model": "known", // "model": "ours"\n "env": {"MINE": "http://x/*,]",}, /* } */}'
+    arguments, _, _ = launch(CLAUDE, files={"project/.claude/settings.json": text})
+    settings, _ = claude_settings(arguments)
+    assert settings["env"]["ANTHROPIC_MODEL"] == "known"
+
+
+def test_what_no_proxy_says_is_in_no_command_line(launch):
+    arguments, environ, _ = launch(CLAUDE, NO_PROXY="internal.example")
+    assert "internal.example" not in str(arguments)
+    assert environ["NO_PROXY"] == "internal.example,127.0.0.1,localhost,::1"
+    files = {"home/.claude/settings.json": {"env": {"NO_PROXY": "files.example"}}}
+    arguments, environ, _ = launch(CLAUDE, files=files, NO_PROXY="internal.example")
+    assert "example" not in str(arguments)
+    settings, _ = claude_settings(arguments)
+    assert settings["env"]["NO_PROXY"] == "files.example,127.0.0.1,localhost,::1"
+
+
+def test_of_a_run_claude_may_use_its_search_beside_what_the_user_allows(launch):
+    given = ["--settings", '{"permissions": {"allow": ["Read"], "deny": ["Bash"]}}']
+    arguments, _, _ = launch(CLAUDE, *given, is_of_run=True)
+    settings, _ = claude_settings(arguments)
+    assert settings["permissions"] == {"allow": ["Read", "WebSearch"], "deny": ["Bash"]}
+    arguments, _, _ = launch(CLAUDE)
+    assert "permissions" not in claude_settings(arguments)[0]
+
+
+def test_of_a_run_opencode_has_the_servers_tools_over_mcp(launch):
+    _, environ, _ = launch(OPENCODE, is_of_run=True)
+    [server] = orjson.loads(environ["OPENCODE_CONFIG_CONTENT"])["mcp"].values()
+    assert server["url"] == f"{URL}/mcp"
+    assert server["headers"] == {"Authorization": f"Bearer {KEY}"}
+    assert "mcp" not in orjson.loads(launch(OPENCODE)[1]["OPENCODE_CONFIG_CONTENT"])

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from proxy.commands import cli
-from tests.free_port import free_port
+from proxy.commands.run.refusals import refusals_in
 from tests.test_cli import PLAIN, ROOT, running
 
 # Reads its settings as the agent of its name does, asks the proxy, and says what it has seen.
@@ -184,11 +184,12 @@ def test_the_proxy_of_a_run_that_is_killed_is_gone_and_another_run_goes_on(place
 
 
 def test_a_proxy_that_runs_already_is_used_with_the_users_key_and_stays(place, model):
-    config = configure(place, model, port=free_port(), more="clients: [{name: app, key: '${TOOLPROXY_KEY}'}]")
+    config = configure(place, model, more="clients: [{name: app, key: '${TOOLPROXY_KEY}'}]")
     environ = {"TOOLPROXY_KEY": "a-key-of-the-users"}
+    words = ("opencode", "--config", config, "--key-env", "MINE")
     with (
-        running("serve", "--config", str(config), environ=environ) as (_, url),
-        run(place, "opencode", "--config", config, "--key-env", "MINE", MINE="a-key-of-the-users") as (process, saw),
+        running("serve", "--config", str(config), "--port", "0", environ=environ) as (_, url),
+        run(place, *words, MINE="a-key-of-the-users", TOOLPROXY_PORT=url.rpartition(":")[2]) as (process, saw),
     ):
         assert (saw["url"], saw["key"]) == (url, "a-key-of-the-users")
         assert ANSWER in saw["answer"]
@@ -299,3 +300,74 @@ def test_run_without_an_agent_lists_them_and_says_which_are_installed(tmp_path, 
     assert [line.split()[0] for line in lines] == ["claude", "codex", "opencode"]
     assert lines[0].endswith("not installed: npm install -g @anthropic-ai/claude-code")
     assert lines[1].endswith(str(tmp_path / "codex"))
+
+
+@pytest.mark.parametrize("entry", ["", ".", "bin"])
+def test_a_program_of_the_working_directory_is_not_started_for_an_entry_of_path_that_is_not_absolute(
+    place, model, entry
+):
+    (place / "repository" / "bin").mkdir()
+    for folder in (place / "repository", place / "repository" / "bin"):
+        (folder / "claude").write_text("#!/bin/sh\necho evil\n")
+        (folder / "claude").chmod(0o755)
+    path = f"{entry}:{place / 'bin'}:{os.environ['PATH']}"
+    with run(place, "claude", "--config", configure(place, model), PATH=path) as (_, saw):
+        assert ANSWER in saw["answer"]
+        assert "entries of PATH that are no absolute paths" in (place / "stderr").read_text()
+
+
+def test_a_state_folder_that_others_may_write_is_made_the_users_own(place, model):
+    folder = place / "home" / ".local" / "state" / "toolproxy"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with run(place, "claude", "--config", configure(place, model)):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user's")
+def test_a_state_folder_of_another_user_is_refused(place, model):
+    folder = place / "home" / ".local" / "state" / "toolproxy"
+    folder.mkdir(parents=True)
+    os.chown(folder, 12345, 12345)
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "run", "claude", "--config", str(configure(place, model))],
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 1
+    assert "belongs to another user: set XDG_STATE_HOME" in done.stderr
+
+
+def test_a_refused_key_is_told_with_the_cure_once_the_agent_has_ended(place):
+    script = place / "refusing.yaml"
+    refusal = '{status: 401, body: {error: {code: "401", message: "token\\u001b[2J expired"}}}'
+    script.write_text(f"conversations: [{{turns: [{refusal}]}}]")
+    with running("mock-upstream", "--script", str(script)) as (_, url):
+        config = configure(place, url, more="telemetry: {log_level: error, log_format: console}")
+        with run(place, "claude", "--config", config) as (process, _):
+            before = (place / "stderr").read_text().splitlines()
+            process.stdin.close()
+            assert process.wait(20) == 7
+            ends_at = time.monotonic() + 20
+            while len(said := (place / "stderr").read_text().splitlines()) < len(before) + 2:
+                assert time.monotonic() < ends_at
+                time.sleep(0.05)
+    assert said[len(before) :] == [
+        "toolproxy: toolproxy.yaml:3: upstreams.up.api_key: the key was refused: HTTP 401: token [2J expired",
+        f"toolproxy: set another key, and try it: toolproxy check --probe --config {config}",
+    ]
+
+
+def test_the_refused_key_of_a_search_is_told_with_the_last_reason():
+    log = [
+        b"not JSON",
+        b"[]",
+        b'{"event": "tool.failed", "tool": "web_search", "why": "its key was refused (HTTP 403)"}',
+        b'{"event": "tool.breaker_opened", "tool": "web_search", "cause": "key"}',
+        b'{"event": "tool.breaker_opened", "tool": "weather", "cause": "busy"}',
+        b'{"event": "turn.failed", "upstream": "zai", "code": "upstream_error"}',
+    ]
+    assert refusals_in(log) == {"tools.web_search": "its key was refused (HTTP 403)"}

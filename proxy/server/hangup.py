@@ -1,0 +1,59 @@
+"""Whether a SIGHUP says that the terminal is gone that the server was started on, which stops it, or asks for a reload.
+
+    SIGHUP, and within two seconds of it the terminal goes        --> the server drains and stops
+    any other SIGHUP: beside a living terminal, without one, or
+    long after it has gone, which `disown` keeps from the server  --> the configuration is read anew
+
+When a terminal goes, the kernel and the shell send the signal at about the same time, in either order.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+_TOGETHER_SECONDS: Final = 2.0
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal that still exists."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+class Hangup:
+    """Notices the end of the terminal that the process was started on.
+
+    Args:
+        now: the time in seconds.
+        is_ignored: whether SIGHUP was ignored when the process started, as by `nohup`, so that nothing is noticed.
+        has_terminal: whether the process has a terminal now.
+    """
+
+    def __init__(
+        self, *, now: Callable[[], float], is_ignored: bool = False, has_terminal: Callable[[], bool] = has_terminal
+    ) -> None:
+        self._now = now
+        self._has_terminal = has_terminal
+        self._seen_at = now() if not is_ignored and has_terminal() else None
+        self._signal_at: float | None = None
+
+    def signal(self) -> None:
+        """Note that SIGHUP has come."""
+        self._signal_at = self._now()
+
+    def look(self) -> bool:
+        """Whether the terminal has gone with the signal; to be asked several times a second, and True once."""
+        if self._seen_at is None:
+            return False
+        if self._has_terminal():
+            self._seen_at = self._now()
+            return False
+        if self._signal_at is not None and abs(self._signal_at - self._seen_at) <= _TOGETHER_SECONDS:
+            self._seen_at = None
+            return True
+        if self._now() - self._seen_at > _TOGETHER_SECONDS:
+            self._seen_at = None  # it has gone unnoticed
+        return False
