@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from proxy import Tool
-from proxy.api.responses import stream
+from proxy.api.responses import reply
 from proxy.app.configuration import parse
 from proxy.loop.fence import unfenced
 from proxy.mock import script
@@ -184,7 +184,7 @@ ANSWERED_HERE = {"background", "previous_response_id", "store"}  # what these me
 
 
 async def test_what_a_response_echoes_and_no_upstream_is_told_is_on_the_page_as_such(upstream):
-    assert {name.partition(".")[0] for name in ECHOED} | ANSWERED_HERE == {*stream._ECHOED, "reasoning", "text"}  # noqa: SLF001
+    assert {name.partition(".")[0] for name in ECHOED} | ANSWERED_HERE == {*reply._ECHOED, "reasoning", "text"}  # noqa: SLF001
     page = (ROOT / "docs" / "responses.md").read_text()
     (row,) = re.findall(r"^\| (.*) \| only echoed, not honoured \|$", page, re.MULTILINE)
     upstream.replies = [whole("Hi")]

@@ -71,7 +71,8 @@ async def test_a_connection_that_breaks_off_before_the_finish_reason_is_an_error
     assert answer.error
 
 
-async def test_the_calls_of_a_turn_run_although_its_stream_stays_open(surface, _briefly):
+@pytest.mark.usefixtures("_briefly")
+async def test_the_calls_of_a_turn_run_although_its_stream_stays_open(surface):
     call = stream(call_chunk(SEARCH), chunk({}, "tool_calls"), never(), done=False)
     answer = await surface.ask(call, turn("Found."), search=True)
     assert (answer.text, len(surface.upstream.searches)) == ("Found.", 1)
@@ -83,7 +84,8 @@ async def test_usage_that_comes_after_the_finish_reason_is_counted(surface, monk
     assert "4321" in answer.raw
 
 
-async def test_a_finish_reason_with_each_call_of_glm_does_not_end_the_turn(surface, _briefly):
+@pytest.mark.usefixtures("_briefly")
+async def test_a_finish_reason_with_each_call_of_glm_does_not_end_the_turn(surface):
     calls = stream(
         call_chunk(("u1", "web_search", {"query": "n1"}), finish_reason="tool_calls"),
         later(0.1),
@@ -96,8 +98,9 @@ async def test_a_finish_reason_with_each_call_of_glm_does_not_end_the_turn(surfa
     assert [one["q"] for one in surface.upstream.searches] == ["n1", "n2"]
 
 
+@pytest.mark.usefixtures("_briefly")
 @on("relay-whole", "relay-streamed")
-async def test_a_stream_of_several_choices_goes_on_until_each_has_its_finish_reason(surface, _briefly):
+async def test_a_stream_of_several_choices_goes_on_until_each_has_its_finish_reason(surface):
     def choice(index, delta, reason=None):
         return chunk(choices=[{"index": index, "delta": delta, "finish_reason": reason}])
 
