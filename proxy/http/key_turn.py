@@ -125,11 +125,11 @@ class KeyTurn:
         self._began = began
 
     def refused(self, refusal: Refusal, error: Exception) -> None:
-        """Put the key to rest because the provider has refused it, unless it rests already."""
+        """Put the key to rest because the provider has refused it, unless it rests already, or that is not certain."""
         # A copy, because the error that was raised has a traceback, whose frames hold the conversation.
         self._refusal = copy(error)
         self._tried.add(self.key)
-        if not self._has_rested:
+        if refusal.is_certain and not self._has_rested:
             self._pool.refused(self.key, refusal, self._refusal, began=self._began, model=self._model)
 
     def answered(self) -> None:

@@ -7,7 +7,7 @@ Your limit will reset at 2026-03-06 22:19:54     Z.AI, whose times have no zone 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from itertools import chain
@@ -21,7 +21,9 @@ CHINA: Final = timezone(timedelta(hours=8))
 _MOST_FIELDS, _MOST_CHARACTERS = 200, 4000
 _HEADER = re.compile(r"(.*ratelimit.*)reset(.*)|ratelimit-?reset", re.IGNORECASE)
 # The names of fields, in lower case and without `-` and `_`.
-_FIELD = re.compile(r"(x?ratelimit|quota|limit)?resets?(at|in|after|time|delay)?(seconds)?|retrydelay|nextflushtime")
+_FIELD = re.compile(
+    r"(x?ratelimit|quota|limit)?resets?(at|in|after|time|delay)?(seconds)?|retry(delay|after)(seconds)?|nextflushtime"
+)
 _TIME = re.compile(
     r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?: ?(?:Z|UTC|GMT)\b| ?[+-]\d{2}:?\d{2})?", re.IGNORECASE
 )
@@ -63,7 +65,12 @@ class Reset(Struct, frozen=True, order=True):
 
 
 def reset_of(
-    headers: Mapping[str, str], body: Mapping[str, Any], message: str, *, zone: timezone = UTC
+    headers: Mapping[str, str],
+    body: Mapping[str, Any],
+    message: str,
+    *,
+    zone: timezone = UTC,
+    is_quoted: Callable[[str], bool] = lambda _: False,
 ) -> Reset | None:
     """The time at which the quota begins anew; None: the response does not tell.
 
@@ -72,9 +79,10 @@ def reset_of(
         body: the error in its body.
         message: its words.
         zone: of the times that name none.
+        is_quoted: whether a text of the body stands in the request, so that the response may only repeat it.
     """
-    found = chain(_in_headers(headers, zone), _in_fields(body, zone), _in_words(message, zone))
-    return next(found, None)
+    said = chain(_in_fields(body, zone), _in_words(message, zone))
+    return next(chain(_in_headers(headers, zone), (reset for text, reset in said if not is_quoted(text))), None)
 
 
 def _in_headers(headers: Mapping[str, str], zone: timezone) -> Iterator[Reset]:
@@ -89,8 +97,8 @@ def _in_headers(headers: Mapping[str, str], zone: timezone) -> Iterator[Reset]:
         yield max(used_up or [found[0][1]])
 
 
-def _in_fields(body: Mapping[str, Any], zone: timezone) -> Iterator[Reset]:
-    """The resets in the fields of an error, at any depth."""
+def _in_fields(body: Mapping[str, Any], zone: timezone) -> Iterator[tuple[str, Reset]]:
+    """The resets in the fields of an error, at any depth, each with its field as text."""
     waiting: list[Any] = [body]
     for value in waiting:
         if isinstance(value, dict):
@@ -98,26 +106,26 @@ def _in_fields(body: Mapping[str, Any], zone: timezone) -> Iterator[Reset]:
                 if _FIELD.fullmatch(re.sub("[-_]", "", str(name).lower())):
                     reset = _reset(inner, zone)
                     if reset is not None:
-                        yield reset
+                        yield f"{name} {inner}", reset
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         waiting += [inner for inner in inside if isinstance(inner, (dict, list))][: _MOST_FIELDS - len(waiting)]
 
 
-def _in_words(message: str, zone: timezone) -> Iterator[Reset]:
-    """The resets in the words of a message, English or Chinese."""
+def _in_words(message: str, zone: timezone) -> Iterator[tuple[str, Reset]]:
+    """The resets in the words of a message, English or Chinese, each with these words."""
     message = message[:_MOST_CHARACTERS]
     if (since_1970 := _SINCE_1970.search(message)) is not None:
-        yield Reset(float(since_1970[1]), is_time=True)
+        yield since_1970[0], Reset(float(since_1970[1]), is_time=True)
     if not _ABOUT_A_RESET.search(message):
         return
     for time in _TIME.findall(message)[-1:]:
         if (reset := _reset(time, zone)) is not None:
-            yield reset
+            yield time, reset
     for before in _IN.finditer(message):
         if (amounts := _AMOUNTS.match(message, before.end())) is not None:
-            yield Reset(_sum_of(_AMOUNT.findall(amounts[0])))
+            yield amounts[0], Reset(_sum_of(_AMOUNT.findall(amounts[0])))
     if (after := _CHINESE_AFTER.search(message)) is not None:
-        yield Reset(_sum_of(_CHINESE_AMOUNT.findall(after[0])))
+        yield after[0], Reset(_sum_of(_CHINESE_AMOUNT.findall(after[0])))
 
 
 def _reset(value: Any, zone: timezone) -> Reset | None:

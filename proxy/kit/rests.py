@@ -44,11 +44,14 @@ class Refusal(Struct, frozen=True):
         cause: the reason.
         seconds: the seconds until the key may be used again; None: the provider does not say.
         why: what the provider says, for the log.
+        is_certain: whether the refusal is certainly about the key; if not, another key is tried, and this one not put
+            to rest.
     """
 
     cause: KeyCause
     seconds: float | None = None
     why: str = ""
+    is_certain: bool = True
 
 
 class Rest(Struct):

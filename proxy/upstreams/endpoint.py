@@ -3,6 +3,8 @@
 from collections.abc import Awaitable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from datetime import UTC, timezone
+from functools import partial
 from typing import NoReturn
 
 import httpx
@@ -16,8 +18,11 @@ from proxy.http.decode import DecodedResponse
 from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.recorded import recorded
 from proxy.http.response import Response
+from proxy.kit.beside import beside
 from proxy.kit.recording import CURRENT
+from proxy.kit.sent import Sent
 from proxy.upstreams import failures
+from proxy.upstreams.profile import PROFILES
 from proxy.wire.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.wire.relayed import Headers
 
@@ -47,6 +52,7 @@ class Endpoint:
         secrets: other keys, and values in the configured headers, that no error may quote.
         keys: the keys, of which `with_key` puts one into `credential`; None: there is only one.
         forwarded: the headers of one client's request that are copied.
+        zone: of the times in its errors that name none.
     """
 
     name: str
@@ -59,6 +65,7 @@ class Endpoint:
     secrets: tuple[str, ...] = ()
     keys: KeyPool | None = None
     forwarded: Headers = ()
+    zone: timezone = UTC
 
     @classmethod
     def of(cls, name: str, client: HttpClient, config: UpstreamConfig, keys: KeyPool | None = None) -> "Endpoint":
@@ -69,11 +76,12 @@ class Endpoint:
         added = tuple((name.lower().encode(), value.encode()) for name, value in config.headers.items())
         in_headers = [part for value in config.headers.values() for part in (value, *value.split())]
         forwards = frozenset(name.lower().encode() for name in config.forward_headers) - dict(added).keys()
+        zone = PROFILES[config.profile].zone
         whole, stream = (
             client.prepare("POST", _COMPLETIONS, overridden(_completion_headers(accept), added))
             for accept in (b"application/json", b"text/event-stream")
         )
-        return cls(name, client, credential, added, forwards, whole, stream, (*others, *in_headers), keys)
+        return cls(name, client, credential, added, forwards, whole, stream, (*others, *in_headers), keys, zone=zone)
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""
@@ -121,7 +129,7 @@ class Endpoint:
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
-            await self._raise_failure(response, asked=_COMPLETIONS)
+            await self._raise_failure(response, self.sent(content), asked=_COMPLETIONS)
         return DecodedResponse(response) if response.header(b"content-encoding") else response
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes) -> Response:
@@ -132,7 +140,7 @@ class Endpoint:
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
-            await self._raise_failure(response)
+            await self._raise_failure(response, self.sent(content, path.encode()))
         return response
 
     def _send(self, request: PreparedRequest, content: bytes) -> Awaitable[Response]:
@@ -163,11 +171,16 @@ class Endpoint:
                 raise UpstreamError(f"The upstream {self.name!r} sent more than {MAX_ANSWER_BYTES} bytes.")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _raise_failure(self, response: Response, *, asked: str | None = None) -> NoReturn:
+    def sent(self, *parts: bytes) -> Sent:
+        """A request of these parts, as far as a client has chosen it."""
+        return Sent(*parts, *(value for _, value in self.forwarded))
+
+    async def _raise_failure(self, response: Response, sent: Sent, *, asked: str | None = None) -> NoReturn:
         """Raise a response with an error status as an error, and close the response.
 
         Args:
             response: the response.
+            sent: the request.
             asked: the path that every upstream has to know; None: another one.
         """
         async with aclosing(DecodedResponse(response)) as plain:
@@ -178,7 +191,9 @@ class Endpoint:
             while len(body) <= MAX_ERROR_BYTES and (part := await self.read(plain)):
                 body += part
         body = body[:MAX_ERROR_BYTES]
-        failure = failures.from_response(response.status, httpx.Headers(response.headers), bytes(body))
+        headers = httpx.Headers(response.headers)
+        read = partial(failures.from_response, response.status, headers, bytes(body), sent=sent, zone=self.zone)
+        failure = await beside(sent.size, read)
         if asked and failures.knows_no_path(failure):
             failure.message = f"The upstream {self.name!r} answered 404 to POST ...{asked}: is its base_url right?"
             failure.why = f"POST {self.client.base_url}{asked}"

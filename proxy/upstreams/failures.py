@@ -16,20 +16,24 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, timezone
 from email.utils import parsedate_to_datetime
+from functools import partial
 from itertools import permutations
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from proxy.kit.reset_times import CHINA, Reset, reset_of
 from proxy.kit.rests import LONGEST_RATE, KeyCause, Refusal, rest_seconds
+from proxy.kit.sent import NOTHING, Sent
 from proxy.upstreams.full_context import full_context
-from proxy.upstreams.key_refusals import cause_of, is_about_request
+from proxy.upstreams.key_refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
 from proxy.upstreams.profile import Profile
 from proxy.wire.chat import Json
 from proxy.wire.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
+
+E = TypeVar("E", bound=ProxyError)
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _OTHER_TYPE = "invalid_request_error"
@@ -78,16 +82,37 @@ _OPERATOR_CODES: Mapping[KeyCause, str] = {
     "model": "upstream_auth_failed",
     "credit": "upstream_quota_exceeded",
 }
-_FORBIDDEN = 403
-_NOT_FOUND = 404
+_FORBIDDEN, _NOT_FOUND, _METHOD_NOT_ALLOWED, _REQUEST_TIMEOUT, _TOO_LARGE, _TOO_MANY_REQUESTS = (
+    403,
+    404,
+    405,
+    408,
+    413,
+    429,
+)
 # What web servers and frameworks say of a path that they do not know.
 _NO_SUCH_PATH = frozenset({"not found", "404", "404 not found", "404 page not found", "http 404", "page not found"})
 _AUTH_STATUSES = (401, 403)
+# The statuses that OpenAI's, Anthropic's and Google's names of errors stand for.
+_STATUSES: Mapping[str, int] = {
+    **dict.fromkeys(
+        ("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "insufficient_quota", "resource_exhausted"),
+        _TOO_MANY_REQUESTS,
+    ),
+    **dict.fromkeys(("authentication_error", "invalid_api_key", "unauthenticated"), 401),
+    **dict.fromkeys(("permission_error", "permission_denied"), _FORBIDDEN),
+    "billing_error": 402,
+    **dict.fromkeys(("invalid_request_error", "invalid_argument"), 400),
+    "not_found_error": _NOT_FOUND,
+    **dict.fromkeys(("overloaded_error", "overloaded", "unavailable"), 503),
+}
+_OVERLOADED = 503
+_STATUS = re.compile(r"[45][0-9]{2}")
+_LOGGED_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TOO_LARGE_IN_FRONT = "The request is too large for a server in front of the model (HTTP 413)."
 _CODE_IN_MESSAGE = re.compile(r"\[(\d{4})\]")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _METHODS = re.compile(r"[A-Z]+(?:, ?[A-Z]+)*")
-_METHOD_NOT_ALLOWED = 405
-_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS = 408, 429
 # The statuses that OpenAI's SDKs retry, besides 5xx.
 _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
 # Refusals for reasons other than the request: key, balance, permission, an unknown model, time, too many requests.
@@ -98,17 +123,28 @@ _MOST_WRAPPERS = 8  # real errors have up to three, and deeper ones would need a
 _UNNAMED = "The upstream reported an error without saying which."
 
 
-def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProxyError:
+def from_response(
+    status: int, headers: Mapping[str, str], body: bytes, *, sent: Sent = NOTHING, zone: timezone = UTC
+) -> ProxyError:
     """The error for an HTTP response with an error status.
 
     4xx keeps its status, message and code; any other status becomes our 502, unless the conversation is too long.
+
+    Args:
+        status: the status.
+        headers: with names in lower case.
+        body: as far as it was read.
+        sent: the request, whose words in the error say nothing of keys.
+        zone: of the times that name none.
     """
     found = _find(_first(_json(body)))
-    message = _words(found.get("message") or _plain_text(body) or f"HTTP {status}")
+    words = _words(found.get("message") or _plain_text(body))
     if FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        return _refused(status, message, found, headers)
-    failure = UpstreamError(f"The upstream failed (HTTP {status}): {message}", headers=_advice(headers))
-    return full_context(status, message, found) or failure
+        unnamed = _TOO_LARGE_IN_FRONT if status == _TOO_LARGE else f"HTTP {status}"
+        return _refused(status, words or unnamed, found, headers, sent=sent, zone=zone)
+    message = f"The upstream failed (HTTP {status})" + (f": {words}" if words else ".")
+    failure = full_context(status, words, found) or UpstreamError(message, headers=_advice(headers))
+    return _said(failure, status, found)
 
 
 def knows_no_path(exc: ProxyError) -> bool:
@@ -127,12 +163,23 @@ def raise_if_failed(body: Any) -> None:
     )
     if not body.get("error") and body.get("success") is not False and not is_flat_error:
         return
+    raise _inside(body)
+
+
+def _inside(body: Json, *, sent: Sent | None = None, zone: timezone = UTC) -> ProxyError:
+    """The error in the body of a successful response, which is not yet compared with the request that was `sent`."""
     found = _find(body)
     message = _words(found.get("message") or _UNNAMED)
     status = _status_of(found)
     if status is not None and FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        raise _refused(status, message, found, {})
-    raise full_context(status, message, found) or UpstreamError(f"The upstream failed: {message}")
+        refused = _refused(status, message, found, {}, sent=sent, zone=zone)
+        if sent is None and isinstance(refused, UpstreamRefused):
+            refused.read_again = partial(_inside, body)
+        return refused
+    failure = full_context(status, message, found) or UpstreamError(f"The upstream failed: {message}")
+    if status == _OVERLOADED:
+        failure.status = status
+    return _said(failure, status, found)
 
 
 class KeyRefused(UpstreamRefused):
@@ -141,11 +188,13 @@ class KeyRefused(UpstreamRefused):
     Attributes:
         cause: the reason.
         reset: when the key can be used again, as far as the upstream says.
+        is_certain: whether that is certain; if not, the key is not put to rest.
         is_final: whether every key was tried that could be, so that a retry is of no use.
     """
 
     cause: KeyCause
     reset: Reset | None = None
+    is_certain: bool = True
     is_final: bool = False
 
     def as_refusal(self, now: float) -> Refusal:
@@ -157,6 +206,12 @@ class KeyRefused(UpstreamRefused):
         if self.cause == "window":
             return Refusal("window", seconds if seconds is not None else wait)
         return Refusal(self.cause, wait if wait is not None or not seconds or seconds < 0 else seconds)
+
+    def blame_operator(self, upstream: str, advice: str = "", *, tell: bool = True) -> None:
+        """As for any refusal; a rate, or a window that is used up, is a 429, whatever status it came with."""
+        super().blame_operator(upstream, advice, tell=tell)
+        if self.operator_code is None and self.status != _TOO_MANY_REQUESTS:
+            self.status, self.type = _TOO_MANY_REQUESTS, _TYPES[_TOO_MANY_REQUESTS]
 
     @classmethod
     def of(cls, fields: Json) -> "KeyRefused":
@@ -176,35 +231,49 @@ class KeyRefused(UpstreamRefused):
     def rest_for(self, seconds: float) -> None:
         """Replace the upstream's `Retry-After`, which is that of one key, by the time until any can be used."""
         self.is_final = True
+        if not self.is_certain:
+            return
         self.retry_after = max(1, math.ceil(seconds))
         others = {name: value for name, value in self.headers.items() if not name.startswith("retry-after")}
         self.headers = {**others, "retry-after": str(self.retry_after)}
 
 
-def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
-    given = _code_of(found, message)
+def _refused(
+    status: int, message: str, found: Json, headers: Mapping[str, str], *, sent: Sent | None, zone: timezone
+) -> UpstreamError:
+    """The error for a refusal of the upstream's, 4xx.
+
+    Args:
+        status: the status.
+        message: the upstream's words.
+        found: the fields of its error.
+        headers: of its response.
+        sent: the request; None: it is not known, and the words say nothing of keys.
+        zone: of the times that name none.
+    """
+    given = _code_of(found, message, status, sent)
     meaning = ZAI_CODES.get(given or "")
     if meaning is _BACKEND:
-        return UpstreamError(f"The upstream failed: {message}")
-    code, said, kind = given, message, _text(found.get("type"))
+        return _said(UpstreamError(f"The upstream failed: {message}"), status, found)
+    code, shown, kind = given, message, _text(found.get("type"))
     if meaning is not None:
-        code, message = meaning.code, f"{message} (upstream code {given})"
-    if (full := full_context(status, message, found)) is not None:
-        return full
+        code, shown = meaning.code, f"{message} (upstream code {given})"
+    if (full := full_context(status, shown, found)) is not None:
+        return _said(full, status, found)
     if meaning is not None:
-        cause = meaning.key
+        cause, is_certain = meaning.key, True
     else:
-        cause = cause_of(status, {(given or "").lower(), (kind or "").lower()}, said)
+        cause, is_certain = cause_of(status, {(given or "").lower(), (kind or "").lower()}, message, sent)
     advice = _advice(headers)
     if status == _METHOD_NOT_ALLOWED and _METHODS.fullmatch(headers.get("allow", "")):
         advice["allow"] = headers["allow"]  # RFC 9110, section 15.5.6
     operator_code = _OPERATOR_CODES.get(cause) if cause is not None else None
-    if status == _FORBIDDEN and cause is None and not is_about_request(said):
+    if status == _FORBIDDEN and cause is None and not is_about_request(message):
         operator_code = _OPERATOR_CODES["refused"]
-    if operator_code or cause == "window":
+    if operator_code or cause == "window" or (status == _TOO_MANY_REQUESTS and is_too_large(message)):
         advice["x-should-retry"] = "false"
     refused = (UpstreamRefused if cause is None else KeyRefused)(
-        message,
+        shown,
         status=status,
         type=kind or _TYPES.get(status, _OTHER_TYPE),
         code=code,
@@ -213,17 +282,33 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
         operator_code=operator_code,
     )
     if isinstance(refused, KeyRefused) and cause is not None:
-        refused.cause = cause
-        refused.reset = reset_of(headers, found, said, zone=UTC if meaning is None else CHINA)
-    return refused
+        refused.cause, refused.is_certain = cause, is_certain
+        is_quoted = _says_anything if sent is None else sent.says
+        zone = zone if meaning is None else CHINA
+        refused.reset = reset_of(headers, found, message, zone=zone, is_quoted=is_quoted)
+    return _said(refused, status, found, given)
 
 
-def _code_of(found: Json, message: str) -> str | None:
+def _says_anything(_: str) -> bool:
+    """The answer for a request that is not known."""
+    return True
+
+
+def _code_of(found: Json, message: str, status: int, sent: Sent | None) -> str | None:
     """The code of an error, which may be in the message, as in `[1113][Insufficient balance...]` of Z.AI."""
     given = None if found.get("code") is None else _words(found["code"])
-    if given not in ZAI_CODES and (within := _CODE_IN_MESSAGE.match(message)) and within[1] in ZAI_CODES:
-        return within[1]
-    return given
+    if given in ZAI_CODES or status not in WORDS_COUNT or sent is None:
+        return given
+    within = _CODE_IN_MESSAGE.match(message)
+    return within[1] if within and within[1] in ZAI_CODES and not sent.says(within[0]) else given
+
+
+def _said(failure: E, status: int | None, found: Json, code: str | None = None) -> E:
+    """A failure with the upstream's own status and code, for the log."""
+    code = code or (None if found.get("code") is None else _words(found["code"]))
+    failure.upstream_status = status
+    failure.upstream_code = code if code is not None and _LOGGED_CODE.fullmatch(code) else None
+    return failure
 
 
 def _advice(headers: Mapping[str, str]) -> dict[str, str]:
@@ -272,14 +357,17 @@ def _place(fault: Json) -> str | None:
 
 
 def _status_of(found: Json) -> int | None:
-    """The HTTP status in the fields of an error that came without one; None: there is none."""
+    """The HTTP status in the fields of an error that came without one, as a number or in words; None: there is none."""
     if meaning := ZAI_CODES.get(_words(found.get("code"))):
         return meaning.status
     for key in ("status_code", "status", "code"):
         value = found.get(key)
+        if isinstance(value, str) and _STATUS.fullmatch(value):
+            value = int(value)
         if isinstance(value, int) and FIRST_CLIENT_ERROR <= value <= _LAST_STATUS:
             return value
-    return None
+    named = (_words(found.get(key)).lower() for key in ("code", "type", "status", "message"))
+    return next((_STATUSES[name] for name in named if name in _STATUSES), None)
 
 
 def _json(body: bytes | str) -> Any:
@@ -357,7 +445,7 @@ def may_work_elsewhere(failure: ProxyError, *, of_client: bool) -> bool:
     if isinstance(failure, UpstreamRefused):
         if of_client and failure.status in _AUTH_STATUSES:
             return False
-        return failure.operator_code is not None or failure.status in _OUR_ACCOUNT
+        return isinstance(failure, KeyRefused) or failure.operator_code is not None or failure.status in _OUR_ACCOUNT
     return isinstance(failure, (UpstreamError, Overloaded))
 
 

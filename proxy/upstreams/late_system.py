@@ -17,6 +17,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from proxy.kit.sent import Sent
+from proxy.wire import rawjson
 from proxy.wire.chat import Json, text_of
 from proxy.wire.errors import ProxyError, UpstreamError
 
@@ -44,11 +46,17 @@ class SystemPlacement:
     def __init__(self) -> None:
         self.at_the_beginning = False
 
-    def learn(self, error: ProxyError, messages: Sequence[Json]) -> bool:
-        """Learn from the failure of a request; whether it may succeed if its system messages are placed otherwise."""
-        if self.at_the_beginning or not isinstance(error, UpstreamError) or not _REFUSAL.search(error.message):
+    def learn(self, error: ProxyError, body: Json) -> bool:
+        """Learn from the failure of a request; whether it may succeed if its system messages are placed otherwise.
+
+        Words that stand in the request teach nothing, because what is learned holds for all conversations.
+        """
+        if self.at_the_beginning or not isinstance(error, UpstreamError):
             return False
-        self.at_the_beginning = without_late_system(messages) is not messages
+        found, messages = _REFUSAL.search(error.message), body.get("messages", ())
+        if found is None or without_late_system(messages) is messages:
+            return False
+        self.at_the_beginning = not Sent(rawjson.dumps(body)).says(found[0])
         return self.at_the_beginning
 
 

@@ -128,7 +128,7 @@ class OpenAICompatible:
             early.drop()
             if self.counts_use and (turn.envelope or not isinstance(exc, ProxyError)):
                 early.count_unfinished(await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
-            raise
+            raise await self._compared(exc, content)  # noqa: B904 - mostly the same exception
         usage = credible(turn.usage)
         if has_all_counts(usage):
             usage = with_cost(usage, self.price)
@@ -151,6 +151,8 @@ class OpenAICompatible:
             if self.counts_use:
                 count(await self._used(None, request, len(content), float))
             raise
+        except UpstreamRefused as exc:
+            raise await self._compared(exc, content)  # noqa: B904 - mostly the same exception
         usage = answer.get("usage")
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
@@ -190,7 +192,7 @@ class OpenAICompatible:
         except (ProxyError, asyncio.CancelledError) as exc:
             if not is_counted and (reader.written or not isinstance(exc, ProxyError)):
                 client.count(await used())
-            raise
+            raise await self._compared(exc, content)  # noqa: B904 - mostly the same exception
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -204,6 +206,13 @@ class OpenAICompatible:
         if (keyed := self._with_keys.get(key.number)) is None:
             keyed = self._with_keys[key.number] = replace_field(self, endpoint=self.endpoint.with_key(key))
         return keyed
+
+    async def _compared(self, failure: BaseException, content: bytes) -> BaseException:
+        """A failure; a refusal that came inside an answer has its words compared with the request."""
+        if not isinstance(failure, UpstreamRefused) or failure.read_again is None:
+            return failure
+        sent = self.endpoint.sent(content)
+        return await beside(sent.size, partial(failure.read_again, sent=sent, zone=self.profile.zone))
 
     def redact(self, error: ProxyError) -> None:
         """Mask the secrets in an error of this upstream, and make an error about the operator's account a 502."""

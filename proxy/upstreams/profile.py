@@ -10,8 +10,10 @@ To add a kind of upstream, add a `Profile` here and to `PROFILES`, and its name 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, timezone
 from typing import Any
 
+from proxy.kit.reset_times import CHINA
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerStep, AnswerSteps
 from proxy.wire.chat import Json
 
@@ -47,6 +49,7 @@ class Profile:
         finish_reasons: the upstream's own finish reasons -> OpenAI's; `answers` translates any other unknown one.
         answer_steps: the steps by which the models are made to answer, one for each attempt.
         key_plans: the paths of the upstream's base URLs -> the kind of keys for each, if the kinds differ.
+        zone: of the times in its errors that name none.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Profile:
     finishes_each_call: bool = False
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
+    zone: timezone = UTC
     key_plans: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -90,6 +94,7 @@ OPENAI = Profile(
 # Z.AI and bigmodel: from their specification, their SDKs, reports of users, and recordings.
 GLM = Profile(
     name="glm",
+    zone=CHINA,
     # The specification's roles are system, user, assistant and tool.
     roles={"developer": "system"},
     # Not in the specification; max_tokens is.

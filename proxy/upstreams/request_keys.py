@@ -100,7 +100,7 @@ class RequestKeys:
         """The refusal of the key in a failure; None: the failure has another cause."""
         if not isinstance(exc, KeyRefused):
             return None
-        return replace(exc.as_refusal(self._clock.time()), why=candidate.why_refused(exc))
+        return replace(exc.as_refusal(self._clock.time()), why=candidate.why_refused(exc), is_certain=exc.is_certain)
 
 
 def _error_for(spent: KeysSpent) -> KeyRefused:

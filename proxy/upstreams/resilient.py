@@ -11,12 +11,14 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.http.key_turn import KeyTurn
+from proxy.kit.beside import beside, size_so_far
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
 from proxy.kit.recording import CURRENT, DOWN
 from proxy.kit.timeouts import elapsed
@@ -100,8 +102,9 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        messages = call.body["messages"]
-        attempt = Attempt(show or _show_nothing, self._shared.clock, early, messages=messages, pictured=messages)
+        attempt = Attempt(
+            show or _show_nothing, self._shared.clock, early, body=call.body, pictured=call.body["messages"]
+        )
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
         return self._try(lambda one: one.complete(self._fit(call, one), take, early, self._latest_requests), attempt)
@@ -231,9 +234,8 @@ class Resilient:
         seconds = elapsed(attempt.began, shared.clock.monotonic())
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
         current = self.current
-        if current.placement.learn(failure, attempt.messages) or self._unseen.refuses(
-            current.sight, failure, attempt.pictured
-        ):
+        learn = partial(current.placement.learn, failure, attempt.body)
+        if await beside(size_so_far(), learn) or self._unseen.refuses(current.sight, failure, attempt.pictured):
             shared.observe("upstream.retried", **fields, wait=0)
             return True
         least = retry_after(failure, shared.clock.time())
@@ -297,7 +299,7 @@ class Attempt(Struct, eq=False):
     Attributes:
         began: when the attempt began.
         guard: the breaker of the upstream that is tried.
-        messages: the messages of the call, if it is one of a run.
+        body: the body of the call, if it is one of a run.
         pictured: the messages of the call, whose pictures its model may refuse.
         turn: the turn at the keys of `candidate`; retries use no key again that was refused.
         first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
@@ -306,7 +308,7 @@ class Attempt(Struct, eq=False):
     _show: Callable[..., Awaitable[None]]
     _clock: Clock
     _early: EarlyCalls | None = None
-    messages: Sequence[Json] = ()
+    body: Json = {}
     pictured: Sequence[Json] = ()
     began: float = 0.0
     guard: BreakerGuard | None = None

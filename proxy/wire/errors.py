@@ -10,7 +10,7 @@ A client is answered with a `ProxyError`, whose class gives the HTTP status and 
 A `ConfigurationError` never reaches a client: it ends the start. The exceptions of tools are in `loop.results`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypedDict, Unpack
 
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -42,6 +42,8 @@ class ProxyError(Exception):
         details: details for programs, on surfaces whose errors have room for them.
         is_limit: whether the request has reached a limit of the proxy.
         was_shown: whether the client has seen a part of the upstream call that failed, so that it cannot be made again.
+        upstream_status: the status that the upstream gave, or meant inside a successful response; None: none.
+        upstream_code: the upstream's own code, where it is a short name; None: it has none.
     """
 
     status: int = 500
@@ -52,6 +54,8 @@ class ProxyError(Exception):
     details: Mapping[str, object] | None = None
     is_limit: bool = False
     was_shown: bool = False
+    upstream_status: int | None = None
+    upstream_code: str | None = None
 
     def __init_subclass__(cls, **fields: Unpack[_Fields]) -> None:
         super().__init_subclass__()
@@ -233,6 +237,7 @@ class UpstreamRefused(UpstreamError):
     """The upstream refused the request; the client gets its status and its message."""
 
     operator_code: str | None = None  # the code for the client if the operator's key or account is refused
+    read_again: Callable[..., ProxyError] | None = None  # the error, once its words are compared with the request
 
     def blame_operator(self, upstream: str, advice: str = "", *, tell: bool = True) -> None:
         """Make the error a 502, because the key or account is the operator's. Only the log gets the upstream's message.

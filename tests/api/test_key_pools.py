@@ -183,6 +183,78 @@ async def test_what_is_no_affair_of_the_key_puts_none_to_rest(provider, reply):
     assert ready["upstreams"][0]["keys"] == {"usable": 3, "of": 3}
 
 
+NOT_OWN = "zz' Your credit balance is too low, your account is suspended: invalid api key, usage limit will reset at 2030-01-01 '"
+
+
+def quoting(status, *, inside=False):
+    """An upstream that refuses any request, and quotes its last message."""
+
+    def answer(request):
+        said = f"Unknown value '{request['messages'][-1]['content']}'."
+        error = {"error": {"message": said[:2000], "code": status if inside else None}}
+        return stream(event(error), done=False) if inside else Reply([orjson.dumps(error)], status=status)
+
+    return answer
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422, 429])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_nothing_that_a_request_says_puts_a_key_to_rest(provider, path, streaming, status, logged):
+    clock = FakeClock()
+    provider.upstream.replies = [quoting(status, inside=streaming and status != 404)]
+    async with proxy_of(provider.upstream, config=POOL, clock=clock) as url, httpx.AsyncClient() as client:
+        for text in (NOT_OWN, NOT_OWN.upper(), NOT_OWN + "y" * 3000, f'{{"q": "{NOT_OWN}"}}'):
+            await ask(url, text, path=path, stream=streaming)
+        clock.now += 3  # after which no rate rests any more
+        ready = (await client.get(f"{url}/readyz")).json()["upstreams"][0]["keys"]
+        provider.upstream.replies = [provider.answer]
+        provider.forget()
+        assert [(await ask(url, str(number), path=path)).status_code for number in range(9)] == [200] * 9
+    assert ready == {"usable": 3, "of": 3}
+    assert {*provider.used} == {1, 2, 3}
+    assert {line["cause"] for line in logged() if line["event"] == "upstream.key_rests"} <= {"rate"}
+
+
+async def test_words_in_the_path_of_a_request_put_no_key_to_rest(provider):
+    def answer(_):
+        return no(403, message=f"No handler for {provider.upstream.heads[-1]['path']}: permission denied")
+
+    provider.upstream.replies = [answer]
+    async with proxy_of(provider.upstream, config=POOL) as url, httpx.AsyncClient() as client:
+        for _ in range(3):
+            await client.post(f"{url}/v1/files/permission%20denied%20credential", json={"model": "m"})
+        ready = (await client.get(f"{url}/readyz")).json()["upstreams"][0]["keys"]
+    assert ready == {"usable": 3, "of": 3}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_refusal_in_words_that_the_request_says_too_goes_on_with_the_next_key(provider, path, streaming):
+    provider.refusals = {1: always([no(403, message="Your account has been suspended")])}
+    async with proxy_of(provider.upstream, config=POOL) as url, httpx.AsyncClient() as client:
+        for number in range(9):
+            response = await ask(url, f"{number}: why is my account suspended?", path=path, stream=streaming)
+            assert (response.status_code, "Hi" in response.text) == (200, True)
+        ready = (await client.get(f"{url}/readyz")).json()["upstreams"][0]["keys"]
+    assert 1 in provider.used
+    assert ready == {"usable": 3, "of": 3}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_429_about_the_size_of_one_request_is_its_answer_and_rests_no_key(provider, path, streaming):
+    message = "Request too large for m on tokens per min (TPM): Limit 30000, Requested 50000."
+    provider.refusals = {number: always([no(429, "rate_limit_exceeded", message)]) for number in (1, 2, 3)}
+    async with proxy_of(provider.upstream, config=POOL.replace("retries: 0", "retries: 2")) as url:
+        response = await ask(url, path=path, stream=streaming)
+        assert (response.status_code, response.headers["x-should-retry"]) == (429, "false")
+        assert message in response.json()["error"]["message"]
+        assert len(provider.used) == 1
+        provider.refusals = {}
+        assert (await ask(url, path=path)).status_code == 200
+
+
 async def test_a_rate_goes_on_with_the_next_key_at_once_and_its_rest_is_not_waited_for(provider):
     clock = FakeClock()
     async with proxy_of(provider.upstream, config=POOL, clock=clock) as url:

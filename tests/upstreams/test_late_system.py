@@ -30,9 +30,17 @@ LATE = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]
 @pytest.mark.parametrize("error", [UpstreamRefused, UpstreamError])
 def test_a_refusal_is_known_by_its_words_and_learned_once(message, error):
     placement = SystemPlacement()
-    assert not placement.learn(error(message), [{"role": "system", "content": "x"}, *LATE[:1]])
-    assert placement.learn(error(message), LATE)
-    assert not placement.learn(error(message), LATE)
+    assert not placement.learn(error(message), {"messages": [{"role": "system", "content": "x"}, *LATE[:1]]})
+    assert placement.learn(error(message), {"messages": LATE})
+    assert not placement.learn(error(message), {"messages": LATE})
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_words_that_the_request_says_itself_teach_nothing_of_its_system_messages(message):
+    placement = SystemPlacement()
+    for body in ({"messages": LATE, "user": message}, {"messages": LATE, f"a {message.upper()}": 1}):
+        assert not placement.learn(UpstreamRefused(f"Unknown value: {message}"), body)
+    assert not placement.at_the_beginning
 
 
 @pytest.mark.parametrize(
@@ -46,7 +54,7 @@ def test_a_refusal_is_known_by_its_words_and_learned_once(message, error):
     ],
 )
 def test_another_failure_teaches_nothing(error):
-    assert not SystemPlacement().learn(error, LATE)
+    assert not SystemPlacement().learn(error, {"messages": LATE})
 
 
 def said(*messages):

@@ -10,6 +10,7 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.config.model import ApiKeys, ToolConfig, Url
+from proxy.kit.sent import Sent
 from proxy.loop.limits import CountOrZero
 from proxy.loop.results import ToolError
 from proxy.tools.exchange import Request
@@ -49,7 +50,7 @@ def serper_scrape_tool(name: str, entry: SerperScrapeConfig, resources: Resource
             answer = await ask(resources.client, Request("POST", entry.base_url, body, {"x-api-key": key}))
             if answer.status in _NOT_THERE:
                 raise ToolError("The page could not be read: there is no such page.", why=f"HTTP {answer.status}")
-            found = answer_of(SERPER, answer.status, answer.headers, answer.body)
+            found = answer_of(SERPER, answer.status, answer.headers, answer.body, sent=Sent(body))
             if isinstance(found, Refused):
                 raise refusal(found, now=resources.clock.time())
             return page_in(found, url)

@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.config.keys import KEYLESS
+from proxy.kit.sent import Sent
 from proxy.tools.exchange import Request
 from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
@@ -134,7 +135,7 @@ class Provider:
         """The content of an answer; `headers` are in lower case. An answer that is nested too deep counts as none."""
         filters = query.filters
         try:
-            answer = answer_of(self.description, status, headers, body, self._zone)
+            answer = answer_of(self.description, status, headers, body, self._zone, sent=_sent(query))
             if isinstance(answer, Refused):
                 return answer
             answer = self._adapt(answer) if self._adapt else answer
@@ -234,6 +235,13 @@ class Provider:
         if most.query_characters is not None and len(text) > most.query_characters:
             text = text[: most.query_characters + 1].rsplit(" ", 1)[0][: most.query_characters]
         return text
+
+
+def _sent(query: SearchQuery) -> Sent:
+    """What a model or a client has chosen of a search."""
+    filters = query.filters
+    places = filter(None, (filters.city, filters.region, filters.country, query.country, query.language))
+    return Sent(*(text.encode("utf-8", "replace") for text in (query.text, *filters.allow, *filters.block, *places)))
 
 
 def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""Refusals of a search provider: finds the cause by the status or the body of an answer. Pure."""
+"""Refusals of a search provider: finds the cause by the status or the body of an answer. Pure.
+
+A provider may quote the query, and a server in front of it may refuse a query for what stands in it. Neither says
+anything of the key, of its credit, or of the service.
+"""
 
 import re
 from collections.abc import Mapping
@@ -9,6 +13,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.kit.reset_times import Reset, reset_of
+from proxy.kit.sent import Sent
 from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
@@ -28,6 +33,9 @@ _WORDS = (  # where services put the reason of a failure, the most informative p
 _LONGEST_WORDS = 200
 _MOST_VALUES = 100_000  # of an answer; a hundred results have some thousand
 _LONGEST_WAIT = 40 * 86400.0  # seconds; longer than a monthly quota
+_CODE = re.compile(r"[a-z0-9_.-]+")  # which no quotation is
+_ABOUT_ALL = frozenset({"key", "quota", "busy", "down"})  # what is remembered, and holds for other searches
+_FORBIDDEN = 403
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -52,9 +60,15 @@ class Refused(Struct, frozen=True):
 
 
 def answer_of(
-    description: Description, status: int, headers: Mapping[str, str], body: bytes, zone: timezone = UTC
+    description: Description,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    zone: timezone = UTC,
+    *,
+    sent: Sent,
 ) -> dict[str, Any] | list[Any] | Refused:
-    """The JSON of an answer, empty if the provider reports that nothing was found."""
+    """The JSON of an answer to what was `sent`, empty if the provider reports that nothing was found."""
     if holds_too_many_values(body, _MOST_VALUES):
         return Refused("down", status, words=f"its answer holds more than {_MOST_VALUES} values")
     try:
@@ -63,20 +77,22 @@ def answer_of(
         answer = None
     means: Meaning
     for rule in description.errors:
-        if _fits(rule, status, answer):
+        if _fits(rule, status, answer, sent):
             means, hint = rule.means, rule.hint
             break
     else:
         if status in _SUCCESS:
             return answer if isinstance(answer, (dict, list)) else Refused("down", status)
         means = _MEANINGS.get(status, "input" if status in _CLIENT_ERRORS else "down")
+        if status == _FORBIDDEN and body.lstrip().startswith(b"<"):  # the page of a firewall, which dislikes the query
+            means = "down"
         hint = _HINTS.get(status)
     if means == "empty":
         return {}
     words = plain_text(first_of(answer, _WORDS))[:_LONGEST_WORDS]
     reset = None
     if means in ("quota", "busy"):
-        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, words, zone=zone)
+        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, words, zone=zone, is_quoted=sent.says)
     return Refused(means, status, _wait(description, headers, answer), hint, words, reset)
 
 
@@ -91,7 +107,7 @@ def _wait(description: Description, headers: Mapping[str, str], answer: Any) -> 
     return None
 
 
-def _fits(rule: Refusal, status: int, answer: Any) -> bool:
+def _fits(rule: Refusal, status: int, answer: Any, sent: Sent) -> bool:
     statuses = (rule.status,) if isinstance(rule.status, int) else rule.status
     if statuses and status not in statuses:
         return False
@@ -104,4 +120,7 @@ def _fits(rule: Refusal, status: int, answer: Any) -> bool:
         return False
     texts = (rule.text,) if isinstance(rule.text, str) else rule.text
     given = as_text(found).lower()
-    return not texts or any(text.lower() in given for text in texts)
+    if not texts:
+        return True
+    may_be_quoted = rule.means in _ABOUT_ALL and _CODE.fullmatch(given) is None
+    return any(text.lower() in given and not (may_be_quoted and sent.says(text)) for text in texts)

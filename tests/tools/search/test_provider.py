@@ -2,6 +2,7 @@
 
 from datetime import date
 from pathlib import Path
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -361,3 +362,46 @@ def test_an_answer_nested_too_deep_is_no_answer(depth):
     for answer in (f'{{"error": {deep}}}', f'{{"hits": [{{"u": "https://a.example/", "t": {deep}}}]}}'):
         found = read(asked, 200, answer)
         assert isinstance(found, Refused) or found.hits[0].url == "https://a.example/"
+
+
+ABOUT_ALL = ("key", "quota", "busy", "down")
+WORDED = [
+    pytest.param(name, rule, id=f"{name}-{number}")
+    for name in sorted(shipped())
+    for number, rule in enumerate(description(name).errors)
+    if rule.text and rule.means in ABOUT_ALL
+]
+
+
+def with_text(pointer, text):
+    """An answer with a text at a pointer."""
+    answer = text
+    for step in reversed(pointer.partition(" or ")[0].strip("/").split("/")):
+        answer = [answer] if step == "0" else {step: answer}
+    return answer
+
+
+@pytest.mark.parametrize(("name", "rule"), WORDED)
+def test_a_query_that_a_provider_quotes_says_nothing_of_its_key_or_its_service(name, rule):
+    texts = (rule.text,) if isinstance(rule.text, str) else rule.text
+    status = rule.status if isinstance(rule.status, int) else 400
+    for text in texts:
+        answer = with_text(rule.at, f"'zz {text.upper()} zz' cannot be searched")
+        for quoted in (f"zz {text} zz", f"zz {text.upper()} zz", quote(f"zz {text} zz")):
+            found = read(provider(name), status, answer, query=SearchQuery(quoted, 10))
+            by_status = read(provider(name), status, with_text(rule.at, "nothing of it"))
+            assert getattr(found, "means", None) == getattr(by_status, "means", None)
+        assert read(provider(name), status, answer).means == rule.means, "the provider's own words count"
+
+
+@pytest.mark.parametrize("status", [402, 403, 429])
+def test_a_time_that_is_quoted_of_a_query_is_no_reset_of_a_quota(status):
+    words = "Your limit will reset at 2030-01-01 00:00:00"
+    found = [read(provider("tavily"), status, {"detail": words}, query=SearchQuery(text, 10)) for text in ("x", words)]
+    assert [one.reset is not None for one in found] == [status != 403, False]
+
+
+def test_the_page_of_a_firewall_that_dislikes_a_query_says_nothing_of_the_key():
+    page = "<!doctype html><title>Attention Required!</title>"
+    assert read(provider("brave"), 403, page).means == "down"
+    assert read(provider("brave"), 403, {"message": "Forbidden"}).means == "key"
