@@ -32,6 +32,7 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, SealingKeys, size_opened
 from proxy.api.surface import tool_headers
+from proxy.api.unshown import may_hold_files
 from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
@@ -63,10 +64,10 @@ class _MessagesSurface(CheckingSurface):
         reading = partial(
             _read, body, history, toolset.names, sealer, own_names, keeps_marks=self._keeps_marks, for_answer=for_answer
         )
-        request, declared, check, conversation = await beside(size_opened(body), reading)
+        request, declared, check, conversation = await beside(size_opened(body), reading, slow=may_hold_files(body))
         sealer.count_opened()
-        if conversation.unknown:
-            request_context.add({"blocks_ignored": names_for_header(conversation.unknown)})
+        if conversation.unshown:
+            request_context.add({"blocks_ignored": names_for_header(conversation.unshown)})
         chat = request.as_chat(conversation.messages, declared, check)
         named = session_in(request.metadata)
         access = await self.resolver.access(scope, chat, own=own, max_output_tokens=request.max_tokens, named=named)

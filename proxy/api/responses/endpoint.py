@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.access import CALLER, Caller
+from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.checked import CheckingSurface, needs_check
@@ -20,6 +20,7 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
+from proxy.api.responses.parts import holds_files
 from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.stream import ResponseHead, ResponseStream
@@ -27,6 +28,8 @@ from proxy.api.responses.tools import ResponseTools, declared_in, late_names, re
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, SealingKeys, size_opened
 from proxy.api.surface import tool_headers
+from proxy.api.unshown import may_hold_files
+from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import storable
@@ -51,7 +54,7 @@ class CreateResponse(CheckingSurface):
         body = await read_body(scope, receive, self.server, self.ports.clock)
         size = size_opened(body)
         history = History(self.ports.known, scope[CALLER].scope, "input")
-        request = await beside(size, partial(parse_request, body, history))
+        request = await beside(size, partial(parse_request, body, history), slow=may_hold_files(body))
         try:
             prepared = await self._prepare(scope, request, size)
             if request.stream:
@@ -91,8 +94,10 @@ class CreateResponse(CheckingSurface):
         reading = partial(
             read_conversation, history.items, instructions=instructions, name_of=declared.name_of, unseal=seal.open
         )
-        conversation = await beside(size + responses.bytes_read, reading)
+        conversation = await beside(size + responses.bytes_read, reading, slow=holds_files(history.items))
         sealer.count_opened()
+        if request.unshown.types:
+            request_context.add({"blocks_ignored": names_for_header(request.unshown.types)})
         access = await self.resolver.access(
             scope,
             request.as_chat(conversation, declared),
