@@ -22,7 +22,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         hidden: continuations that the request carries itself, by run.
         sources: URL -> title of the pages that earlier responses have found.
         has_marks: whether its messages may hold marks of caches, which not every upstream takes.
-        unknown: the types of blocks in its history that are not known here.
+        unshown: the types of blocks, items and parts that the model is not shown.
     """
 
     chat: Json
@@ -34,4 +34,4 @@ class Asked(Struct, frozen=True, kw_only=True):
     hidden: Mapping[str, Continuation] = {}
     sources: Mapping[str, str] = {}
     has_marks: bool = False
-    unknown: Collection[str] = ()
+    unshown: Collection[str] = ()

@@ -87,11 +87,13 @@ class Parsed(ABC):
     Attributes:
         continues: whether it may continue what is stored, so that `continued` has to be awaited.
         size: of its body, as `beside` judges it.
+        is_slow: whether it may hold files, which take long to read.
         bytes_read: the size of what was read from the store.
     """
 
     continues = False
     size = 0
+    is_slow = False
     bytes_read = 0
 
     async def continued(self, stored: Stored) -> None:

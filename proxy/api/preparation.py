@@ -21,6 +21,7 @@ from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.api.runs import needs_check
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, SealingKeys, size_opened
+from proxy.api.unshown import may_hold_files
 from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.wire.cache_marks import without_marks
@@ -61,8 +62,9 @@ class Preparation:
         caller: Caller = scope[CALLER]
         field, size = self._dialect.history_field, size_opened(body)
         history = History(self._ports.known, caller.scope, field) if field else None
-        parsed: Parsed = await beside(size, partial(self._dialect.parse, body, history))
-        parsed.size = size
+        is_slow = history is not None and may_hold_files(body)
+        parsed: Parsed = await beside(size, partial(self._dialect.parse, body, history), slow=is_slow)
+        parsed.size, parsed.is_slow = size, is_slow
         return parsed
 
     async def of(self, scope: Scope, parsed: Parsed) -> Prepared:
@@ -78,11 +80,11 @@ class Preparation:
         if parsed.continues:
             stored = Stored(self._ports.store, caller.scope, share, own.credentials, self._ports.observe)
             await parsed.continued(stored)
-        asked = await beside(parsed.size + parsed.bytes_read, partial(parsed.read, context))
+        asked = await beside(parsed.size + parsed.bytes_read, partial(parsed.read, context), slow=parsed.is_slow)
         if sealer is not None:
             sealer.count_opened()
-        if asked.unknown:
-            request_context.add({"blocks_ignored": names_for_header(asked.unknown)})
+        if asked.unshown:
+            request_context.add({"blocks_ignored": names_for_header(asked.unshown)})
         access = await self._resolver.access(scope, asked, own=own)
         if asked.has_marks and not access.model.upstream.traits.cache_marks:
             access = replace(access, chat={**access.chat, "messages": without_marks(access.chat["messages"])})

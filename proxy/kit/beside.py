@@ -19,6 +19,7 @@ MOST_AT_ONCE: Final = 256 * 1024
 _size: Final = ContextVar("size", default=0)
 
 _thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-beside")
+_slow_thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-slow")
 
 
 # Look-ups in the memory of this process, or parses of small texts, take some 10 us each.
@@ -39,13 +40,16 @@ def size_so_far() -> int:
     return _size.get()
 
 
-async def beside(size: int, work: Callable[[], T]) -> T:
+async def beside(size: int, work: Callable[[], T], *, slow: bool = False) -> T:
     """The result of `work`, which is done in the thread if its input has more than `MOST_AT_ONCE` bytes.
 
-    The work has the context variables of its caller. If the caller is cancelled, work that has begun is finished, and
-    its result is dropped.
+    If it is `slow`, such as the reading of a PDF, it is always done in a thread, which other large inputs do not wait
+    for. The work has the context variables of its caller. If the caller is cancelled, work that has begun is finished,
+    and its result is dropped.
     """
-    if size <= MOST_AT_ONCE:
+    if size <= MOST_AT_ONCE and not slow:
         return work()
-    _size.set(size)
-    return await asyncio.get_running_loop().run_in_executor(_thread, copy_context().run, work)
+    if size > MOST_AT_ONCE:
+        _size.set(size)
+    thread = _slow_thread if slow else _thread
+    return await asyncio.get_running_loop().run_in_executor(thread, copy_context().run, work)

@@ -11,6 +11,7 @@ follow one another is read in each request.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import orjson
@@ -21,8 +22,9 @@ from proxy.api.json_bounds import MOST_MESSAGES
 from proxy.api.known import Known, is_read
 from proxy.api.messages.history import NO_CHANGES, TOOL_CHANGES, HistoryChanges
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
-from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, named, parts_of, refuse, result_parts, string_in
+from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, named, parts_of, refuse, string_in
 from proxy.api.messages.signatures import Signed
+from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, NotShown, Unshown, note, type_of
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 from proxy.turn.call_ids import server_call_id
 from proxy.turn.carried import Carried
@@ -53,9 +55,13 @@ _HOSTED_RESULTS = ("web_search_tool_result", "web_fetch_tool_result", "code_exec
 _ALWAYS_SHOWN = ("web_search", "web_fetch")  # calls that are ours even where the tool is no longer there
 _SERVER_CALLS, _SERVER_RESULTS = ("server_tool_use", "mcp_tool_use"), (*_HOSTED_RESULTS, "mcp_tool_result")
 _LEFT_OUT = frozenset({*_SERVER_CALLS, "redacted_thinking"})  # in assistant messages, and nothing new
-_MOST_NOTED = 20  # types of blocks; clients choose the names
 # In assistant messages. A compaction is the summary of what came before, by a server that makes some.
 _READ = frozenset({"text", "thinking", "tool_use", "compaction", *_SERVER_CALLS, *_SERVER_RESULTS})
+# Anthropic's own words, by which Claude Code recognises the fault and advises how to mend it.
+_NO_RESULT = (
+    "`tool_use` ids were found without `tool_result` blocks immediately after: {call_id}. "
+    "Each `tool_use` block must have a corresponding `tool_result` block in the next message."
+)
 # The run, the number of the call in the run, and its turn. Ids from an earlier version of the proxy have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _SHOWN = re.compile(r"(?:srv|mcp)toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
@@ -91,13 +97,13 @@ class BlockConversation(Struct, frozen=True):
         messages: the messages of the chat request.
         pages: the pages that its visible searches have found, which the answer may cite.
         effort: the effort that its system messages ask for; None: they ask for none.
-        unknown: the types of blocks that are not known here.
+        unshown: the types of blocks that the model is not shown.
     """
 
     messages: list[Json]
     pages: Sequence[FoundPage]
     effort: str | None = None
-    unknown: Collection[str] = ()
+    unshown: Collection[str] = ()
 
 
 def read_conversation(
@@ -137,8 +143,10 @@ def read_conversation(
     if not roles:
         refuse("messages", "must hold a message that is not empty")
     if for_answer and roles[-1] == "assistant":
+        if messages[-1]["role"] == "user":
+            refuse(f"messages.{len(messages) - 1}.content", "must not be empty")
         refuse("messages", "the last message must be the user's: prefill is not supported")
-    return BlockConversation(chat, reader.pages, changes.effort, reader.unknown)
+    return BlockConversation(chat, reader.pages, changes.effort, reader.unshown.types)
 
 
 class _Call(PastCall, kw_only=True):
@@ -244,10 +252,17 @@ class _Reader:
         self.pages: list[FoundPage] = []  # found by the searches so far
         self._system: list[Json] = []  # system messages that stand between calls and their results
 
-        self.unknown: dict[str, None] = {}  # types of blocks, in order
+        self.unshown = Unshown()
+        self._forgiven: Forgiven = NO_FAULTS  # of what the user has just said
+        self._first_new = 0  # the number of the first message behind the last one of the assistant
         self._is_alone = True  # whether nothing but its message has decided about what is being read
 
     def read(self, messages: list[Any], left_out: Collection[int]) -> list[Json]:
+        roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+        if "assistant" in roles:
+            # Whoever sends the first message can mend it. Later, an agent may have put a file into it for good.
+            self._first_new = len(roles) - roles[::-1].index("assistant")
+            self._forgiven = (NotShown,)
         for role, group in _grouped(messages, left_out):
             match role:
                 case "assistant":
@@ -276,7 +291,7 @@ class _Reader:
         results: list[PastResult] = []
         for call in turn.calls:
             if (result := turn.result_of(call, self._answers)) is None:
-                refuse("messages", f"the call {call.block_id!r} has no tool_result in the message after it")
+                refuse("messages", _NO_RESULT.format(call_id=call.block_id))
             results.append(result)
         self._add(with_results(turn.message, results))  # pictures become a part of what the user says next
 
@@ -303,15 +318,25 @@ class _Reader:
         for at, block in enumerate(as_blocks(content, where)):
             if not self._note_unknown(block) and (not isinstance(block, dict) or block.get("type") not in TOOL_CHANGES):
                 known[f"{where}.{at}"] = block
-        parts = [part for place, block in known.items() for part in self._parts_of(block, place)]
+        forgiven = NO_FAULTS if where == "system" else ALL_FAULTS
+        parts = [part for place, block in known.items() for part in self._parts_of(block, place, forgiven)]
         if any(part["type"] != "text" for part in parts):
-            refuse(where, "may hold text only")
+            if not forgiven:
+                refuse(where, "may hold text only")
+            parts = [part if part["type"] == "text" else self._note("image") for part in parts]
         prompt = [part for part in parts if not part["text"].startswith(_BILLING)]
         return markable_content(prompt, BETWEEN) if self._keeps_marks else joined_text(prompt, BETWEEN)
 
-    def _parts_of(self, block: Any, where: str) -> list[Json]:
-        """The parts of a block, with its mark of a cache if marks are kept. Raises `RequestError`."""
-        parts = parts_of(block, where)
+    def _parts_of(self, block: Any, where: str, forgiven: Forgiven) -> list[Json]:
+        """The parts of a block, with its mark of a cache if marks are kept; a note if it has a fault that is forgiven.
+
+        Raises:
+            RequestError: it has another fault.
+        """
+        try:
+            parts = parts_of(block, where)
+        except forgiven:
+            return [self._note(type_of(block))]
         if self._keeps_marks and parts and parts[-1]["type"] == "text" and isinstance(block.get(MARK), dict):
             parts[-1][MARK] = block[MARK]
         return parts
@@ -320,10 +345,14 @@ class _Reader:
         """Note the type of a block if it is unknown; whether it is."""
         if is_known(block) or block["type"] in TOOL_CHANGES:
             return False
-        self._is_alone = False
-        if len(self.unknown) < _MOST_NOTED:
-            self.unknown[block["type"]] = None
+        self._note(type_of(block))
         return True
+
+    def _note(self, kind: str) -> Json:
+        """A note in the place of a block of that type, which the log names."""
+        self._is_alone = False
+        self.unshown.add(kind)
+        return note(kind)
 
     def _reading_of(self, group: "_Group", read: Callable[[Mapping[str, Any]], _Reading]) -> _Reading:
         """The translation of a group of messages; `read` translates their content blocks, each under its path."""
@@ -356,7 +385,8 @@ class _Reader:
         """Add the results of the open turn's calls, and keep what else the user says."""
         rest: list[Json] = []
         for one in group:
-            reading = self._reading_of([one], self._read_user)
+            read = partial(self._read_user, forgiven=self._forgiven if one[0] >= self._first_new else ALL_FAULTS)
+            reading = self._reading_of([one], read)
             for result in reading.results:
                 self._take_result(result, f"messages.{one[0]}.content.{result.at}")
             rest += reading.parts
@@ -383,9 +413,7 @@ class _Reader:
     def _read_assistant(self, blocks: Mapping[str, Any]) -> _Reading:
         turns = [_Turn()]
         for place, block in blocks.items():
-            if not isinstance(block, dict):
-                refuse(place, "must be a content block, an object with a `type`")
-            kind, turn = block.get("type"), turns[-1]
+            kind, turn = block.get("type") if isinstance(block, dict) else None, turns[-1]
             if not isinstance(kind, str) or kind not in _READ or (kind in _SERVER_CALLS and not self._is_ours(block)):
                 if isinstance(kind, str) and kind not in _LEFT_OUT:
                     self._note_unknown(block)
@@ -411,7 +439,7 @@ class _Reader:
         """Add a block to its turn."""
         match block["type"]:
             case "text":
-                if text := string_in(block, "text", where):
+                if isinstance(text := block.get("text"), str) and text:
                     turn.add_text(text, is_cited=bool(block.get("citations")))
             case "compaction":  # without a content where it has failed
                 if isinstance(summary := block.get("content"), str) and summary:
@@ -449,7 +477,7 @@ class _Reader:
             name = self._own_names.get(name, name)
         return _Call(block_id, name, arguments, block_id=block_id, is_server_tool=True)
 
-    def _read_user(self, blocks: Mapping[str, Any]) -> _Reading:
+    def _read_user(self, blocks: Mapping[str, Any], forgiven: Forgiven) -> _Reading:
         results: list[_Result] = []
         parts: list[Json] = []
         for at, (place, block) in enumerate(blocks.items()):
@@ -457,7 +485,7 @@ class _Reader:
                 results.append(self._result_in(block, at, place))
             else:
                 self._note_unknown(block)
-                parts += self._parts_of(block, place)
+                parts += self._parts_of(block, place, forgiven)
         return _Reading(results=results, parts=parts)
 
     def _read_result(self, block: Json, tool: str) -> str:
@@ -473,10 +501,11 @@ class _Reader:
 
     def _result_in(self, block: Json, at: int, where: str) -> _Result:
         given = string_in(block, "tool_use_id", where)
-        content = as_blocks(block.get("content"), f"{where}.content")
-        for one in content:
+        parts: list[Json] = []
+        for one in as_blocks(block.get("content"), f"{where}.content"):
             self._note_unknown(one)
-        result = result_of(result_parts(content), BETWEEN, if_empty=EMPTY_RESULT)
+            parts += self._parts_of(one, where, ALL_FAULTS)
+        result = result_of(parts, BETWEEN, if_empty=EMPTY_RESULT)
         if block.get("is_error") is True:
             result = PastResult(FAILED_RESULT.format(text=result.text), result.pictures)
         return _Result(at, given, _client_id(given), result)

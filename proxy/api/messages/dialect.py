@@ -79,7 +79,7 @@ class _ParsedMessages(Parsed):
             max_output_tokens=request.max_tokens,
             named=session_in(request.metadata),
             has_marks=self._dialect.keeps_marks,
-            unknown=conversation.unknown,
+            unshown=conversation.unshown,
             request=request,
             declared=declared,
             own_names=own_names,

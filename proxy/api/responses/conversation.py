@@ -7,8 +7,12 @@
     web_search_call, the proxy's own mcp_call              nothing: they do not contain what was found
     TURNS, which no client can send                        the messages of a stored response, and the results of the
                                                            calls in the last message
+    calls of other hosted tools, with what they returned   text
+    compactions, lists of tools, approvals                 nothing: they say nothing to a model
+    items of any other type, and those that are broken     a note in their place
 
-Each item is checked when it is read. An item of any other type is refused, never dropped silently.
+Each item is checked when it is read. What a client returns in its history is never refused, but for calls and outputs
+that do not pair; what a user has just said is.
 """
 
 import re
@@ -24,7 +28,9 @@ from proxy.api.json_bounds import MOST_MESSAGES
 from proxy.api.known import Known, is_read
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.parts import chat_parts
+from proxy.api.responses.told import SILENT, broken, told
 from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, flat_names_of
+from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown
 from proxy.loop.continuation import Continuation
 from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, PICTURES
 from proxy.loop.results import fenced
@@ -68,8 +74,12 @@ class ItemConversation(Struct, frozen=True):
     hidden: Mapping[str, Continuation] = {}
 
 
-def read_items(given: Any) -> list[Json]:
+def read_items(given: Any, unshown: Unshown | None = None) -> list[Json]:
     """A request's `input` as items, each with a type and a content of parts.
+
+    Args:
+        given: the `input`.
+        unshown: takes the types of items and parts that a model cannot be shown; None: nobody asks for them.
 
     Raises:
         RequestError: with the place as `param`.
@@ -80,36 +90,84 @@ def read_items(given: Any) -> list[Json]:
         raise RequestError("'input' must be a string, or a list of at least one item.", param="input")
     if len(given) > MOST_MESSAGES:
         raise RequestError(f"'input' may hold {MOST_MESSAGES} items at most.", param="input")
-    return [item if is_read(item) else _read(item, f"input[{at}]") for at, item in enumerate(given)]
+    unshown = unshown or Unshown()
+    last, is_answered = last_said(given), any(map(_is_of_assistant, given))
+    return [
+        item if is_read(item) else _read(item, f"input[{at}]", unshown, is_past=at < last, is_answered=is_answered)
+        for at, item in enumerate(given)
+    ]
 
 
-def _read(item: Any, where: str) -> Json:
-    """The item at `where`; the same object if it has a type, and a list as the content of a message."""
+def last_said(items: Sequence[Any]) -> int:
+    """The position of the last message of the user's; without one, that of the last item."""
+    for at in range(len(items) - 1, -1, -1):
+        if isinstance(items[at], dict) and items[at].get("role") == "user":
+            return at
+    return len(items) - 1
+
+
+def _is_of_assistant(item: Any) -> bool:
+    """Whether an item is an answer, or a part of one."""
+    if not isinstance(item, dict):
+        return False
+    return item.get("role") == "assistant" or item.get("type") in (*_CALLS, *_OUTPUTS, "reasoning")
+
+
+def _read(item: Any, where: str, unshown: Unshown, *, is_past: bool, is_answered: bool) -> Json:
+    """The item at `where`; the same object if it has a type, and a list as the content of a message.
+
+    Args:
+        item: the item.
+        where: its place in the request.
+        unshown: as for `read_items`.
+        is_past: whether it stands before the last message of the user's.
+        is_answered: whether the input holds anything of the assistant's, so that items of unknown types may be its.
+    """
     if not isinstance(item, dict):
         raise RequestError(f"'{where}' must be an object.", param=where)
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if not isinstance(kind, str):
         raise RequestError(f"'{where}' needs a 'type', a string.", param=where)
-    if kind not in _STRINGS_OF or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER):
-        raise RequestError(f"Items of type {kind[:64]!r} are not supported.", param=where)
+    if not _is_read_here(item, kind):
+        if not (is_past or is_answered):
+            raise RequestError(f"Items of type {kind[:64]!r} are not supported.", param=where)
+        unshown.add(kind)
+        return {**item, "type": kind}
+    forgiven = ALL_FAULTS if is_past or kind in _OUTPUTS else NO_FAULTS
+    try:
+        return _checked(item, kind, where, forgiven, unshown)
+    except RequestError:
+        if not is_past:
+            raise
+        unshown.add(kind)
+        return broken(item, kind)
+
+
+def _is_read_here(item: Json, kind: str) -> bool:
+    """Whether an item has a meaning of its own; calls of other MCP servers are those of hosted tools."""
+    return kind in _STRINGS_OF and (kind != "mcp_call" or item.get("server_label") == OUR_SERVER)
+
+
+def _checked(item: Json, kind: str, where: str, forgiven: Forgiven, unshown: Unshown) -> Json:
+    """An item with a meaning of its own. Raises `RequestError`."""
     for key in _STRINGS_OF[kind]:
         expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
     if kind == "message" and isinstance(text := item.get("content"), str):
         item = {**item, "content": [_text_part(text, item["role"])]}
-    _check(item, kind, where)
+    before = unshown.count
+    _check(item, kind, where, forgiven, unshown)
     if item.get("type") != kind:
         return {**item, "type": kind}
-    if isinstance(item, Known):
+    if isinstance(item, Known) and unshown.count == before:  # notes depend on the place in the conversation
         item.reading = _said_in(item)
-    read: Json = item
-    return read
+    return item
 
 
-def _check(item: Json, kind: str, where: str) -> None:
+def _check(item: Json, kind: str, where: str, forgiven: Forgiven, unshown: Unshown) -> None:
     if kind == "message":
         expect(item["role"] in _ROLES, where, _NEEDS_A_ROLE)
         expect(isinstance(item.get("content"), list), where, "needs a 'content'")
-        chat_parts(item["content"], f"{where}.content")
+        chat_parts(item["content"], f"{where}.content", forgiven, unshown)
     elif kind == "reasoning":
         for key in ("content", "summary"):
             expect(isinstance(item.get(key), list | None), where, f"needs a list as '{key}'")
@@ -119,7 +177,8 @@ def _check(item: Json, kind: str, where: str) -> None:
         expect(isinstance(item.get("arguments"), dict), where, "needs 'arguments', an object")
     elif kind in _OUTPUTS:
         expect(isinstance(item.get("output"), str | list), where, "needs an 'output'")
-        chat_parts(item["output"] if isinstance(item["output"], list) else (), f"{where}.output")
+        parts = item["output"] if isinstance(item["output"], list) else ()
+        chat_parts(parts, f"{where}.output", forgiven, unshown)
 
 
 def _text_part(text: str, role: str) -> Json:
@@ -145,7 +204,7 @@ def _said_in(item: Json) -> _Said:
         known: _Said = item.reading
         return known
     if item["type"] == "message":
-        parts = chat_parts(item["content"], "input")
+        parts = chat_parts(item["content"], "input", ALL_FAULTS)
         if item["role"] == "assistant":
             return _Said(text=joined_text(parts, _BETWEEN))
         return _Said(content=content_of(parts, _BETWEEN))
@@ -154,7 +213,7 @@ def _said_in(item: Json) -> _Said:
     output = _names_found(item) if item["type"] == FOUND else item["output"]
     if isinstance(output, str):
         return _Said(result=PastResult(output))
-    return _Said(result=result_of(chat_parts(output, "input"), _BETWEEN))
+    return _Said(result=result_of(chat_parts(output, "input", ALL_FAULTS), _BETWEEN))
 
 
 def read_conversation(
@@ -214,18 +273,17 @@ class _Writer:
     def take(self, item: Json) -> None:
         """Translate the next item of the conversation."""
         kind = item["type"]
+        if not (kind == TURNS or _is_read_here(item, kind)):
+            self._add_other(item)
+            return
         if self._has_results and kind in ("message", "reasoning"):  # of the next turn
             self._flush()
         if kind in _OUTPUTS:
             self._flush()
         elif kind in _CALLS:
             self._add_call(item)
-        elif kind == "message" and item["role"] == "assistant":
-            if text := _said_in(item).text:
-                self._texts.append(text)
         elif kind == "message":
-            self._flush()
-            self.messages.append({"role": item["role"], "content": _said_in(item).content})
+            self._add_message(item)
         elif kind == "reasoning":
             self._add_reasoning(item)
         elif kind == CODE_CALL:
@@ -235,6 +293,25 @@ class _Writer:
             *before, last = item["messages"]
             self.messages += before
             self._write(last, [self._result_of(call["id"]) for call in last.get("tool_calls") or ()])
+
+    def _add_message(self, item: Json) -> None:
+        said = _said_in(item)
+        if item["role"] != "assistant":
+            self._flush()
+            self.messages.append({"role": item["role"], "content": said.content})
+        elif said.text:
+            self._texts.append(said.text)
+
+    def _add_other(self, item: Json) -> None:
+        """Add an item that is text here, if it says anything."""
+        kind = item["type"]
+        if kind in SILENT:
+            return
+        if kind.endswith("_output"):
+            self._flush()
+            self.messages.append({"role": "user", "content": told(item)})
+        else:
+            self._texts.append(told(item))
 
     def finish(self) -> ItemConversation:
         """The conversation, after the last item."""

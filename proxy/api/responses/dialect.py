@@ -12,6 +12,7 @@ from proxy.api.request import Access, ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
+from proxy.api.responses.parts import holds_files
 from proxy.api.responses.reply import ResponseHead, ResponseReply
 from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
@@ -53,6 +54,7 @@ class _ParsedResponses(Parsed):
         if previous is not None:
             stored.observe("continuation.sought", sought=1, found=1)
         self.bytes_read = responses.bytes_read
+        self.is_slow = self.is_slow or holds_files(self._history.items)
 
     def read(self, context: Context) -> "_ResponsesRequest":
         """Read its tools and its conversation. Raises `RequestError`."""
@@ -75,6 +77,7 @@ class _ParsedResponses(Parsed):
             conversation=history.conversation.encode() if history.conversation else None,
             hidden=conversation.hidden,
             sources=history.sources,
+            unshown=request.unshown.types,
             request=request,
             items=history.own,
             declared=declared,

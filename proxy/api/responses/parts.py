@@ -1,35 +1,48 @@
 """The content parts of items -> parts of Chat Completions."""
 
-from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import unquote
 
+from proxy.api.unshown import NO_FAULTS, Forgiven, NotShown, Unshown, note, picture_part, text_at, text_part, type_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "summary_text": "text", "refusal": "refusal"}
 _FILE = "input_file"
-_TEXT_MEDIA = ("text/", "application/json", "application/xml", "application/yaml")
 
 
-def chat_parts(parts: Sequence[Any], where: str) -> list[Json]:
+def chat_parts(
+    parts: Sequence[Any], where: str, forgiven: Forgiven = NO_FAULTS, unshown: Unshown | None = None
+) -> list[Json]:
     """The parts of a content in the form of Chat Completions.
 
     Args:
         parts: the parts as the client sent them.
         where: their place in the request, for errors, such as `input[3].content`.
+        forgiven: the faults for which a note takes the place of a part.
+        unshown: takes the types of these parts.
 
     Raises:
-        RequestError: a part cannot be passed to a model; its place is `param`.
+        RequestError: a part cannot be passed to a model, and is not forgiven; its place is `param`.
     """
     made: list[Json] = []
     for at, part in enumerate(parts):
-        chat = _chat_part(part, f"{where}[{at}]")
-        if made and "text" in chat and "text" in made[-1] and _FILE in (part["type"], parts[at - 1]["type"]):
+        try:
+            chat = _chat_part(part, f"{where}[{at}]")
+        except forgiven:
+            chat = _in_place_of(part)
+            if unshown is not None:
+                unshown.add(type_of(part))
+        if made and "text" in chat and "text" in made[-1] and _FILE in (type_of(part), type_of(parts[at - 1])):
             chat["text"] = f"\n\n{chat['text']}"  # a file is not a part of the text next to it
         made.append(chat)
     return made
+
+
+def holds_files(items: Iterable[Json]) -> bool:
+    """Whether one of the items has a file, which may take long to read."""
+    contents = [item.get("content") or item.get("output") for item in items]
+    return any(type_of(part) == _FILE for content in contents if isinstance(content, list) for part in content)
 
 
 def _chat_part(part: Any, where: str) -> Json:
@@ -37,33 +50,33 @@ def _chat_part(part: Any, where: str) -> Json:
     if kind == "input_image":
         return _image(part, where)
     if kind == _FILE:
-        return {"type": "text", "text": _text_file(part, where)}
+        return text_part(_file(part, where))
     if not isinstance(kind, str):
         raise RequestError(f"'{where}' needs a 'type', a string.", param=where)
     if kind not in _TEXTS:
         raise RequestError(f"A part of type {kind[:64]!r} is not supported.", param=where)
     if not isinstance(text := part.get(_TEXTS[kind]), str):
         raise RequestError(f"'{_TEXTS[kind]}' must be a string.", param=where)
-    return {"type": "text", "text": text}
+    return text_part(text)
+
+
+def _in_place_of(part: Any) -> Json:
+    """The text of a part that cannot be shown, or else a note."""
+    own = part.get("text") if isinstance(part, dict) else None
+    return text_part(own) if isinstance(own, str) and own else note(type_of(part))
 
 
 def _image(part: Json, where: str) -> Json:
     if not isinstance(part.get("image_url"), str):
-        raise RequestError("A picture needs an 'image_url'; files are not kept here.", param=where)
+        raise NotShown("A picture needs an 'image_url'; files are not kept here.", param=where)
     detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
-    return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+    return picture_part(part["image_url"], where, **detail)
 
 
-def _text_file(part: Json, where: str) -> str:
-    """The text of a file that is sent as a data URL."""
-    data = part.get("file_data")
-    head, comma, body = data.partition(",") if isinstance(data, str) else ("", "", "")
-    media = head.removeprefix("data:")
-    if not comma or not head.startswith("data:") or not media.startswith(_TEXT_MEDIA):
-        raise RequestError("A file must hold text and come along as a data URL in 'file_data'.", param=where)
-    try:
-        text = b64decode(body, validate=True).decode() if media.endswith(";base64") else unquote(body, errors="strict")
-    except ValueError as exc:
-        raise RequestError("The file does not hold text.", param=where) from exc
-    name = part.get("filename")
+def _file(part: Json, where: str) -> str:
+    """The text of a file that is sent as a data URL, with its name."""
+    data, name = part.get("file_data"), part.get("filename")
+    if not isinstance(data, str):
+        raise NotShown("A file must come along as a data URL in 'file_data'.", param=where)
+    text = text_at(data, where)
     return f"{name}:\n\n{text}" if isinstance(name, str) and name else text

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from proxy.api.body import MOST_TOOLS, expect, expect_few_blocks, is_integer, make_whole, parse_object
@@ -11,6 +12,7 @@ from proxy.api.known import History, is_read
 from proxy.api.responses.conversation import ItemConversation, read_items
 from proxy.api.responses.tools import ResponseTools
 from proxy.api.schema import SchemaCheck
+from proxy.api.unshown import Unshown
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 from proxy.wire.errors import ProxyError, RequestError
@@ -55,11 +57,13 @@ class ResponsesRequest(Struct, frozen=True):
         fields: the fields as the client sent them, without secrets; the response echoes them.
         items: the items of its `input`.
         check: checks the answer against the schema in `text.format`; None: there is none.
+        unshown: the types of items and parts that the model is not shown.
     """
 
     fields: Json
     items: tuple[Json, ...]
     check: SchemaCheck | None = None
+    unshown: Unshown = msgspec.field(default_factory=Unshown)
 
     @property
     def stream(self) -> bool:
@@ -77,11 +81,6 @@ class ResponsesRequest(Struct, frozen=True):
         return self.fields.get("previous_response_id")
 
     @property
-    def json_only(self) -> bool:
-        """Whether the client wants JSON, so that no text but the final one is shown."""
-        return (self.text_format.get("type") or "text") != "text"
-
-    @property
     def text_format(self) -> Json:
         """The `text.format` in the flat form of this API; empty without one."""
         return (self.fields.get("text") or {}).get("format") or {}
@@ -94,7 +93,8 @@ class ResponsesRequest(Struct, frozen=True):
     def summary(self) -> bool:
         """Whether the client wants reasoning as a summary as well."""
         reasoning = self.fields.get("reasoning") or {}
-        return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+        wanted = reasoning.get("summary") or reasoning.get("generate_summary")
+        return bool(wanted) and wanted != "none"
 
     def as_chat(self, conversation: ItemConversation, tools: ResponseTools) -> Json:
         """The request as one of Chat Completions."""
@@ -150,8 +150,9 @@ def read_request(fields: Json) -> ResponsesRequest:
     new = [item for item in given if not is_read(item)] if isinstance(given, list) else given
     # The response echoes the fields one level deeper, where they must not be nested too deep to be written.
     rawjson.dumps({"response": {**fields, "input": new}})
-    items = tuple([_without_secrets(item) for item in read_items(given)])
-    return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
+    unshown = Unshown()
+    items = tuple([_without_secrets(item) for item in read_items(given, unshown)])
+    return ResponsesRequest(_without_secrets(fields), items, _check_format(fields), unshown)
 
 
 def _without_secrets(holder: Json) -> Json:

@@ -22,7 +22,8 @@ from msgspec.structs import asdict
 from proxy.api.body_memory import Share
 from proxy.api.dialect import Stored
 from proxy.api.reply import Kept
-from proxy.api.responses.conversation import TURNS
+from proxy.api.responses.conversation import TURNS, last_said
+from proxy.api.responses.told import broken
 from proxy.kit.beside import beside, pause_in
 from proxy.ports import ClientStore
 from proxy.wire import rawjson
@@ -58,9 +59,13 @@ def response_id(run_id: str) -> str:
 def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
     """The items of a conversation, each with an id, as they are stored with the response of the run."""
     return [
-        item if isinstance(item.get("id"), str) else {**item, "id": f"{_ID_PREFIXES[item['type']]}_{run_id}_i{at}"}
+        item if isinstance(item.get("id"), str) else {**item, "id": f"{_prefix_of(item)}_{run_id}_i{at}"}
         for at, item in enumerate(items)
     ]
+
+
+def _prefix_of(item: Json) -> str:
+    return _ID_PREFIXES.get(item["type"], "item")
 
 
 class StoredResponse(Struct, frozen=True):
@@ -178,7 +183,7 @@ class ResponseStore:
 
         Raises:
             PreviousResponseNotFound: a response of the chain does not exist, or has expired.
-            ItemNotFound: a reference has no target.
+            ItemNotFound: a reference has no target, and does not stand before the last message of the user's.
         """
         chain, missing = await self._chain(previous)
         if missing is not None:
@@ -189,12 +194,16 @@ class ResponseStore:
         known = {item["id"]: item for stored in chain for item in stored.items}
         looked_up: dict[str, _Referenced] = {}
         own: list[Json] = []
-        for item in items:
+        last = last_said(items)
+        for at, item in enumerate(items):
             if item["type"] != "item_reference":
                 if not (known and _is_again(item, known)):
                     own.append(item)
             elif item["id"] not in known:
-                own.append(await self._item(item["id"], looked_up))
+                found = await self._item(item["id"], looked_up)
+                if found is None and at >= last:
+                    raise ItemNotFound(item["id"][:128])
+                own.append(found or broken(item, "item_reference"))
         before = [item for stored in chain for item in stored.items_for_model]
         sources = {url: title for stored in chain for url, title in stored.sources.items()}
         conversations = [stored.conversation for stored in chain[-1:]]
@@ -212,17 +221,15 @@ class ResponseStore:
             last = stored.previous
         return chain[::-1], last
 
-    async def _item(self, identity: str, looked_up: dict[str, "_Referenced"]) -> Json:
-        """A stored item; `looked_up` keeps the response of each run for later references of the same request."""
+    async def _item(self, identity: str, looked_up: dict[str, "_Referenced"]) -> Json | None:
+        """A stored item, if there is one; `looked_up` keeps the response of each run for later references."""
         match = _ITEM_ID.fullmatch(identity)
         run_id = match[1] if match else ""
         if run_id not in looked_up:
             stored = await self._look_up(response_id(run_id))
             items = {item["id"]: item for item in stored.items} if stored else {}
             looked_up[run_id] = _Referenced(items, stored.conversation if stored else None)
-        if (item := looked_up[run_id].items.get(identity)) is None:
-            raise ItemNotFound(identity[:128])
-        return item
+        return looked_up[run_id].items.get(identity)
 
     async def _look_up(self, identity: str) -> StoredResponse | None:
         self._looked_up += 1

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from proxy import __version__
 from proxy.http.connect import client_context
+from proxy.kit.pdf import installed_pdf_reader
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.ports import Clock
 from proxy.tools.threads import DaemonThreads
@@ -28,7 +29,7 @@ from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import Resolve, SystemResolver
 from proxy.tools.web.page import Page, expect_permitted
 from proxy.tools.web.pages import PageCache
-from proxy.tools.web.text import check_content_type, installed_pdf_reader, read_page
+from proxy.tools.web.text import check_content_type, read_page
 from proxy.tools.web.urls import canonical
 from proxy.wire.search import SearchFilters
 

@@ -1,22 +1,14 @@
 """Turns the bytes of a page into its title and text, by content type. Blocking: runs in a thread."""
 
-import io
-import logging
 import re
-from collections.abc import Callable
-from functools import cache
-from typing import TypeAlias
 
+from proxy.kit.pdf import ReadPdf
 from proxy.loop.results import ToolError, UnsupportedContent
 from proxy.tools.web.client import Answer
 from proxy.tools.web.html import installed_extractor, read_html, title_in
 from proxy.tools.web.page import Page, clean
 
-ReadPdf: TypeAlias = Callable[[bytes], tuple[str, str]]
-"""Takes a PDF, and returns its title and text."""
-
 MOST_HTML_CHARACTERS = 2_000_000  # twice as many as the longest articles have
-_MOST_PDF_PAGES, _MOST_PDF_CHARACTERS = 500, 2_000_000
 _MOST_TITLE_CHARACTERS = 200
 
 _NO_PDF = "The page is a PDF document, which cannot be read here. Look for the same in HTML."
@@ -126,25 +118,3 @@ def _pdf_page(answer: Answer, read: ReadPdf | None) -> Page:
     if not text.strip():
         raise ToolError("The page is a PDF document without text in it: scanned pictures, it seems.")
     return Page(answer.target.url, _title(title), clean(text))
-
-
-@cache
-def installed_pdf_reader() -> ReadPdf | None:
-    """The reader of pypdf, if the `pdf` extra is installed."""
-    try:
-        import pypdf  # noqa: PLC0415 - an extra
-    except ImportError:
-        return None
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
-
-    def read(data: bytes) -> tuple[str, str]:
-        document = pypdf.PdfReader(io.BytesIO(data))
-        pages: list[str] = []
-        for page in document.pages[:_MOST_PDF_PAGES]:
-            pages.append(page.extract_text())
-            if sum(map(len, pages)) > _MOST_PDF_CHARACTERS:
-                break
-        title = document.metadata.title if document.metadata else None
-        return str(title or ""), "\n\n".join(pages)
-
-    return read

@@ -69,12 +69,12 @@ async def test_the_model_reads_again_what_an_app_was_shown_as_events(messages):
 
 
 @pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
-async def test_an_empty_last_message_leaves_a_prefill(upstream, content):
+async def test_an_empty_last_message_is_refused_in_words_of_its_own(upstream, content):
     said = [*ASK["messages"], {"role": "assistant", "content": "x"}, {"role": "user", "content": content}]
     async with proxy_of(upstream) as url:
         response = await raw(url, {**ASK, "messages": said})
     assert response.status_code == 400
-    assert "prefill" in response.json()["error"]["message"]
+    assert response.json()["error"]["message"] == f"messages.{len(said) - 1}.content: must not be empty"
 
 
 # -- input --

@@ -16,6 +16,7 @@ from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import with_ids
 from proxy.api.responses.tools import declared_in, read_tools
 from proxy.api.sealed import Sealer
+from proxy.api.unshown import ALL_FAULTS
 from proxy.wire.errors import RequestError
 from tests import hostile
 from tests.documents import RESPONSES_INPUT, SCHEMA, responses_requests
@@ -64,7 +65,9 @@ def test_items_are_read_with_a_type_and_parts_or_refused_with_their_place(given_
         return
     assert all(isinstance(item["type"], str) for item in items)
     assert all(
-        chat_parts(item["content"], "input") or not item["content"] for item in items if item["type"] == "message"
+        chat_parts(item["content"], "input", ALL_FAULTS) or not item["content"]
+        for item in items
+        if item["type"] == "message"
     )
     page = page_of(with_ids(items, RUN), {"limit": "100", "order": "asc"})
     assert len(page["data"]) == min(len(items), 100)

@@ -17,6 +17,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import Config
+from proxy.kit.pdf import installed_pdf_reader
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.catalog import tools_of
@@ -682,7 +683,7 @@ def test_without_the_extras_there_is_no_reader_and_no_fault(monkeypatch):
     for module in ("trafilatura", "pypdf"):
         monkeypatch.setitem(sys.modules, module, None)
     assert installed_extractor.__wrapped__() is None
-    assert page_text.installed_pdf_reader.__wrapped__() is None
+    assert installed_pdf_reader.__wrapped__() is None
 
 
 def test_a_pdf_is_refused_politely_without_the_extra():
