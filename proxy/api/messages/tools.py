@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from proxy.api.body import MOST_TOOLS, is_integer, whole
 from proxy.api.credentials import RequestTools
+from proxy.api.hosted import hosted_within
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.parts import named, refuse
 from proxy.api.search_filters import filters_of_tool, merged
@@ -26,7 +27,7 @@ from proxy.loop.offer import SEARCH
 from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
 from proxy.ports import ExecuteTool
-from proxy.wire.chat import Json, ToolCall, ToolSpec, choice_of
+from proxy.wire.chat import Json, ToolCall, ToolSpec, choice_of, name_of
 from proxy.wire.errors import RequestError
 from proxy.wire.search import SearchFilters
 
@@ -107,18 +108,18 @@ class MessageTools(Struct, frozen=True):
         if not self.hosted or self.choice == "none":
             return self
         specs = {spec.name: spec for spec in usable}
-        available = {name: own_names[name] for name in self.hosted if own_names.get(name) in specs}
-        missing = [tool.type for name, tool in self.hosted.items() if name not in available]
-        chosen: str = self.choice["function"]["name"] if isinstance(self.choice, dict) else ""
-        choice = choice_of(available[chosen]) if chosen in available else self.choice
-        if chosen in self.hosted and chosen not in available:
-            if not leave_out:
-                _refuse_tool(self.hosted[chosen].type, where="tool_choice")
-            choice = None
-        if not available and not self.functions:
-            if not leave_out:
-                _refuse_tool(missing[0], where="tools")
-            choice = None
+        chosen = name_of(self.choice) if isinstance(self.choice, dict) else None
+        found = hosted_within(
+            {name: own_names.get(name) for name in self.hosted},
+            specs,
+            chosen=chosen if chosen in self.hosted else None,
+            has_functions=bool(self.functions),
+            leave_out=leave_out,
+            refuse=lambda name, where: _refuse_tool(self.hosted[name].type, where=where),
+        )
+        available, choice = found.available, self.choice if found.keeps_choice else None
+        if chosen is not None and chosen in available:
+            choice = choice_of(available[chosen])
         declared = {entry["function"]["name"] for entry in self.functions}
         for name, own in available.items():
             spec = specs[own]
@@ -135,7 +136,7 @@ class MessageTools(Struct, frozen=True):
         return replace(
             self,
             functions=(*self.functions, *entries),
-            ignored=(*self.ignored, *missing),
+            ignored=(*self.ignored, *(self.hosted[name].type for name in found.missing)),
             choice=choice,
             server_tools=tuple(specs.values()),
             shown={own: name for name, own in available.items()},

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.api.hosted import hosted_within
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
 from proxy.wire.chat import Json, ToolSpec, choice_of, name_of
@@ -127,19 +128,34 @@ class ResponseTools(Struct, frozen=True):
         Raises:
             RequestError: the request depends on a tool that cannot be called.
         """
-        tools = self
         if not leave_out:
             self._expect_an_allowed_one(callable_names)
-        if tools.search and SEARCH not in callable_names:
-            tools = _without_hosted(tools, SEARCH, SEARCH, leave_out=leave_out)
-        if (own := tools.code_tool) is not None and own not in callable_names:
-            tools = _without_hosted(tools, CODE_INTERPRETER, own, leave_out=leave_out)
-        chosen = name_of(tools.choice) if isinstance(tools.choice, dict) else None
-        if chosen is None or chosen in tools.client_names or chosen in callable_names:
-            return tools
-        if not leave_out:
-            _refuse_tool(chosen, "tool_choice")
-        return replace(tools, choice=None)
+        own = {SEARCH: SEARCH, CODE_INTERPRETER: self.code_tool}
+        kinds = [kind for kind, there in ((SEARCH, self.search), (CODE_INTERPRETER, self.code_tool)) if there]
+        chosen = name_of(self.choice) if isinstance(self.choice, dict) else None
+        demanded = next((kind for kind in kinds if own[kind] == chosen), None)
+        found = hosted_within(
+            {kind: own[kind] for kind in kinds},
+            callable_names,
+            chosen=demanded,
+            has_functions=bool(self.functions),
+            leave_out=leave_out,
+            refuse=lambda kind, where: _refuse_tool(kind, self.declared_as if where == "tools" else where),
+        )
+        keeps_choice = found.keeps_choice
+        if demanded is None and chosen is not None and chosen not in self.client_names:
+            keeps_choice = chosen in callable_names
+            if not (keeps_choice or leave_out):
+                _refuse_tool(chosen, "tool_choice")
+        if keeps_choice and not found.missing:
+            return self
+        return replace(
+            self,
+            search=self.search if SEARCH in found.available else None,
+            wants_code=CODE_INTERPRETER in found.available,
+            ignored=(*self.ignored, *found.missing),
+            choice=self.choice if keeps_choice else None,
+        )
 
     def _expect_an_allowed_one(self, callable_names: Collection[str]) -> None:
         """Refuse a choice that requires one of the allowed tools if none can be called. Raises `RequestError`."""
@@ -149,15 +165,6 @@ class ResponseTools(Struct, frozen=True):
         names = [name_of(entry) or SEARCH for entry in detail["tools"]]
         if names and not any(name in self.client_names or name in callable_names for name in names):
             _refuse_tool(names[0], "tool_choice")
-
-
-def _without_hosted(tools: ResponseTools, kind: str, own_name: str, *, leave_out: bool) -> ResponseTools:
-    """The tools without a hosted one, in whose place the server's tool of that name would stand."""
-    forced = tools.choice == choice_of(own_name)
-    others = replace(tools, search=None) if kind == SEARCH else replace(tools, wants_code=False)
-    if not leave_out and (forced or not others.for_chat()):
-        _refuse_tool(kind, "tool_choice" if forced else tools.declared_as)
-    return replace(others, ignored=(*tools.ignored, kind), choice=None if forced else tools.choice)
 
 
 def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:
