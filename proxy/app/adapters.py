@@ -42,7 +42,7 @@ def registry_of(
 ) -> Registry:
     """The registry of the configuration's tools and of `tools`. Raises `ConfigurationError`, as `create_app` does."""
     try:
-        check = check_of(loaded.config.tools_check, "tools_check", resources.client)
+        check = check_of(loaded.config.tools_check, "tools_check")
     except ConfigurationError as exc:
         raise ConfigurationError([loaded.place_of(fault) for fault in exc.faults]) from exc
     try:

@@ -23,6 +23,7 @@ from proxy.config.document import UNSET_MARK, Branch, Items, Leaf, Node, kind_of
 from proxy.config.env_file import read_env_file
 from proxy.config.keys import why_no_key
 from proxy.config.loaded import ClientsFile, Disabled, Loaded
+from proxy.config.removed import removed_at
 from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
@@ -102,7 +103,7 @@ def parse(
 
     if faults := placed([*reader.faults, *(Fault(at(path), message) for path, message in faults_in(parts))]):
         raise ConfigurationError(faults)
-    doubtful = [*warnings_in(parts), *reader.omitted]
+    doubtful = [*warnings_in(parts), *reader.doubtful]
     return Loaded(
         read,
         disabled=reader.disabled,
@@ -144,7 +145,7 @@ class _Reader(Converter):
         names: the path of each mapping with any keys -> its keys, those of faulty entries included.
         entries_read: the readable part of each upstream, tool and client, even of a disabled or faulty one.
         given: the values that variables in the current entry got from the environment.
-        omitted: keys without a value in lists of keys: path, message.
+        doubtful: what is a warning, such as an option that is gone: path, message.
         secrets: as in `Loaded`.
         refers_to: as in `Loaded`.
     """
@@ -154,7 +155,7 @@ class _Reader(Converter):
     names: dict[str, list[str]] = field(default_factory=dict)
     entries_read: dict[str, Any] = field(default_factory=dict)
     given: set[str] = field(default_factory=set)
-    omitted: list[tuple[str, str]] = field(default_factory=list)
+    doubtful: list[tuple[str, str]] = field(default_factory=list)
     secrets: dict[str, set[str]] = field(default_factory=lambda: {"": set()})
     refers_to: set[str] = field(default_factory=set)
 
@@ -209,6 +210,15 @@ class _Reader(Converter):
         own = {name: value for name, value in values.items() if value is not FAULTY and value is not None}
         return LimitsConfig(**own) if kind is LimitsConfig else own
 
+    def unknown(self, path: Path, message: str, node: Node) -> None:
+        if (removed := removed_at(path.name)) is None:
+            self.fault(path, message)
+        elif removed.level == "fault" and not (isinstance(node, Leaf) and node.text in removed.harmless):
+            self.fault(path, removed.sentence)
+        else:
+            self.doubtful.append((path.name, removed.sentence))
+            self.lines[path.name] = path.line
+
     def mapping(self, node: Node, key_kind: Any, kind: Any, *, path: Path) -> Any:
         if isinstance(node, Branch):
             self.names[path.name] = [entry.key for entry in node.entries if not entry.name.variables]
@@ -238,7 +248,7 @@ class _Reader(Converter):
 
     def omit(self, unset: Iterable[str], path: Path) -> None:
         """Note that keys are left out whose variables have no value, because there are others."""
-        self.omitted += [(path.name, f"{name} is not set, and left out") for name in unset]
+        self.doubtful += [(path.name, f"{name} is not set, and left out") for name in unset]
 
     def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
         for leaf in leaves(node):

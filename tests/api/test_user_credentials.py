@@ -38,7 +38,6 @@ VAULT = """
     url: {url}
     headers: {{Authorization: "Bearer ${{request.headers.X-Notes-Token}}"}}
     cache_seconds: 60
-    definitions: pinned
 """
 CALL = ("u1", "notes", {"q": "ferry"})
 WHO = ("u2", "vault_whoami", {})

@@ -56,15 +56,26 @@ class _MessagesSurface(CheckingSurface):
 
     async def _prepare(self, scope: Scope, body: bytes, *, for_answer: bool) -> "_Prepared":
         """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
-        own, share, caller = await self.resolver.tools_of(scope), scope.get(SHARE), scope[CALLER]
+        share, caller = scope.get(SHARE), scope[CALLER]
+        history = History(self.ports.known, caller.scope, "messages")
+        fields, request = await beside(len(body), partial(_parsed, body, history, for_answer=for_answer))
+        # A request that is only counted calls no tool, so no server is asked for its list.
+        own = await self.resolver.tools_of(scope, fields if for_answer else None)
         toolset, keys, most = own.toolset, self._keys.for_caller(caller), self.server.max_body_bytes
         sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
         own_names = hosted_names(own)
-        history = History(self.ports.known, caller.scope, "messages")
         reading = partial(
-            _read, body, history, toolset.names, sealer, own_names, keeps_marks=self._keeps_marks, for_answer=for_answer
+            _read,
+            fields,
+            request,
+            body,
+            toolset.names,
+            sealer,
+            own_names,
+            keeps_marks=self._keeps_marks,
+            for_answer=for_answer,
         )
-        request, declared, check, conversation = await beside(size_opened(body), reading)
+        declared, check, conversation = await beside(size_opened(body), reading)
         sealer.count_opened()
         if conversation.unknown:
             request_context.add({"blocks_ignored": names_for_header(conversation.unknown)})
@@ -97,19 +108,24 @@ class _MessagesSurface(CheckingSurface):
         return datetime.fromtimestamp(self.ports.clock.time(), UTC).isoformat()
 
 
-def _read(
+def _parsed(body: bytes, history: History, *, for_answer: bool) -> tuple[Json, MessagesRequest]:
+    """The fields of a body, and the request without its tools and its conversation. Raises `RequestError`."""
+    fields = parse_object(body, history)
+    return fields, read_request(fields, needs_max_tokens=for_answer)
+
+
+def _read(  # noqa: PLR0917 - called in one place, by `partial`
+    fields: Json,
+    request: MessagesRequest,
     body: bytes,
-    history: History,
     names: Collection[str],
     sealer: Sealer,
     own_names: Mapping[str, str],
     *,
     keeps_marks: bool,
     for_answer: bool,
-) -> tuple[MessagesRequest, MessageTools, SchemaCheck | None, BlockConversation]:
-    """A request, its tools, the check of its answer, and its conversation. Raises `RequestError`."""
-    fields = parse_object(body, history)
-    request = read_request(fields, needs_max_tokens=for_answer)
+) -> tuple[MessageTools, SchemaCheck | None, BlockConversation]:
+    """The tools of a request, the check of its answer, and its conversation. Raises `RequestError`."""
     system, messages = fields.get("system"), fields.get("messages")
     expect_few_blocks(messages, "messages", of=body)
     changes = changes_in(messages)
@@ -124,7 +140,7 @@ def _read(
         keeps_marks=keeps_marks,
         for_answer=for_answer,
     )
-    return request, declared, check, conversation
+    return declared, check, conversation
 
 
 class CreateMessage(_MessagesSurface):

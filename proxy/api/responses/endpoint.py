@@ -77,14 +77,15 @@ class CreateResponse(CheckingSurface):
         """Translate and resolve a request; `size`: of its body, as `beside` judges it."""
         caller: Caller = scope[CALLER]
         share: Share | None = scope.get(SHARE)
-        own = await self.resolver.tools_of(scope)
-        responses = ResponseStore(self.ports.store, caller.scope, share, own.credentials)
+        credentials = self.resolver.credentials_of(scope)
+        responses = ResponseStore(self.ports.store, caller.scope, share, credentials)
         keys, most = self._keys.for_caller(caller), self.server.max_body_bytes
-        sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
+        sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=credentials)
         seal = Seal(sealer)
         history = await self._history(responses, request)
         listed = declared_in(request.fields, before=history.before, own=history.own)
         where = "tools" if request.fields.get("tools") else "input"
+        own = await self.resolver.tools_of(scope, {**request.fields, "tools": listed})
         choice, code = request.fields.get("tool_choice"), own.code_interpreter
         declared = read_tools(listed, choice, own.toolset.names, code_interpreter=code, where=where)
         instructions = request.fields.get("instructions")
