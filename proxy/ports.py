@@ -316,22 +316,6 @@ class Budgets(Protocol):
         ...
 
 
-class Pins(Protocol):
-    """Hashes of the definitions that an MCP server's tools had when they were first seen, by server; kept for good."""
-
-    async def read(self, owner: str) -> Mapping[str, bytes] | None:
-        """All that is kept, by name; None: it is not known, because a shared state cannot be reached."""
-        ...
-
-    async def add(self, owner: str, pins: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
-        """Keep those under whose names nothing is kept yet; returns as `read`."""
-        ...
-
-    async def replace(self, owner: str, pins: Mapping[str, bytes]) -> bool:
-        """Keep these in place of all that is kept; whether that could be done."""
-        ...
-
-
 class Results(Protocol):
     """A cache of one tool's results. Equal calls are run once, even if they are made at the same time."""
 
@@ -446,6 +430,9 @@ class Cases(Protocol):
         """The case of the newest request with that id, as JSON; None: it is not kept."""
         ...
 
+
+MayUse: TypeAlias = Callable[[ToolSpec], bool]
+"""Whether a request may use a tool of a server, given what stands for the server's tools (`Toolset.unlisted`)."""
 
 MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
 """Makes the dialect of one run, given the tool for each name that a call may have in it."""

@@ -395,22 +395,6 @@ tools:
     assert "GET http://h/s?q=WORDS&key=***" in printed
 
 
-def test_pins_that_are_forgotten_and_a_bound_without_sessions_are_warned_of(check):
-    code, _, warnings = check(
-        f"{TOOL}\n    type: mcp\n    url: http://h\n    definitions: pinned\n    max_sessions: 9\n"
-    )
-    where = "toolproxy: warning: config.yaml"
-    assert (code, warnings) == (
-        0,
-        [
-            f"{where}:7: tools.t.definitions: what is pinned is forgotten at a restart with state.url memory://",
-            f"{where}:8: tools.t.max_sessions: does nothing unless headers hold a user's own credential",
-        ],
-    )
-    pinned = "{type: mcp, url: 'http://h', headers: {a: '${request.headers.a}'}, definitions: pinned, max_sessions: 9}"
-    assert check(f"{TOOL}{pinned}\nstate: {{url: 'sqlite:///state.db'}}")[::2] == (0, [])
-
-
 def test_a_prefix_and_a_suffix_that_request_no_tool_are_warned_of(check):
     code, _, warnings = check(GOOD + 'offer:\n  mode: always\n  prefix: "//"\n  model_suffix: ":online"\n')
     why = "does nothing unless offer.mode, or a tool's own offer, is on_request"

@@ -24,7 +24,7 @@ ELSEWHERE = {
     r"claude": "Claude Code needs npm; its requests are recorded in tests/api/messages",
     r"python -m tests\.agents\.record FOLDER": "needs the agents from npm; what it records is played by tests/agents",
     r"(\.venv/bin/)?toolproxy run (claude|codex|opencode)\b.*": "tests/commands/run, with programs in the agents' place",
-    r"toolproxy check --accept( wiki)?": "needs an MCP server; tests/test_accept.py",
+    r"toolproxy check --accept": "an option of 0.2.0, in its part of the changelog",
     r"(make image && )?podman run\b.*|docker run --init": "tests/image.py",
     r"docker compose restart proxy|kubectl\b.*": "tests/test_deploy.py",
     r"systemctl reload( toolproxy)?|kill -HUP PID": "tests/test_reload.py",

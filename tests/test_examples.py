@@ -19,7 +19,7 @@ from tests.fakes import whole
 from tests.serving import proxy_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-BY_FUNCTION, BY_SERVER, SANDBOX = re.findall(r"```yaml\n(.*?)```", (EXAMPLES / "README.md").read_text(), re.DOTALL)
+BY_FUNCTION, SANDBOX = re.findall(r"```yaml\n(.*?)```", (EXAMPLES / "README.md").read_text(), re.DOTALL)
 PEOPLE = [
     {"title": "Staff", "link": "https://a.example/", "snippet": "Ask bob@a.example or eve.b@mail.a.example."},
     {"title": "mail@b.example", "link": "https://b.example/", "snippet": "No address."},
@@ -48,18 +48,12 @@ async def searched_for_people(upstream, check):
     return found.text, str(upstream.requests)
 
 
-@pytest.mark.parametrize("by_server", [False, True])
-async def test_the_check_takes_addresses_out_of_all_that_is_read_and_shown(upstream, by_server, monkeypatch):
+async def test_the_check_takes_addresses_out_of_all_that_is_read_and_shown(upstream, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    if by_server:
-        async with started("emails.py") as address:
-            shown, read = await searched_for_people(upstream, BY_SERVER.replace("http://127.0.0.1:9100", address))
-    else:
-        shown, read = await searched_for_people(upstream, BY_FUNCTION)
+    shown, read = await searched_for_people(upstream, BY_FUNCTION)
     assert "Ask [address] or [address]." in read
-    assert '"cited_text":"Ask [address] or [address]."' in shown
-    assert '"title":"[address]"' in shown
-    assert '"title":"Staff"' in shown
+    assert '"title":""' in shown
+    assert '"title":"Staff"' not in shown
     assert "bob@" not in shown + read
     assert "mail@" not in shown + read
 

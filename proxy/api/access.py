@@ -1,7 +1,7 @@
 """What a client may use: its identity, and the tools and limits of one client, one model and one selection of tools."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -222,6 +222,48 @@ def access_policy(
 def may_have_tools(server: ToolSpec, allowed: Collection[str]) -> bool:
     """Whether a selection by names may include tools of a server that has not listed them."""
     return server.is_among(allowed) or any(name.startswith(server.name) for name in allowed)
+
+
+def may_use_server(
+    server: ToolSpec, allowed: Iterable[Collection[str] | None], selection: ToolSelection, request: Json
+) -> bool:
+    """Whether a request may use tools of a server that has not listed them yet.
+
+    Args:
+        server: what stands for the tools of the server.
+        allowed: the tools that the client may use, and those that the model may; None: all.
+        selection: how the request selects tools.
+        request: the request as its client sent it, on any surface; `tools` and `tool_choice` are read.
+    """
+    choice = request.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if (
+        kind == "none"
+        or request.get("functions")
+        or not all(one is None or may_have_tools(server, one) for one in allowed)
+    ):
+        return False
+    names = selection.names
+    if names is not None:
+        return EVERY_TOOL in names or may_have_tools(server, names)
+    if kind in (None, "auto") and (server.offer == "always" or (server.offer == "on_request" and selection.on_request)):
+        return True
+    # A hosted tool of the server's is declared by its type, which is no name.
+    return server.serves is not None or any(name.startswith(server.name) for name in _declared_in(request))
+
+
+def _declared_in(request: Json) -> Iterator[str]:
+    """The names of the tools that a request declares or chooses, in the form of any surface."""
+    choice, tools = request.get("tool_choice"), request.get("tools")
+    entries = [*(tools if isinstance(tools, list) else ()), choice]
+    if isinstance(choice, dict):
+        for listed in (choice, choice.get("allowed_tools")):
+            chosen = listed.get("tools") if isinstance(listed, dict) else None
+            entries += chosen if isinstance(chosen, list) else ()
+    for entry in entries:
+        for held in (entry, entry.get("function")) if isinstance(entry, dict) else ():
+            if isinstance(held, dict) and isinstance(name := held.get("name"), str):
+                yield name
 
 
 def _names_in(selected: str | None) -> frozenset[str] | None:

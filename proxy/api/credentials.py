@@ -1,5 +1,7 @@
 """The credentials of a request's user, and the tools that the request has by them."""
 
+from typing import Final
+
 from msgspec import Struct
 from starlette.types import Scope
 
@@ -8,10 +10,13 @@ from proxy.api.body import header
 from proxy.api.ports import Ports
 from proxy.api.sealed import SealingKeys
 from proxy.kit.recording import CURRENT
-from proxy.ports import Toolset
+from proxy.ports import MayUse, Toolset
 from proxy.wire.chat import ToolSpec
 from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.credentials import NO_CREDENTIALS, Credentials
+
+CREDENTIALS: Final = "toolproxy.credentials"
+"""The key of a request's `Credentials` in its scope, by which `middleware.user_sessions` finds what is to be ended."""
 
 
 class RequestTools(Struct, frozen=True):
@@ -47,21 +52,29 @@ class CredentialReader:
         self._without = RequestTools(ports.toolset)
 
     def credentials_of(self, scope: Scope) -> Credentials:
-        """The credentials of a request."""
+        """The credentials of a request: the same object each time."""
+        if (known := scope.get(CREDENTIALS)) is not None:
+            return known  # type: ignore[no-any-return]
         values = {name: value for name, sent in self._headers.items() if (value := header(scope, sent))}
         if self._keys is None or not values:
             return NO_CREDENTIALS
         caller: Caller = scope[CALLER]
-        return Credentials(values, self._keys.for_caller(caller), scope=caller.scope)
+        made = scope[CREDENTIALS] = Credentials(values, self._keys.for_caller(caller), scope=caller.scope)
+        return made
 
-    async def tools_of(self, scope: Scope) -> RequestTools:
-        """The tools of a request; a user's own servers are waited for, a few seconds at most, if the user is new."""
+    async def tools_of(self, scope: Scope, may_use: MayUse | None) -> RequestTools:
+        """The tools of a request. A user's own servers are waited for, a few seconds at most, if their list is unknown.
+
+        Args:
+            scope: its scope.
+            may_use: whether it may use tools of a server; the others are left alone. None: it may use no user's tools.
+        """
         if not self._headers:
             return self._without
         credentials = self.credentials_of(scope)
         toolset = self._toolset
-        if self._toolset_for is not None and credentials.names:
-            toolset = await self._toolset_for(credentials)
+        if self._toolset_for is not None and credentials.names and may_use is not None:
+            toolset = await self._toolset_for(credentials, may_use)
         if (recording := CURRENT.get()) is not None:
             recording.tools = toolset.specs
         return RequestTools(toolset, credentials)

@@ -20,6 +20,7 @@ from proxy.api.reply import Reply
 from proxy.api.request import Access, ResolvedRequest, ToolsChosen
 from proxy.api.sealed import Sealer
 from proxy.ports import ClientStore, Observer
+from proxy.wire.chat import Json
 from proxy.wire.credentials import Credentials
 from proxy.wire.errors import ProxyError
 
@@ -99,6 +100,11 @@ class Parsed(ABC):
     async def continued(self, stored: Stored) -> None:
         """Look up what it continues. Raises `ProxyError` if there is no such thing."""
         del stored
+
+    @property
+    @abstractmethod
+    def fields(self) -> Json | None:
+        """The fields that decide which tools it may call; None: it calls none."""
 
     @abstractmethod
     def read(self, context: Context) -> "Request":

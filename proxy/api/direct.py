@@ -4,6 +4,9 @@ A call has everything that a model's call has: the client's tools and limits, bu
 request makes one call, which may count as several if it has several queries.
 """
 
+from collections.abc import Iterator
+from itertools import islice
+
 from starlette.types import Scope
 
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller, may_have_tools
@@ -18,6 +21,7 @@ from proxy.loop.limits import Limits
 from proxy.loop.queries import may_have_several, searches_in
 from proxy.loop.results import CredentialMissing, ToolOutput
 from proxy.loop.tally import Tally
+from proxy.ports import MayUse
 from proxy.wire.chat import ToolCall, ToolSpec
 from proxy.wire.errors import NotAllowed
 from proxy.wire.search import NO_FILTERS, SearchFilters
@@ -38,19 +42,32 @@ class Door:
         # With keys of the clients' own, the upstream finds out who the sender is; but here no upstream is called.
         self._knows_senders = not config.forwards_client_keys
 
-    async def open(self, scope: Scope) -> "DirectCalls":
-        """The calls that a request may make. Raises `NotAllowed`: no key says who the sender is."""
+    def admit(self, scope: Scope) -> None:
+        """Raise `NotAllowed` if no key says who the sender of a request is."""
         if not self._knows_senders and (self._ports.config.server.allow_anonymous or not is_local(scope)):
             raise NotAllowed(_NOBODY_VOUCHES)
-        return DirectCalls(self._ports, scope, await self._credentials.tools_of(scope))
+
+    async def open(self, scope: Scope, asks_for: MayUse = lambda _: False) -> "DirectCalls":
+        """The calls that a request may make.
+
+        Args:
+            scope: its scope.
+            asks_for: whether it asks for tools of a server that lists them for its user.
+        """
+        allowed = scope[CALLER].tools
+        limits = self._ports.config.limits.overlaid(scope[CALLER].limits)
+
+        def may_use(server: ToolSpec) -> bool:
+            is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))
+            return limits.max_tool_calls > 0 and is_permitted and asks_for(server)
+
+        return DirectCalls(self._ports, scope, await self._credentials.tools_of(scope, may_use))
 
 
 class DirectCalls:
     """Makes the calls of one request.
 
     Attributes:
-        tools: the tools that the client may call, by their own names, in the order of the file.
-        offered: those of them for whose calls the request has all headers; a call of another one says what is missing.
         limits: the client's limits.
         calls_left: how many calls the request may still make.
     """
@@ -61,27 +78,44 @@ class DirectCalls:
         self.limits: Limits = ports.config.limits.overlaid(self._caller.limits)
         left = scope.get(TOOL_CALLS_LEFT)
         self.calls_left = self.limits.max_tool_calls if left is None else min(left, self.limits.max_tool_calls)
+
+    def tool(self, name: str) -> ToolSpec | None:
+        """The tool of that name, its own, if the client may call it."""
+        spec = self._own.toolset.specs.get(name)
+        return spec if spec is not None and self._permits(spec) else None
+
+    def offered(self, start: int = 0) -> Iterator[tuple[int, ToolSpec]]:
+        """The tools that the client may call and the request has all headers for, each with its place in the file.
+
+        Args:
+            start: the place of the first tool that is looked at.
+        """
+        for at, spec in enumerate(islice(self._own.toolset.specs.values(), start, None), start):
+            if self._permits(spec) and spec.needs <= self._own.credentials.names:
+                yield at, spec
+
+    @property
+    def places(self) -> int:
+        """How many tools the file has, whoever may call them."""
+        return len(self._own.toolset.specs)
+
+    def _permits(self, spec: ToolSpec) -> bool:
         allowed = self._caller.tools
-        self.tools: dict[str, ToolSpec] = {
-            name: tool
-            for name, tool in (own.toolset.specs.items() if self.limits.max_tool_calls > 0 else ())
-            if tool.offer != "never" and (allowed is None or tool.is_among(allowed))
-        }
-        self.offered = [tool for name, tool in self.tools.items() if own.has(name)]
-        self._unlisted = [
-            server
-            for server in own.toolset.unlisted.values()
-            if server.offer != "never"
-            and not server.needs <= own.credentials.names
-            and (allowed is None or may_have_tools(server, allowed))
-        ]
+        is_allowed = allowed is None or spec.is_among(allowed)
+        return self.limits.max_tool_calls > 0 and spec.offer != "never" and is_allowed
 
     def may_call(self, name: str) -> bool:
         """Whether a tool is known, or may be one of a server that lists its tools by headers that the request lacks."""
-        return name in self.tools or self._server_of(name) is not None
+        return self.tool(name) is not None or self._server_of(name) is not None
 
     def _server_of(self, name: str) -> ToolSpec | None:
-        return next((server for server in self._unlisted if name.startswith(server.name)), None)
+        """What stands for the tools of a server that may list this one for a request with further headers."""
+        allowed = self._caller.tools
+        for server in self._own.toolset.unlisted.values():
+            is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))
+            if is_permitted and name.startswith(server.name) and not server.needs <= self._own.credentials.names:
+                return server
+        return None
 
     async def output_of(
         self, call: ToolCall, *, filters: SearchFilters = NO_FILTERS
@@ -91,9 +125,12 @@ class DirectCalls:
         Raises:
             ToolError: the call could not be carried out.
         """
-        if call.name not in self.tools and (server := self._server_of(call.name)):
-            raise CredentialMissing(call.name, server.needs - self._own.credentials.names)
-        tool, counts, left_out = self.tools[call.name], 1, tuple[str, ...]()
+        tool = self.tool(call.name)
+        if tool is None:
+            server = self._server_of(call.name)
+            missing = server.needs - self._own.credentials.names if server is not None else ()
+            raise CredentialMissing(call.name, missing)
+        counts, left_out = 1, tuple[str, ...]()
         if may_have_several(tool, call):
             most = min(self.calls_left, tool.max_calls or self.calls_left)
             call, counts, left_out = searches_in(call, self._own.toolset.history_arguments, most)

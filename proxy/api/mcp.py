@@ -5,7 +5,9 @@ any protocol version that the SDK serves. Its answer is JSON, or, if it takes lo
 """
 
 import asyncio
+import re
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -18,6 +20,7 @@ from mcp_types import (
     CallToolResult,
     ContentBlock,
     ListToolsResult,
+    PaginatedRequestParams,
     TextContent,
     Tool,
     ToolAnnotations,
@@ -44,6 +47,9 @@ from proxy.wire.relayed import Headers
 
 # The arguments of a call have at most 1 MiB; what is larger takes the SDK too long to read.
 _LONGEST_ID = 64  # characters; a client chooses the id of its call, which is logged
+_PAGE = 500  # tools; their definitions have a megabyte or two
+_CURSOR = re.compile(r"tools-([0-9]{1,9})")
+_NO_JSON = "The arguments are nested too deep, or hold a number or half a character that JSON cannot have."
 _MOST_BYTES = 2 * 1024 * 1024
 
 
@@ -56,7 +62,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        calls = await self._door.open(scope)
+        self._door.admit(scope)
         body = await read_body(scope, receive, self._ports.config.server, self._ports.clock)
         if not (header(scope, b"content-type") or "").lower().startswith("application/json"):
             raise RequestError("The Content-Type of a message of MCP is application/json.")
@@ -64,11 +70,14 @@ class McpEndpoint:
             raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
         if holds_too_many_values(body, MOST_VALUES):
             raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
-        if (refusal := scope.get(BUDGET_REFUSAL)) is not None and _may_call_a_tool(body):
+        message = _message_in(body)
+        if (refusal := scope.get(BUDGET_REFUSAL)) is not None and _may_call_a_tool(message):
             raise refusal
+        calls = await self._door.open(scope, partial(_asks_for, message))
         # Not the SDK's streams, which a signal to stop cuts off. An answer that takes long becomes a stream of ours.
+        server = _server_of(calls, is_json=message is not None)
         manager = StreamableHTTPSessionManager(
-            _server_of(calls), stateless=True, json_response=True, max_request_body_size=_MOST_BYTES
+            server, stateless=True, json_response=True, max_request_body_size=_MOST_BYTES
         )
         stream = EventStream(scope, send)
         takes_stream = "text/event-stream" in (header(scope, b"accept") or "")
@@ -86,16 +95,30 @@ class McpEndpoint:
             await send_bytes(send, status, headers, answer)
 
 
-def _may_call_a_tool(body: bytes) -> bool:
+def _message_in(body: bytes) -> Any:
+    """The message in a body; None: it is no JSON, of which the SDK reads some, such as `NaN`."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _may_call_a_tool(message: Any) -> bool:
     """Whether a message may call a tool; every other one that can be read uses nothing of a budget.
 
     Clients list the tools after a call as well, in order to read its result.
     """
-    try:
-        message = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return True
     return not isinstance(message, dict) or message.get("method") == "tools/call"
+
+
+def _asks_for(message: Any, server: ToolSpec) -> bool:
+    """Whether a message lists tools, or calls one that may be the server's."""
+    if not isinstance(message, dict):
+        return False
+    params = message.get("params")
+    name = params.get("name") if isinstance(params, dict) else None
+    is_call = message.get("method") == "tools/call" and isinstance(name, str) and name.startswith(server.name)
+    return is_call or message.get("method") == "tools/list"
 
 
 async def _exchange(manager: StreamableHTTPSessionManager, scope: Scope, body: bytes) -> tuple[int, Headers, bytes]:
@@ -124,22 +147,23 @@ def _receive_of(body: bytes) -> Receive:
     return receive
 
 
-def _server_of(calls: DirectCalls) -> Server[Any]:
-    """The MCP server for one request."""
+def _server_of(calls: DirectCalls, *, is_json: bool) -> Server[Any]:
+    """The MCP server for one request; `is_json`: what the SDK has read is JSON."""
 
-    async def list_tools(_: Any, __: Any) -> ListToolsResult:
+    async def list_tools(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         request_context.add({"mcp": "tools/list"})
-        return ListToolsResult(tools=[_described(tool) for tool in calls.offered])
+        return _page_of(calls, params.cursor if params is not None else None)
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         request_context.add({"mcp": "tools/call"})
         if not calls.may_call(params.name):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name}")
+        if not is_json:
+            raise MCPError(INVALID_PARAMS, _NO_JSON)
         try:
             arguments = orjson.dumps(params.arguments or {}).decode()
         except orjson.JSONEncodeError as exc:
-            told = "The arguments are nested too deep, or hold a number or half a character that JSON cannot have."
-            raise MCPError(INVALID_PARAMS, told) from exc
+            raise MCPError(INVALID_PARAMS, _NO_JSON) from exc
         return await _called(calls, ToolCall(f"mcp_{context.request_id}"[:_LONGEST_ID], params.name, arguments))
 
     server: Server[Any] = Server(
@@ -147,10 +171,27 @@ def _server_of(calls: DirectCalls) -> Server[Any]:
         version=__version__,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        get_tool_input_schema=lambda name: calls.tools[name].parameters if name in calls.tools else None,
+        get_tool_input_schema=lambda name: tool.parameters if (tool := calls.tool(name)) else None,
     )
     server.middleware.clear()  # which is OpenTelemetry's; the proxy has traces of its own
     return server
+
+
+def _page_of(calls: DirectCalls, cursor: str | None) -> ListToolsResult:
+    """A page of the tools. A cursor is the place of the first tool of its page, so that nothing is kept for it.
+
+    Raises:
+        MCPError: the cursor is none that a page has given.
+    """
+    start = 0
+    if cursor is not None:
+        found = _CURSOR.fullmatch(cursor)
+        start = int(found[1]) if found else calls.places
+        if start >= calls.places:
+            raise MCPError(INVALID_PARAMS, "The cursor is not one of this list.")
+    page = [*islice(calls.offered(start), _PAGE + 1)]
+    following = f"tools-{page[_PAGE][0]}" if len(page) > _PAGE else None
+    return ListToolsResult(tools=[_described(tool) for _, tool in page[:_PAGE]], next_cursor=following)
 
 
 def _described(tool: ToolSpec) -> Tool:

@@ -13,6 +13,7 @@ from proxy.ports import (
     ClientStore,
     Clock,
     MakeDialect,
+    MayUse,
     Observer,
     RecentRequests,
     Router,
@@ -42,8 +43,9 @@ class Ports:
     state: Callable[[], Readiness]
     is_draining: Callable[[], bool]
     user_headers: frozenset[str] = frozenset()  # the headers of requests that hold credentials for tools
-    # The tools of a request with credentials: `toolset`, and what servers list for them; None: no server does.
-    toolset_for: Callable[[Credentials], Awaitable[Toolset]] | None = None
+    # The tools of a request with credentials: `toolset`, and what servers list for them, as far as the request may use
+    # tools of theirs; None: no server does.
+    toolset_for: Callable[[Credentials, MayUse], Awaitable[Toolset]] | None = None
     known: KnownMessages = field(default_factory=KnownMessages)
     scrape: Scrape | None = None
     recent_requests: RecentRequests | None = None

@@ -71,15 +71,15 @@ class Preparation:
         """Prepare a request. Raises `ProxyError`."""
         caller: Caller = scope[CALLER]
         share: Share | None = scope.get(SHARE)
-        own = await self._resolver.tools_of(scope)
+        credentials = self._resolver.credentials_of(scope)
         sealer = None
         if self._dialect.seals:
             most, keys = self._ports.config.server.max_body_bytes, self._keys.for_caller(caller)
-            sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
-        context = Context(own, self._ports.clock.time, sealer)
+            sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=credentials)
         if parsed.continues:
-            stored = Stored(self._ports.store, caller.scope, share, own.credentials, self._ports.observe)
-            await parsed.continued(stored)
+            await parsed.continued(Stored(self._ports.store, caller.scope, share, credentials, self._ports.observe))
+        own = await self._resolver.tools_of(scope, parsed.fields)
+        context = Context(own, self._ports.clock.time, sealer)
         asked = await beside(parsed.size + parsed.bytes_read, partial(parsed.read, context), slow=parsed.is_slow)
         if sealer is not None:
             sealer.count_opened()

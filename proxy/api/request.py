@@ -11,7 +11,15 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from starlette.types import Scope
 
-from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, AccessPolicy, Caller, names_for_header
+from proxy.api.access import (
+    CALLER,
+    TOOL_CALLS_LEFT,
+    AccessPolicies,
+    AccessPolicy,
+    Caller,
+    may_use_server,
+    names_for_header,
+)
 from proxy.api.affinity import conversation_of
 from proxy.api.asked import Asked
 from proxy.api.body import header, list_header
@@ -27,9 +35,10 @@ from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer
 from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
-from proxy.ports import Model, Toolset
+from proxy.ports import MayUse, Model, Toolset
 from proxy.wire.chat import Json, ToolSpec, text_of
 from proxy.wire.credentials import BOUND, Credentials
+from proxy.wire.errors import ProxyError
 from proxy.wire.search import NO_FILTERS, SearchFilters
 
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
@@ -123,9 +132,36 @@ class RequestResolver:
         self._policies_of_users: WeakKeyDictionary[Toolset, AccessPolicies] = WeakKeyDictionary()
         self._credentials = CredentialReader(ports)
 
-    async def tools_of(self, scope: Scope) -> RequestTools:
-        """See `CredentialReader.tools_of`."""
-        return await self._credentials.tools_of(scope)
+    def credentials_of(self, scope: Scope) -> Credentials:
+        """See `CredentialReader.credentials_of`."""
+        return self._credentials.credentials_of(scope)
+
+    async def tools_of(self, scope: Scope, request: Json | None) -> RequestTools:
+        """The tools of a request; see `CredentialReader.tools_of`.
+
+        No server is asked for a list on behalf of a request that is going to be refused, or may not use its tools.
+
+        Args:
+            scope: its scope.
+            request: its body, as the client sent it; None: it calls no tools.
+        """
+        has_credentials = bool(self._credentials.credentials_of(scope).names)
+        may_use = self._may_use(scope, request) if request is not None and has_credentials else None
+        return await self._credentials.tools_of(scope, may_use)
+
+    def _may_use(self, scope: Scope, request: Json) -> MayUse | None:
+        """Which servers a request may use tools of; None: none, as its model or its limits permit no tools."""
+        caller: Caller = scope[CALLER]
+        name, _ = self._unmarked(str(request.get("model")))
+        try:
+            model = self._ports.router.resolve(name, client_key=caller.upstream_key, may_use=caller.may_use)
+            selected, marked = list_header(scope, b"x-server-tools"), self._marks is not None
+            policy = self._policies.of(caller, model, selected, frozenset(), on_request=marked)
+        except ProxyError:  # which is raised again when the request is resolved
+            return None
+        if not policy.limits.allow_tools or 0 in (scope.get(TOOL_CALLS_LEFT), request.get("max_tool_calls")):
+            return None
+        return partial(may_use_server, allowed=(caller.tools, model.tools), selection=policy.selection, request=request)
 
     async def access(self, scope: Scope, asked: Asked, *, own: RequestTools) -> Access:
         """Find out what a request may use.
@@ -243,14 +279,19 @@ class RequestResolver:
         sources = {url: title for part in parts for url, title in part.sources.items()}
         return {**chat, "messages": put_back(chat["messages"], found)}, sources
 
+    def _unmarked(self, name: str) -> tuple[str, bool]:
+        """A model's name without the suffix that asks for tools, and whether it had the suffix."""
+        suffix = self._marks.model_suffix if self._marks is not None else None
+        if suffix is None or not name.endswith(suffix) or name in self._ports.config.models:
+            return name, False
+        return name.removesuffix(suffix), True
+
     def _without_marks(self, chat: Json, marks: OfferConfig) -> tuple[Json, str, bool]:
         """The request without the prefix, its model's name without the suffix, and whether it has one of these marks.
 
         A suffix is not removed from a name that the configuration spells out.
         """
-        name, suffix = chat["model"], marks.model_suffix
-        has_suffix = suffix is not None and name.endswith(suffix) and name not in self._ports.config.models
-        name = name.removesuffix(suffix) if has_suffix else name
+        name, has_suffix = self._unmarked(chat["model"])
         messages = take_prefix(chat["messages"], marks.prefix) if marks.prefix else None
         if messages is None:
             return chat, name, has_suffix

@@ -48,10 +48,11 @@ class Search:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
+        self._door.admit(scope)
         calls = await self._door.open(scope)
         body = parse_object(await read_body(scope, receive, self._ports.config.server, self._ports.clock))
         queries, filters = _queries_in(body), _filters_in(body)
-        tool = _search_of(calls.offered)
+        tool = _search_of(spec for _, spec in calls.offered())
         request_context.add({"search": tool.name})
         work = partial(_searched, calls, tool, queries, filters)
         await send_json(send, await while_wanted(scope, receive, work, seconds=calls.limits.max_duration))

@@ -48,7 +48,7 @@ def registry_of(
         if address := kind_of(entry).address(entry):
             environment_proxies().proxy_for(address)  # raises for a proxy that cannot be used
     try:
-        check = check_of(loaded.config.tools_check, "tools_check", resources.client)
+        check = check_of(loaded.config.tools_check, "tools_check")
     except ConfigurationError as exc:
         raise ConfigurationError([loaded.place_of(fault) for fault in exc.faults]) from exc
     try:

@@ -18,6 +18,7 @@ from proxy.api.middleware.cors import Cors, PageGuard
 from proxy.api.middleware.recording import RecordRequests
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.middleware.use import UseMeter
+from proxy.api.middleware.user_sessions import UserSessions
 from proxy.api.ports import Ports
 from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
@@ -130,6 +131,7 @@ class Generation:
             functools.partial(Auth, clients=clients, needs_key=needs_key, forwards_keys=config.forwards_client_keys),
             *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
             *([functools.partial(UseMeter, ports=ports)] if config.counts_use else []),
+            *([UserSessions] if self.loaded.user_headers else []),
         ]
         app: ASGIApp = router_of(ports)
         for layer in reversed(layers):

@@ -104,7 +104,6 @@ def start_process(
             state.caches,
             telemetry.observe,
             key_pools=key_pools,
-            pins=state.pins,
         ),
         key_pools=key_pools,
         transport=transport,

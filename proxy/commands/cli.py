@@ -75,10 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="say what is wrong with the configuration, and what of it is usable")
     _add_config(check)
     probes = "also ask each upstream, search provider and MCP server, with the configured keys, and Redis"
-    only = check.add_mutually_exclusive_group()
-    only.add_argument("--probe", action="store_true", help=probes)
-    accepts = "instead, accept what an MCP server says its tools are now, where its definitions are pinned"
-    only.add_argument("--accept", metavar="SERVER", help=accepts)
+    check.add_argument("--probe", action="store_true", help=probes)
     check.set_defaults(run=_check)
 
     schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
@@ -268,9 +265,6 @@ def _check(arguments: argparse.Namespace) -> None:
     _make_importable(arguments.app_dir)
     loaded = _configuration(arguments)
     redact = redactor(secrets_of(loaded))  # a URL may contain a key, and an error message may quote a key
-    if arguments.accept is not None:
-        _accept(loaded, arguments.accept, redact)
-        return
     style = style_of(sys.stdout)
     for line in overview.describe(loaded, app.origins_of(loaded)):
         print(overview.tinted(redact(line), style))
@@ -296,15 +290,6 @@ def _probe(loaded: Loaded, redact: Redact) -> None:
     print(f"  {sum(not finding.is_fault for finding in findings)} of {len(findings)} servers can be used", flush=True)
     if faults := [f"{loaded.place_of(one.path)}: {redact(one.message)}" for one in findings if one.is_fault]:
         raise ConfigurationError(faults)
-
-
-def _accept(loaded: Loaded, server: str, redact: Redact) -> None:
-    from proxy import app  # noqa: PLC0415 - as above
-    from proxy.commands import accept  # noqa: PLC0415 - as above
-
-    accepting = accept.accept(loaded, server, tool_client=app.tool_client, clock=app.SystemClock())
-    for line in asyncio.run(accepting):
-        print(redact(line))
 
 
 def _make_importable(directory: Path) -> None:

@@ -117,10 +117,10 @@ class Converter:
             if entry.key in kinds:
                 values[entry.key] = self.value(entry.node, kinds[entry.key], at)
             elif entry.key not in skip:
-                self.unknown(at, unknown_key(entry.key, (*kinds, *skip)))
+                self.unknown(at, unknown_key(entry.key, (*kinds, *skip)), entry.node)
         return values
 
-    def unknown(self, path: Path, message: str) -> None:
+    def unknown(self, path: Path, message: str, _: Node) -> None:
         """Note that a mapping has a key that it cannot have."""
         self.fault(path, message)
 

@@ -271,9 +271,7 @@ class ModelConfig(Value, frozen=True, kw_only=True):
 class CheckConfig(Value, frozen=True, kw_only=True):
     """`check:` of a tool, or `tools_check:`: sees each result before the model does. A text is short for `function`."""
 
-    function: FunctionPath | None = None  # module:function that judges results; set either this or url.
-    url: Url | None = None  # URL of a server that judges results.
-    headers: dict[HeaderName, HeaderValue] = {}  # Headers for the url.
+    function: FunctionPath  # module:function that judges results.
     timeout: Seconds = 5  # Seconds for one result; a result that has not been judged by then is refused.
 
 

@@ -212,10 +212,10 @@ class _Reader(Converter):
         own = {name: value for name, value in values.items() if value is not FAULTY and value is not None}
         return LimitsConfig(**own) if kind is LimitsConfig else own
 
-    def unknown(self, path: Path, message: str) -> None:
+    def unknown(self, path: Path, message: str, node: Node) -> None:
         if (removed := removed_at(path.name)) is None:
             self.fault(path, message)
-        elif removed.level == "fault":
+        elif removed.level == "fault" and not (isinstance(node, Leaf) and node.text in removed.harmless):
             self.fault(path, removed.sentence)
         else:
             self.doubtful.append((path.name, removed.sentence))
@@ -263,7 +263,7 @@ class _Reader(Converter):
         for entry in node.entries:
             if entry.key not in _KEY_ENTRY:
                 self.fault(path.key(entry.key, entry.line), unknown_key(entry.key, _KEY_ENTRY))
-        self.unknown(path, "must be text, not a mapping")
+        self.unknown(path, "must be text, not a mapping", node)
         return given["key"]
 
     def omit(self, unset: Iterable[str], path: Path) -> None:

@@ -19,11 +19,13 @@ class Removed(Struct, frozen=True):
         path: its path, where `*` is any name and `[]` any item of a list.
         level: `fault` if a configuration that relies on it must not start.
         sentence: what happens instead, and what to write.
+        harmless: values of a text with which a `fault` is a warning.
     """
 
     path: str
     level: Level
     sentence: str
+    harmless: tuple[str, ...] = ()
 
 
 _KEY_OPTIONS: Final = (
@@ -31,9 +33,25 @@ _KEY_OPTIONS: Final = (
     " provider, and the next one answers"
 )
 
+_DEFINITIONS: Final = (
+    "`definitions` is gone: tools are offered as their server lists them, and the log says what has changed; remove the"
+    " key, and pin the version of the server itself"
+)
+_SESSIONS: Final = (
+    "`max_sessions` is gone: a session with a user's credential lives as long as its request; remove the key"
+)
+_CHECK: Final = (
+    "a check by a server is gone, and no result would be checked: name a function, `check: module:function`, which may"
+    " ask the server"
+)
+_OF_SERVER: Final = ("url", "headers")
+
 REMOVED: Final = (
     Removed("upstreams.*.api_key[]", "warning", _KEY_OPTIONS),
     Removed("tools.*.api_key[]", "warning", _KEY_OPTIONS),
+    Removed("tools.*.definitions", "fault", _DEFINITIONS, harmless=("accepted",)),
+    Removed("tools.*.max_sessions", "warning", _SESSIONS),
+    *(Removed(f"{check}.{key}", "fault", _CHECK) for check in ("tools.*.check", "tools_check") for key in _OF_SERVER),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from proxy.config import model as c
 from proxy.config.keys import FROM_CLIENT, is_placeholder
 from proxy.config.model import appended_path_fault
-from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US, header_faults
+from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
 from proxy.loop.many_tools import NAMES
 
 _OF_OUR_OWN = "is the name of a tool of the proxy's own (see offer.search_above)"
@@ -128,7 +128,6 @@ def faults_in(parts: Parts) -> list[tuple[str, str]]:
         *_state_faults(parts.config),
         *_tool_faults(parts),
         *_served_faults(parts),
-        *_check_faults(parts),
     )
     return [(path, message) for path, message in found if not parts.is_faulty(path)]
 
@@ -274,18 +273,6 @@ def _served_faults(parts: Parts) -> _Faults:
         for hosted in tool.served:
             if serving.setdefault(hosted, name) != name:
                 yield f"tools.{name}.serves", f"{serving[hosted]!r} serves {hosted} already"
-
-
-def _check_faults(parts: Parts) -> _Faults:
-    checks = {f"tools.{name}.check": tool.check for name, tool in parts.tools.items()}
-    for path, check in {**checks, "tools_check": parts.config.tools_check}.items():
-        if not isinstance(check, c.CheckConfig):
-            continue
-        if (check.function is None) == (check.url is None):
-            yield path, "needs either function or url"
-        elif check.url is None and check.headers:
-            yield f"{path}.headers", "go with url"
-        yield from ((f"{path}.{key}", fault) for key, fault in header_faults(check.headers))
 
 
 def _alias_faults(parts: Parts) -> _Faults:

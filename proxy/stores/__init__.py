@@ -11,9 +11,9 @@ from typing import Any
 from proxy.config.model import StateConfig
 from proxy.kit.readiness import Readiness
 from proxy.kit.secrets import Secrets
-from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Pins, Rates, Results
+from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Results
 from proxy.stores.budgets import LocalBudgets
-from proxy.stores.memory import LocalLeases, LocalPins, LocalRates, MemoryStore
+from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
 from proxy.stores.shared import Backend
 from proxy.stores.shared.state import SharedState
 
@@ -26,7 +26,6 @@ class State:
         rates: counts requests per minute.
         leases: counts open requests.
         budgets: counts what clients use, by day and month.
-        pins: keeps what was first seen of things that others can change.
         secrets: the secrets of the configuration, and the one that a shared store keeps.
         readiness: whether a shared store can be reached, for `/readyz`.
         running: runs the background tasks of the stores while the process serves.
@@ -37,7 +36,6 @@ class State:
     leases: Leases
     budgets: Budgets
     caches: Caches
-    pins: Pins
     secrets: Callable[[], Secrets]
     readiness: Callable[[], Readiness]
     running: Callable[[], AbstractAsyncContextManager[None]]
@@ -63,7 +61,6 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
         leases=LocalLeases(),
         budgets=LocalBudgets(),
         caches=caches,
-        pins=LocalPins(),
         secrets=lambda: given,
         readiness=lambda: Readiness("memory", usable=True),
         running=nullcontext,
@@ -87,7 +84,6 @@ def _shared_state(config: StateConfig, local: State, *, clock: Clock, observe: O
         leases=leases,
         budgets=budgets,
         caches=cache,
-        pins=backend.pins(shared),
         secrets=partial(shared.secrets, config.secrets),
         readiness=shared.readiness,
         running=partial(_running, shared, *works),

@@ -6,7 +6,7 @@ requests, and keeps what was first seen of things that others can change.
 
 import itertools
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -193,24 +193,3 @@ class LocalLeases:
     async def release(self, client: str, lease: str) -> None:
         """Return the lease of a request that has ended."""
         self._held[client].discard(lease)
-
-
-class LocalPins:
-    """Implements `ports.Pins` for one process, which forgets them at its end."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, dict[str, bytes]] = {}
-
-    async def read(self, owner: str) -> Mapping[str, bytes]:
-        """All that is kept, by name."""
-        return self._kept.get(owner, {})
-
-    async def add(self, owner: str, pins: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Keep those under whose names nothing is kept yet; returns all that is kept."""
-        self._kept[owner] = {**pins, **self._kept.get(owner, {})}
-        return self._kept[owner]
-
-    async def replace(self, owner: str, pins: Mapping[str, bytes]) -> bool:
-        """Keep these in place of all that is kept."""
-        self._kept[owner] = dict(pins)
-        return True

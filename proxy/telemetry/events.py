@@ -242,19 +242,12 @@ EVENTS: Final[Mapping[str, Event]] = {
         "A tool of an MCP server, or a part of its list, cannot be offered; `why` has the reason.",
         "server why",
     ),
-    "mcp.tool_changed": Event(
+    "tool.changed": Event(
         _WARNING,
-        "A server has changed what one of its tools is, which is offered as it is now; `change` has the difference.",
-        "server tool change",
-    ),
-    "mcp.tool_withheld": Event(
-        _WARNING,
-        "A tool is not what is pinned of it (`definitions: pinned`), and is not offered; `change` has the difference. "
-        "`toolproxy check --accept` accepts it.",
-        "server tool change",
-    ),
-    "mcp.pins_unknown": Event(
-        _WARNING, "The state store cannot tell what is pinned of a server's tools, of which none is offered.", "server"
+        "An MCP server has changed the description or the schema of a tool, which is offered as it is now. `before` "
+        "and `after` are hashes; `change` has 200 characters of each from the first difference, unless lists differ by "
+        "user.",
+        "server tool before after change",
     ),
     "tool.cache_hit": Event(_DEBUG, "A tool call was answered with the cached result of an equal call.", "tool"),
 }

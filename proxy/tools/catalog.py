@@ -38,7 +38,7 @@ def tools_of(loaded: Loaded, resources: Resources) -> Iterator[Tool]:
     for name, entry in entries.items():
         make = kind_of(entry).make
         try:
-            check = check_of(entry.check, f"tools.{name}.check", resources.client)
+            check = check_of(entry.check, f"tools.{name}.check")
             secrets = loaded.secrets.get(f"tools.{name}", frozenset())
             made = make(name, entry, with_fields(resources, secrets=secrets)) if make else None
         except ConfigurationError as exc:
@@ -61,7 +61,7 @@ def tool_servers_of(loaded: Loaded, resources: Resources, *, leave_out: Containe
     resources = with_fields(resources, secrets=loaded.secrets.get("", frozenset()))
 
     def configured_by(name: str, entry: ToolConfig) -> Callable[[Tool], Tool]:
-        check = check_of(entry.check, f"tools.{name}.check", resources.client)
+        check = check_of(entry.check, f"tools.{name}.check")
         return lambda tool: replace(tool, **_settings(tool, entry, check, loaded.config))
 
     return [

@@ -13,7 +13,7 @@ from msgspec import structs
 from proxy.config.model import Config, ToolConfig
 from proxy.http.key_pool import KeyPools
 from proxy.kit.no_observer import NoObserver
-from proxy.ports import Caches, Clock, Observer, Pins
+from proxy.ports import Caches, Clock, Observer
 from proxy.tools.result_cache import local_caches
 from proxy.tools.servers import ToolServer
 from proxy.tools.tool import Tool
@@ -40,7 +40,6 @@ class Resources:
                  of all variables with a secret's name
     page_rules   which pages searches may read; None: all public ones
     key_pools    makes the pools of tools with several keys; None: a tool uses the first of its keys
-    pins         what was first seen of the tools of servers; None: nothing is kept of that
     """
 
     client: httpx.AsyncClient
@@ -50,7 +49,6 @@ class Resources:
     secrets: frozenset[str] = frozenset()
     page_rules: "PageRules | None" = None
     key_pools: KeyPools | None = None
-    pins: Pins | None = None
     _pages: "list[PageCache]" = field(default_factory=list)  # one, when a tool has asked for it
     _readers: "dict[PageRules, PageReader]" = field(default_factory=dict)
 
@@ -92,9 +90,6 @@ Make: TypeAlias = Callable[[str, Entry, Resources], Tool]
 Serve: TypeAlias = Callable[[str, Entry, Callable[[Tool], Tool], Resources], ToolServer]
 """Takes the name of an entry, the entry, what applies the entry's settings to a tool, and the resources."""
 
-Accept: TypeAlias = Callable[[str, Entry, Resources], Awaitable[Finding]]
-"""Takes the name of an entry, the entry and the resources, which have `pins`. Raises `ToolError`."""
-
 
 def usable(entry: ToolConfig, origin: str) -> str:
     """The words of `toolproxy check` for a tool that can be used."""
@@ -128,8 +123,6 @@ class Kind(Generic[Entry]):
             has the rules for the pages that searches find.
         probe: uses an entry once, for `toolproxy check --probe`. None: there is nothing to be asked. Raises `ToolError`
             or `TimeoutError` if there is no answer.
-        accept: takes over what the server of an entry says its tools are, for `toolproxy check --accept`. None: there
-            is nothing to accept.
     """
 
     config: type[Entry]
@@ -143,7 +136,6 @@ class Kind(Generic[Entry]):
     describe: Callable[[Entry, str], Iterator[str]] = _describe
     page_rules: "Callable[[Entry], PageRules] | None" = None
     probe: Callable[[str, Entry, Resources], Awaitable[Finding]] | None = None
-    accept: Accept[Entry] | None = None
 
 
 AnyKind: TypeAlias = Kind[Any]

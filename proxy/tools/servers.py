@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from proxy.kit.readiness import Readiness
+from proxy.ports import MayUse
 from proxy.tools.registry import Registry
 from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
@@ -77,7 +78,7 @@ class SharedToolServer:
 
     def __init__(self, server: ToolServer) -> None:
         self.state = server.state
-        self.needs = server.unlisted.needs if server.unlisted else frozenset[str]()
+        self.unlisted = server.unlisted
         self._server = server
         self._states_of_users: dict[str, ToolState] = {}
         self._registries: list[Registry] = []
@@ -102,8 +103,8 @@ class SharedToolServer:
     def publish_to(self, registry: Registry) -> None:
         """Publish the tools, the known ones and later changes, to another registry."""
         self._registries.append(registry)
-        if self._server.unlisted is not None:
-            registry.unlisted[self._server.name] = self._server.unlisted
+        if self.unlisted is not None:
+            registry.unlisted[self._server.name] = self.unlisted
         if self._tools is not None:
             registry.put_group(self._server.name, self._tools)
 
@@ -157,14 +158,19 @@ class UserToolsets:
 
     def __init__(self, registry: Registry, servers: Iterable[SharedToolServer]) -> None:
         self._registry = registry
-        self._servers = [server for server in servers if server.needs]
+        self._servers = [(server, server.unlisted) for server in servers if server.unlisted is not None]
         # By the tools that were added to a registry: the registry with them, and what `specs` it was made of.
         self._made: WeakKeyDictionary[Registry, WeakKeyDictionary[UserTools, tuple[Registry, Mapping[str, ToolSpec]]]]
         self._made = WeakKeyDictionary()
 
-    async def toolset_for(self, credentials: Credentials) -> Registry:
-        """The tools of a request with these credentials. A server that has not listed any yet is waited for a while."""
-        asked = [server for server in self._servers if server.needs <= credentials.names]
+    async def toolset_for(self, credentials: Credentials, may_use: MayUse = lambda _: True) -> Registry:
+        """The tools of a request with these credentials.
+
+        A server whose tools the request may not use is not asked; one whose list is not known is waited for a while.
+        """
+        asked = [
+            server for server, unlisted in self._servers if unlisted.needs <= credentials.names and may_use(unlisted)
+        ]
         registry = self._registry
         for server, found in zip(asked, await gather(*(one.tools_for(credentials) for one in asked)), strict=True):
             if found is not None:

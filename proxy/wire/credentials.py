@@ -6,7 +6,7 @@ keyed hash of it, and can be used only by a request that carries the same value.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest, digest
 from types import MappingProxyType
 from typing import Final
@@ -38,6 +38,7 @@ class Credentials:
         scope: the caller, for whom alone the hashes are.
 
     Attributes:
+        scope: the caller.
         names: the names of the headers that the request has.
         used: the names of those with which a tool was called, or something kept was opened.
     """
@@ -47,9 +48,23 @@ class Credentials:
     ) -> None:
         self._values = {name: value for name, value in values.items() if value}
         self._keys = [digest(key, _PURPOSE, "sha256") for key in keys] if self._values else []
-        self._scope = scope
+        self.scope = scope
         self.names = frozenset(self._values)
         self.used: set[str] = set()
+        self._at_end: list[Callable[[], None]] | None = []  # None: the request has ended
+
+    def at_end(self, callback: Callable[[], None]) -> bool:
+        """Have something called when the request ends; False: it has ended."""
+        if self._at_end is None:
+            return False
+        self._at_end.append(callback)
+        return True
+
+    def end(self) -> None:
+        """End everything that was begun with these credentials, because the request has ended."""
+        callbacks, self._at_end = self._at_end or [], None
+        for callback in callbacks:
+            callback()
 
     def fill(self, template: str) -> str:
         """A value of the configuration with the values of the headers in it.
@@ -92,7 +107,7 @@ class Credentials:
         return True
 
     def _hash(self, name: str, key: bytes) -> str:
-        said = f"{self._scope}\0{name}\0{self._values[name]}".encode("utf-8", "surrogatepass")
+        said = f"{self.scope}\0{name}\0{self._values[name]}".encode("utf-8", "surrogatepass")
         return digest(key, said, "sha256").hex()
 
     def _is(self, name: object, kept: object) -> bool:

@@ -60,7 +60,7 @@ class Requests:
         scope = {"headers": [(name.encode(), value.encode()) for name, value in headers]}
         scope[CALLER] = caller or Caller("app")
         request = {"model": "m", "messages": [{"role": "user", "content": "x"}], **request}
-        own = await self.resolver.tools_of(scope)
+        own = await self.resolver.tools_of(scope, request)
         return self.resolver.finish(await self.resolver.access(scope, Asked(chat=request), own=own))
 
 

@@ -19,7 +19,7 @@ from tests.api.surfaces import DOOR, Surface, on
 from tests.fakes import turn
 from tests.serving import CONFIG, serving
 from tests.tools.mcp.test_client import wiki_at
-from tests.tools.mcp.test_users import Vault
+from tests.tools.mcp.test_users import Arrivals, Vault
 
 ANNE, BOB = "anne-s3cret/token", "bob-s3cret/token"
 NOTES = """
@@ -38,7 +38,6 @@ VAULT = """
     url: {url}
     headers: {{Authorization: "Bearer ${{request.headers.X-Notes-Token}}"}}
     cache_seconds: 60
-    definitions: pinned
 """
 CALL = ("u1", "notes", {"q": "ferry"})
 WHO = ("u2", "vault_whoami", {})
@@ -213,6 +212,106 @@ async def test_the_mcp_door_lists_and_calls_what_the_header_permits(chat):
     assert "in the header 'x-notes-token'" in seen[0][2]
     for user, (listed, failed, text) in zip(("anne", "bob"), seen[1:], strict=True):
         assert (listed[-1], failed, text) == (f"vault_of_{user}", False, f"{user}: Bearer [secret]")
+
+
+CLIENTS = """
+clients:
+  - {name: app, key: key-of-app}
+  - {name: none, key: key-of-none, tools: []}
+  - {name: some, key: key-of-some, tools: [web_search]}
+  - {name: uncalling, key: key-of-uncalling, limits: {max_tool_calls: 0}}
+  - {name: other, key: key-of-other, models: [other]}
+  - {name: vault, key: key-of-vault, tools: [vault]}
+"""
+PERMITTED = [
+    {"key": "app"},
+    {"key": "vault"},
+    {"key": "app", "server_tools": "vault"},
+    {"key": "app", "server_tools": "vault_whoami"},
+    {"key": "app", "server_tools": "all"},
+    {"key": "app", "functions": ["vault_whoami"], "choice": "required"},
+    {"key": "app", "functions": ["vault_whoami"], "choice": "vault_whoami"},
+]
+NOT_PERMITTED = [
+    {"key": "none"},
+    {"key": "some"},
+    {"key": "some", "functions": ["vault_whoami"]},
+    {"key": "uncalling"},
+    {"key": "other"},
+    {"key": "app", "server_tools": "none"},
+    {"key": "app", "server_tools": "none", "functions": ["vault_whoami"]},
+    {"key": "app", "server_tools": "web_search"},
+    {"key": "app", "functions": ["open_door"], "choice": "none"},
+    {"key": "app", "functions": ["open_door"], "choice": "required"},
+    {"key": "app", "body": {"model": "nowhere"}},
+    {"key": "app", "body": {"max_tool_calls": 0}},
+]
+
+
+@asynccontextmanager
+async def with_watched_vault(surface, *replies, more="", **app):
+    """A client, and the arrivals at the server."""
+    arrived = Arrivals()
+    async with (
+        wiki_at(Vault(), around=arrived) as vault,
+        surface.proxy(*replies, more=VAULT.format(url=vault) + CLIENTS + more, **app) as client,
+    ):
+        yield client, arrived
+
+
+async def test_a_session_is_begun_only_for_a_request_that_may_use_the_server(surface):
+    async with with_watched_vault(surface, turn("Hi")) as (client, arrived):
+        for asked in NOT_PERMITTED:
+            await client.ask(**{"text": "?", **asked, "key": f"key-of-{asked['key']}", "headers": of(ANNE)})
+            assert arrived.users == [], asked
+        for number, asked in enumerate(PERMITTED):
+            headers = of(f"user{number}-s3cret") | asked.get("headers", {})
+            await client.ask(**{"text": "?", **asked, "key": f"key-of-{asked['key']}", "headers": headers})
+            assert f"user{number}" in arrived.users, asked
+
+
+@pytest.mark.parametrize("offer", ["declared", "never"])
+async def test_a_session_with_a_server_that_is_not_always_offered_is_begun_for_a_tool_that_is_declared(surface, offer):
+    arrived = Arrivals()
+    async with (
+        wiki_at(Vault(), around=arrived) as vault,
+        surface.proxy(turn("Hi"), more=f"{VAULT.format(url=vault)}    offer: {offer}\n") as client,
+    ):
+        await client.ask(functions=["open_door"], headers=of(ANNE))
+        assert arrived.users == []
+        await client.ask(functions=["vault_whoami"], headers=of(ANNE))
+        assert arrived.users != []
+
+
+async def test_no_session_is_begun_at_a_door_that_calls_no_tool_of_the_server(chat):
+    config = CONFIG.replace("upstreams:", "server: {{mcp: true}}\nupstreams:", 1)
+
+    def message(method, **params):
+        return "/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+    hands_off = [
+        ("/v1/messages/count_tokens", ASK),
+        ("/v1/search", {"query": "ferry"}),
+        message("ping"),
+        message("tools/call", name="web_search", arguments={"query": "ferry"}),
+    ]
+    listing = message("tools/list")
+    accept = {"accept": "application/json, text/event-stream"}
+    async with with_watched_vault(chat, config=config) as (client, arrived), httpx.AsyncClient() as http:
+
+        async def post(path, body, *, key):
+            headers = {"authorization": f"Bearer key-of-{key}", **accept, **of(ANNE)}
+            return await http.post(client.url + path, json=body, headers=headers)
+
+        for path, body in hands_off:
+            await post(path, body, key="app")
+            assert arrived.users == [], path
+        for key in ("some", "none", "uncalling"):
+            for path, body in (listing, message("tools/call", name="vault_whoami", arguments={})):
+                assert "anne" not in (await post(path, body, key=key)).text
+        assert arrived.users == []
+        assert "vault_of_anne" in (await post(*listing, key="app")).text
+    assert arrived.users != []
 
 
 # -- what is kept between requests --

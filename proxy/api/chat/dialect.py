@@ -29,6 +29,11 @@ class _ParsedChat(Parsed):
         self._chat = chat
         self._body = body
 
+    @property
+    def fields(self) -> Json:
+        """The request itself."""
+        return self._chat
+
     def read(self, context: Context) -> "_ChatRequest":
         """The request as it is."""
         return _ChatRequest(context=context, chat=self._chat, body=self._body)

@@ -57,6 +57,11 @@ class _ParsedMessages(Parsed):
         self._request = request
         self._dialect = dialect
 
+    @property
+    def fields(self) -> Json | None:
+        """The fields of a request for an answer; one whose tokens are counted calls no tools."""
+        return self._fields if self._dialect.for_answer else None
+
     def read(self, context: Context) -> "_MessagesRequest":
         """Read its tools and its conversation. Raises `RequestError`."""
         fields, messages, request = self._fields, self._fields.get("messages"), self._request

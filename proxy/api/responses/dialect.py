@@ -56,15 +56,23 @@ class _ParsedResponses(Parsed):
         self.bytes_read = responses.bytes_read
         self.is_slow = self.is_slow or holds_files(self._history.items)
 
+    @property
+    def _listed(self) -> list[Json]:
+        """All declared tools, those of the conversation among them. Raises `RequestError`."""
+        return declared_in(self._request.fields, before=self._history.before, own=self._history.own)
+
+    @property
+    def fields(self) -> Json:
+        """The fields of the request, with all declared tools."""
+        return {**self._request.fields, "tools": self._listed}
+
     def read(self, context: Context) -> "_ResponsesRequest":
         """Read its tools and its conversation. Raises `RequestError`."""
         request, history, own = self._request, self._history, context.own
         fields, seal = request.fields, Seal(context.sealer)
-        listed = declared_in(fields, before=history.before, own=history.own)
         where = "tools" if fields.get("tools") else "input"
-        declared = read_tools(
-            listed, fields.get("tool_choice"), own.toolset.names, code_interpreter=own.code_interpreter, where=where
-        )
+        listed, choice, code = self._listed, fields.get("tool_choice"), own.code_interpreter
+        declared = read_tools(listed, choice, own.toolset.names, code_interpreter=code, where=where)
         conversation = read_conversation(
             history.items, instructions=fields.get("instructions"), name_of=declared.name_of, unseal=seal.open
         )

@@ -3,7 +3,6 @@
 from proxy.stores.redis.budgets import RedisBudgets
 from proxy.stores.redis.connection import SharedRedis
 from proxy.stores.redis.continuations import RedisContinuations
-from proxy.stores.redis.pins import RedisPins
 from proxy.stores.redis.quota import RedisLeases, RedisRates
 from proxy.stores.redis.results import RedisResults
 from proxy.stores.shared import Backend
@@ -15,5 +14,4 @@ BACKEND = Backend(
     leases=RedisLeases,
     budgets=RedisBudgets,
     results=RedisResults,
-    pins=RedisPins,
 )

@@ -6,7 +6,6 @@ from typing import Any, Generic, TypeVar
 
 from proxy.ports import ClientStore, Rates
 from proxy.stores.shared.budgets import SharedBudgets
-from proxy.stores.shared.pins import SharedPins
 from proxy.stores.shared.quota import SharedLeases
 from proxy.stores.shared.results import SharedResults
 from proxy.stores.shared.state import SharedState
@@ -34,5 +33,4 @@ class Backend(Generic[Shared]):
     leases: Callable[[Shared], SharedLeases]
     budgets: Callable[..., SharedBudgets]
     results: Callable[..., SharedResults]
-    pins: Callable[[Shared], SharedPins]
     works: tuple[Callable[[Shared], Coroutine[Any, Any, None]], ...] = ()

@@ -4,7 +4,6 @@ from proxy.ports import Clock, Observer
 from proxy.stores.shared import Backend
 from proxy.stores.sqlite.database import SharedSqlite, check_file, path_of
 from proxy.stores.sqlite.expiry import clean_up
-from proxy.stores.sqlite.pins import SqlitePins
 from proxy.stores.sqlite.tables import SqliteBudgets, SqliteContinuations, SqliteLeases, SqliteRates, SqliteResults
 
 
@@ -21,6 +20,5 @@ BACKEND = Backend(
     leases=SqliteLeases,
     budgets=SqliteBudgets,
     results=SqliteResults,
-    pins=SqlitePins,
     works=(clean_up,),
 )

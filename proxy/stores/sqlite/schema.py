@@ -44,7 +44,8 @@ _FIRST: Final = (
 )
 # The secret that seals what clients keep for the proxy.
 _SECOND: Final = ("CREATE TABLE secrets (only_one INTEGER PRIMARY KEY, value TEXT NOT NULL, made_at REAL NOT NULL)",)
-# What was first seen of things that others can change, such as the tools of an MCP server.
+# Version 0.2.0 kept the first definitions of MCP tools here. The table is neither read nor dropped, so that 0.2.0 can
+# still open the file.
 _THIRD: Final = (
     "CREATE TABLE pins (owner TEXT NOT NULL, name TEXT NOT NULL, pin BLOB NOT NULL, PRIMARY KEY (owner, name))",
 )

@@ -86,7 +86,7 @@ async def names_listed(config):
 
 @asynccontextmanager
 async def session(
-    config, *, registry=None, patience=20, configured=lambda tool: tool, clock=None, definitions=lambda _: None
+    config, *, registry=None, patience=20, configured=lambda tool: tool, clock=None
 ) -> AsyncIterator[Rig]:
     clock, events, told = clock or Turning(), asyncio.Queue(), []
     registry = registry or Registry([], clock=clock)
@@ -103,10 +103,7 @@ async def session(
             observe("published", names=[tool.name for tool in tools])
             return refused
 
-    judge = definitions(observe)
-    mcp = McpServer(
-        "wiki", config, configured=configured, clock=clock, observe=observe, definitions=judge, jitter=lambda: 1.0
-    )
+    mcp = McpServer("wiki", config, configured=configured, clock=clock, observe=observe, jitter=lambda: 1.0)
     shared = SharedToolServer(mcp)
     shared.publish_to(Telling())
     async with asyncio.TaskGroup() as tasks:

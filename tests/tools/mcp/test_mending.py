@@ -1,14 +1,16 @@
 """Servers of every protocol date, borne with: real sessions with servers whose messages are written by hand."""
 
+import asyncio
 import tracemalloc
 
+import httpx2
 import orjson
 import pytest
 
 from proxy.loop.results import ToolError
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import well_formed
-from proxy.tools.kinds.mcp.values import MOST_VALUES, Values
+from proxy.tools.kinds.mcp.mending import MOST_VALUES, fault_of
+from proxy.tools.kinds.mcp.transport import _Bounded
 from tests.serving import serving
 from tests.tools.mcp.test_client import session
 
@@ -107,10 +109,10 @@ SAMPLE = {
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        (asking(a=FORM), [r'It asks the user: "Which city\?"', r"\(fields: city\)", "Ask the user"]),
-        (asking(a=VISIT), ["Log in", "https://login.example/"]),
-        (asking(a=SAMPLE, b={"method": "roots/list"}), ["a language model", "directories"]),
-        ({"resultType": "input_required", "requestState": "later"}, ["has not finished"]),
+        (asking(a=FORM), [r'asks something first.*: "Which city\?"', "Ask the user"]),
+        (asking(a=VISIT, b=FORM), [r'"Log in Which city\?"']),
+        (asking(a=SAMPLE, b={"method": "roots/list"}), ["asks something first"]),
+        ({"resultType": "input_required", "requestState": "later"}, ["asks something first"]),
         ({"resultType": "task", "task": {}}, ["no result"]),
     ],
 )
@@ -126,9 +128,9 @@ async def test_of_a_list_of_ten_thousand_tools_no_more_are_looked_at_than_can_be
 
     def counting(tool, version):
         looked.append(tool)
-        return well_formed(tool, version)
+        return fault_of(tool, version)
 
-    monkeypatch.setattr("proxy.tools.kinds.mcp.mending.well_formed", counting)
+    monkeypatch.setattr("proxy.tools.kinds.mcp.mending.fault_of", counting)
     tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(10_000)]
     async with written(answers(tools=tools)) as url, session(McpConfig(url=url, allow=("t1*",))) as rig:
         assert len(rig.registry.specs) == 128
@@ -164,7 +166,7 @@ async def test_pages_without_end_are_cut_and_the_server_is_connected_with_what_f
 
 
 async def test_a_list_that_cannot_be_read_for_its_size_refuses_the_server_by_name_and_once():
-    tools = [{**SEEK, "x": [0] * MOST_VALUES}]
+    tools = [{**SEEK, "name": f"t{n}", "x": [0] * 700} for n in range(200)]
     async with written(answers(tools=tools)) as url, session(McpConfig(url=url)) as rig:
         assert f"more than {MOST_VALUES} values" in rig.server.state().why_not
         assert (await rig.event("mcp.lost"))["wait"] == 600
@@ -179,21 +181,64 @@ async def test_a_message_of_too_many_values_is_refused_before_it_is_parsed(event
         assert rig.server.state().usable
 
 
-def permitted(message, *, cut=1000, **options):
-    values = Values(**options)
-    return all(values.permit(message[at : at + cut]) for at in range(0, len(message), cut))
+async def test_of_a_list_with_too_many_values_the_tools_with_the_most_are_left_out_by_name():
+    large = {**SEEK, "name": "large", "inputSchema": {"type": "object", "$comment": "4 MB", "x": [{"a": 0}] * 400_000}}
+    no_name = {"inputSchema": large["inputSchema"]}
+    async with written(answers(tools=[large, SEEK, no_name])) as url, session(McpConfig(url=url)) as rig:
+        assert list(rig.registry.specs) == ["wiki_seek"]
+        assert await rig.call("wiki_seek") == "found"
+        refused = [fields["why"] for event, fields in rig.told if event == "mcp.tool_refused"]
+    assert ["large: it is malformed" in refused[0], "(without a name)" in refused[1]] == [True, True]
 
 
-@pytest.mark.parametrize("cut", [7, 1000])
-def test_values_are_counted_outside_of_strings_however_a_message_is_cut(cut):
-    text = ',{["\\' * (MOST_VALUES // 2)
-    assert permitted(orjson.dumps({"text": text}), cut=cut)
-    assert permitted(orjson.dumps([0] * (MOST_VALUES - 5)), cut=cut)
-    assert not permitted(orjson.dumps([0] * (MOST_VALUES + 5)), cut=cut)
-    assert not permitted(orjson.dumps([text, *[{}] * MOST_VALUES]), cut=cut)
+@pytest.mark.parametrize("cut", [1, 7, 100_000])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+async def test_each_event_of_a_stream_is_passed_on_whole_and_counted_by_itself(end, cut):
+    class Body(httpx2.AsyncByteStream):
+        async def __aiter__(self):
+            for at in range(0, len(sent), cut):
+                yield sent[at : at + cut]
+
+    event = b"data: " + orjson.dumps([0] * (MOST_VALUES // 2 if cut > 7 else 20)) + end
+    sent = event * 5
+    bounded = _Bounded(Body(), 10**6, is_stream=True)
+    assert [part async for part in bounded if part] == [event] * 5
 
 
-def test_each_message_of_a_stream_of_events_is_counted_by_itself():
-    event = b"data: " + orjson.dumps([0] * (MOST_VALUES // 2)) + b"\r\n\r\n"
-    assert permitted(event * 5, is_stream=True)
-    assert not permitted(event.strip() + orjson.dumps([0] * MOST_VALUES), is_stream=True)
+async def test_a_list_that_has_not_changed_is_not_checked_again(monkeypatch):
+    checked = []
+
+    def counting(tool, version):
+        checked.append(tool["name"])
+        return fault_of(tool, version)
+
+    monkeypatch.setattr("proxy.tools.kinds.mcp.mending.fault_of", counting)
+    tools, asked = [[SEEK], [{**SEEK, "name": "hide"}]], asyncio.Queue()
+
+    def page(params):
+        at = int((params or {}).get("cursor") or 0)
+        asked.put_nowait(at)
+        return {**COMPLETE, "tools": tools[at], **({"nextCursor": str(at + 1)} if at + 1 < len(tools) else {})}
+
+    async def look(rig):
+        while not asked.empty():
+            asked.get_nowait()
+        checked.clear()
+        rig.clock.looks.put_nowait(None)
+        async with asyncio.timeout(20):
+            for _ in tools:
+                await asked.get()
+        return await rig.call("wiki_seek")
+
+    async with written({**answers(), "tools/list": page}) as url, session(McpConfig(url=url)) as rig:
+        await look(rig)
+        assert await look(rig) == "found"
+        assert checked == []
+        assert list(rig.registry.specs) == ["wiki_seek", "wiki_hide"]
+        tools[1] = [{**SEEK, "name": "hide", "description": "Now it hides."}]
+        rig.clock.looks.put_nowait(None)
+        assert (await rig.event("tool.changed"))["tool"] == "hide"
+        del tools[1]
+        rig.clock.looks.put_nowait(None)
+        assert (await rig.event("published"))["names"] == ["wiki_seek", "wiki_hide"]
+        assert (await rig.event("published"))["names"] == ["wiki_seek"]

@@ -2,7 +2,7 @@
 
     connect -> list -> publish -> wait until the list may have changed -> list -> ...
        ^                                   | the connection broke, or a call was told that there is no such session
-       +- wait, longer each time, or until a call <-+
+       +- rest, longer each time, or until a call <-+
 
 One task has a server's session from beginning to end, because the client's cancel scopes have to be left by the task
 that entered them. Calls come from other tasks, which use the session, or wait for a new one if there is none. Each
@@ -12,40 +12,27 @@ none.
 
 import asyncio
 import random
-import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
 
 from mcp import Client, MCPError
 from mcp.client import IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
-from mcp_types import (
-    CONNECTION_CLOSED,
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    CallToolRequest,
-    CallToolRequestParams,
-    CallToolResult,
-    ToolListChangedNotification,
-)
 from mcp_types import Tool as ListedTool
-from msgspec.structs import replace
-from pydantic import TypeAdapter, ValidationError
+from mcp_types import ToolListChangedNotification
 
 from proxy.config.redaction import Redact
 from proxy.kit.breaker import Backoff
 from proxy.kit.readiness import Readiness
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer
-from proxy.tools.kinds.mcp.content import is_malformed, is_repeatable, output_of, tool_of
-from proxy.tools.kinds.mcp.definitions import POLL_SECONDS, AcceptedDefinitions, Definitions, PinnedDefinitions
+from proxy.tools.kinds.mcp.calls import AWAY, NotCarriedOut, make_call
+from proxy.tools.kinds.mcp.changes import KnownDefinitions
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import MOST_TOOLS
-from proxy.tools.kinds.mcp.questions import question_in, question_of_error
+from proxy.tools.kinds.mcp.mending import ListReading
+from proxy.tools.kinds.mcp.offered import OfferedTools
 from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
-from proxy.tools.kinds.mcp.transport import DELIVERY, Delivery, SessionTransport
-from proxy.tools.schema import schema_fault, serving_fault
+from proxy.tools.kinds.mcp.transport import Delivery, SessionTransport
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
@@ -66,32 +53,6 @@ _WAIT_IF_TOO_LARGE = 600.0
 _LAST_ANSWERS = 2.0
 # Seconds for which the tools of a server that has gone stay offered: a call of them may find that it is back.
 _REMEMBERED = 120.0
-_LONGEST_REASON = 200  # characters of a server's own words in the log
-_MOST_REASONS = 20
-
-_AWAY = "The server of this tool cannot be reached now."
-_BROKE = "The connection to this tool's server broke; whether the call was carried out is not known."
-_NO_RESULT = "The tool's server answered with something that is no result."
-_TOO_LARGE = "The tool's result is larger than any that can be read."
-_BUSY = frozenset((429, 502, 503, 504))
-# The errors of a server that has restarted and no longer knows the session: "Session terminated" from our own SDK,
-# "Session not found" from servers in Python and TypeScript, "No valid session ID provided" from TypeScript examples.
-_SESSION_LOST = re.compile(
-    r"\bsession (?:id )?(?:terminated|not found|expired|unknown)|\b(?:no valid|invalid|unknown|expired) session",
-    re.IGNORECASE,
-)
-_SESSION_CODES = (INVALID_REQUEST, -32001, -32000)
-# What the SDK says of a closed connection. Servers use its code, -32000, for errors of their own.
-_CLOSED = "Connection closed"
-_ANY_OBJECT = TypeAdapter(dict[str, Any])
-
-
-class Call(Protocol):
-    """Makes a call of a server's tool; `runs_code` as in `output_of`. Raises `ToolError`."""
-
-    def __call__(self, name: str, arguments: Json, *, runs_code: bool) -> Awaitable[ToolOutput]:
-        """The output of the call."""
-        ...
 
 
 class McpServer:
@@ -102,11 +63,8 @@ class McpServer:
         config: the entry.
         configured: applies the settings of the entry to a tool.
         clock: for the waits between attempts.
-        observe: gets the events of sessions that begin and break, and of tools that are refused.
-        definitions: decides which tools are offered as they are listed; None: all are.
+        observe: gets the events of sessions that begin and break, and of tools that are refused or have changed.
         mask: masks the secrets that the server is sent, in all that it says of tools and results.
-        call: makes the calls of its tools; None: it does so itself.
-        on_demand: whether a session that is lost is begun anew only when it is wanted.
         jitter: returns a number from 0 to 1, which spreads the waits.
     """
 
@@ -120,32 +78,23 @@ class McpServer:
         configured: Callable[[Tool], Tool],
         clock: Clock,
         observe: Observer,
-        definitions: Definitions | None = None,
         mask: Redact = str,
-        call: Call | None = None,
-        on_demand: bool = False,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.name = name
         self.tried = asyncio.Event()
         self._config = config
-        self._serves = {own: hosted for hosted, own in config.serves.items()}
-        self._configured = configured
         self._clock = clock
         self._observe = observe
-        self._definitions = definitions or AcceptedDefinitions(name, observe)
         self._mask = mask
-        self._run_call = call or self.call
-        self._on_demand = on_demand
+        self._offered = OfferedTools(name, config, configured=configured, call=self.call, observe=observe)
         self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, jitter)
-        self._client: Client | None = None
+        self._client: Client | None = None  # of the session that is open
         self._attempt = asyncio.Event()  # set when the attempt that is going on, or comes next, has ended
         self._wanted = asyncio.Event()  # a call waits for a session
         self._is_resting = False
-        self._backs_off = False
-        # The list as last published, and which of its tools are withheld.
-        self._listed: tuple[list[ListedTool], frozenset[str]] | None = None
-        self._judged_by: Mapping[str, bytes] | None = None  # what was pinned at that time
+        self._definitions = KnownDefinitions()
+        self._listed: list[ListedTool] | None = None  # as last published
         self._changed = asyncio.Event()  # the tools may have changed, or the session has been lost
         self._calls: set[Delivery] = set()  # those that wait for their answers
         self._is_idle = asyncio.Event()  # set when no call waits
@@ -180,7 +129,7 @@ class McpServer:
                 gone_since = now
             else:
                 if self._listed is None or now - gone_since > _REMEMBERED:
-                    await self._publish([], None, publish)
+                    await self._publish([], [], publish)
                 if transport.was_too_large:
                     wait = _WAIT_IF_TOO_LARGE
                 self._attempt = asyncio.Event()
@@ -190,34 +139,31 @@ class McpServer:
             await self._rest(wait)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait, but no longer than until a call wants a session; on demand, as long as nobody wants one."""
-        self._is_resting = self._backs_off = True
+        """Rest, but no longer than until a call wants a session."""
+        self._is_resting = True
         async with asyncio.TaskGroup() as tasks:
             ends = [tasks.create_task(self._clock.sleep(seconds)), tasks.create_task(self._wanted.wait())]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in ends:
                 end.cancel()
-        self._backs_off = False
-        if self._on_demand:
-            await self._wanted.wait()
         self._is_resting = False
         self._wanted.clear()
 
     async def _hold_session(self, transport: SessionTransport, publish: Publish) -> str:
         """Keep one session open until it breaks, and return the reason."""
-        ended = asyncio.Event()
+        ended, reading = asyncio.Event(), ListReading()
 
         def end() -> None:
             ended.set()
             self._changed.set()
 
         try:
-            client = open_client(self._config, transport, on_message=self._on_message, ended=end)
+            client = open_client(self._config, transport, reading, on_message=self._on_message, ended=end)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
-                await self._publish(*await list_tools(client, self._mask), publish)
+                await self._list(client, reading, publish)
                 patience.reschedule(None)
                 try:
-                    await self._keep_listed(client, ended, publish)
+                    await self._keep_listed(client, reading, ended, publish)
                 except Exception:
                     await self._let_calls_end()
                     raise
@@ -225,18 +171,15 @@ class McpServer:
             return why_not(exc, transport)
         return "the session ended"
 
-    async def _keep_listed(self, client: Client, ended: asyncio.Event, publish: Publish) -> None:
+    async def _keep_listed(self, client: Client, reading: ListReading, ended: asyncio.Event, publish: Publish) -> None:
         """Let calls use the session, and list the tools again whenever they may have changed."""
         self._client, self._why_not = client, "the connection broke"
-        listed, withheld = self._listed or ((), frozenset())
-        self._observe("mcp.connected", server=self.name, tools=len(listed) - len(withheld))
+        self._observe("mcp.connected", server=self.name, tools=len(self._listed or ()))
         self._attempt.set()
         self.tried.set()
         try:
             async with asyncio.TaskGroup() as beside:
                 beside.create_task(self._watch_for_changes(client))
-                if isinstance(self._definitions, PinnedDefinitions):
-                    beside.create_task(self._watch_pins(self._definitions))
                 while True:
                     await self._changed.wait()
                     if ended.is_set() or self._client is not client:
@@ -244,7 +187,7 @@ class McpServer:
                     await self._clock.sleep(_BURST)
                     self._changed.clear()
                     async with asyncio.timeout(_LISTING_PATIENCE):
-                        await self._publish(*await list_tools(client, self._mask), publish)
+                        await self._list(client, reading, publish)
         finally:
             self._forget(client)
             self._changed.clear()
@@ -273,57 +216,26 @@ class McpServer:
             self._changed.set()
             await self._clock.sleep(_LOOK_AGAIN)
 
-    async def _watch_pins(self, definitions: PinnedDefinitions) -> None:
-        """List the tools again when other definitions have been pinned, as by `toolproxy check --accept`."""
-        while True:
-            await self._clock.sleep(POLL_SECONDS)
-            if await definitions.have_changed(self._judged_by):
-                self._changed.set()
-
     async def _on_message(self, message: IncomingMessage) -> None:
         """Request a new list of tools when an older server announces a change unasked."""
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
-    async def _publish(self, listed: list[ListedTool], cut: str | None, publish: Publish) -> None:
+    async def _list(self, client: Client, reading: ListReading, publish: Publish) -> None:
+        """Read the list of the server, and publish it unless it is as it was."""
+        listed = await list_tools(client, reading, self._mask)
+        if listed is not None:
+            await self._publish(listed, reading.refused, publish)
+
+    async def _publish(self, listed: list[ListedTool], left_out: list[str], publish: Publish) -> None:
         """Publish the tools, but only if they have changed, because publishing resets caches and circuit breakers."""
-        withheld = await self._definitions.withheld(listed)
-        self._judged_by = self._definitions.judged_by
-        if (listed, withheld) == self._listed:
+        if listed == self._listed:
             return
-        self._listed = listed, withheld
-        tools, refused = [], [cut] if cut else []
-        for tool in (tool for tool in listed[:MOST_TOOLS] if tool.name not in withheld):
-            try:
-                tools.append(self._tool(tool, refused))
-            except ValueError as exc:
-                refused.append(f"{tool.name}: {exc}")
-            else:
-                schema_fault(tools[-1].parameters)  # compiles it, which takes up to 50 ms, before all are published
-            await asyncio.sleep(0)
-        unknown = self._serves.keys() - {tool.name for tool in listed}
-        refused += [f"{name}: the server has no such tool, to serve {self._serves[name]}" for name in sorted(unknown)]
-        refused += publish(self.name, tools)
-        refused += [f"{tool.name}: there are more than {MOST_TOOLS} tools" for tool in listed[MOST_TOOLS:]]
-        for why in refused[:_MOST_REASONS]:
-            self._observe("mcp.tool_refused", server=self.name, why=self._mask(why)[:_LONGEST_REASON])
-        if more := refused[_MOST_REASONS:]:
-            self._observe("mcp.tool_refused", server=self.name, why=f"and {len(more)} more")
-
-    def _tool(self, listed: ListedTool, refused: list[str]) -> Tool:
-        """A server's tool as one of ours; why it serves no hosted tool, if it cannot, is added to `refused`."""
-        serves = self._serves.get(listed.name)
-
-        async def run(arguments: Json) -> ToolOutput:
-            return await self._run_call(listed.name, arguments, runs_code=serves is not None)
-
-        prefix = self._config.prefix_of(self.name)
-        tool = tool_of(listed, prefix=prefix, origin=f"mcp server {self.name}", run=run)
-        tool = self._configured(tool)
-        if serves is not None and (fault := serving_fault(tool.parameters)):
-            refused.append(f"{listed.name}: {fault}")
-            serves = None
-        return replace(tool, serves=serves, retries=tool.retries if is_repeatable(listed) else 0)
+        for changed in self._definitions.changes_in(listed):
+            self._observe("tool.changed", server=self.name, **changed._asdict())
+        self._listed = listed
+        tools, refused = await self._offered.made_of(listed)
+        self._offered.tell([*left_out, *refused, *publish(self.name, tools)], self._mask)
 
     async def call(self, name: str, arguments: Json, *, runs_code: bool = False) -> ToolOutput:
         """Make one call, and once more in a new session if the server has not carried it out.
@@ -331,55 +243,33 @@ class McpServer:
         If it is cancelled, the client notifies the server, and the session stays open.
         """
         for _ in range(2):
-            client = await self.session()
+            client = await self._session()
             try:
                 return await self._answer(client, name, arguments, runs_code=runs_code)
-            except _NotCarriedOut:
+            except NotCarriedOut:
                 self._forget(client)
-        raise ToolUnavailable(_AWAY, blame="nobody")
+        raise ToolUnavailable(AWAY, blame="nobody")
 
     async def _answer(self, client: Client, name: str, arguments: Json, *, runs_code: bool) -> ToolOutput:
-        """The output of one call in a session. Raises `_NotCarriedOut` or `ToolError`."""
-        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        """The output of one call in a session, which waits for it when it ends. Raises as `make_call` does."""
         delivery = Delivery()
-        token = DELIVERY.set(delivery)
         self._calls.add(delivery)
         self._is_idle.clear()
         try:
-            # Not `call_tool`, which validates results with the server's schema, whose patterns may take forever.
-            raw = await client.session.send_request(request, _ANY_OBJECT)  # type: ignore[type-var]  # it takes any type
-            if raw.get("resultType") == "input_required":
-                raise ToolError(self._mask(question_in(raw)))
-            result = CallToolResult.model_validate(raw, by_name=False)
-        except MCPError as exc:
-            self._changed.set()  # a new list shows whether only the tool has gone, or the session
-            raise _fault(exc, delivery, self._mask) from exc
-        except ValidationError as exc:
-            raise ToolError(_NO_RESULT) from exc
+            return await make_call(client, name, arguments, runs_code=runs_code, mask=self._mask, delivery=delivery)
+        except ToolError as exc:
+            if isinstance(exc.__cause__, MCPError):
+                self._changed.set()  # a new list shows whether only the tool has gone, or the session
+            raise
         finally:
-            DELIVERY.reset(token)
             self._calls.discard(delivery)
             if not self._calls:
                 self._is_idle.set()
-        output = output_of(result, runs_code=runs_code)
-        text = self._mask(output.text)
-        if result.is_error:
-            raise ToolError(text)
-        sources = {self._mask(url): self._mask(title) for url, title in output.sources.items()}
-        return replace(output, text=text, sources=sources)
 
     async def tools_for(self, _: object) -> None:
         """No tools, because the server's are the same for everybody."""
 
-    async def become_ready(self) -> None:
-        """Wait for a session, or for the end of an attempt to begin one; not while the server is left alone."""
-        if not self.tried.is_set():
-            await self.tried.wait()
-        elif not self._backs_off:
-            with suppress(ToolUnavailable):
-                await self.session()
-
-    async def session(self) -> Client:
+    async def _session(self) -> Client:
         """The session. If there is none, one attempt to begin one is awaited that has not begun before the call.
 
         Raises:
@@ -390,7 +280,7 @@ class McpServer:
                 self._wanted.set()
                 await self._attempt.wait()
         if self._client is None:
-            raise ToolUnavailable(_AWAY, blame="nobody")
+            raise ToolUnavailable(AWAY, blame="nobody")
         return self._client
 
 
@@ -400,32 +290,12 @@ async def list_once(config: McpConfig, mask: Redact) -> list[ListedTool]:
     Raises:
         ToolUnavailable: there can be no session; the message has the reason.
     """
-    transport = SessionTransport()
+    transport, reading = SessionTransport(), ListReading()
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport) as client:
-            listed, _ = await list_tools(client, mask)
-            return [tool for tool in listed if not is_malformed(tool)]
+        async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport, reading) as client:
+            return await list_tools(client, reading, mask) or []
     except Exception as exc:
         raise ToolUnavailable(why_not(exc, transport)) from exc
-
-
-class _NotCarriedOut(Exception):
-    """The server has not carried a call out, and will in another session."""
-
-
-def _fault(error: MCPError, delivery: Delivery, mask: Redact) -> Exception:
-    """The error of a call: `ToolUnavailable` if a retry may succeed."""
-    is_lost = error.code in _SESSION_CODES and _SESSION_LOST.search(error.message) is not None
-    # After a mismatch of headers, the session needs the tool's new definition.
-    if is_lost or delivery.was_lost or error.code == HEADER_MISMATCH:
-        return _NotCarriedOut()
-    if delivery.was_too_large:
-        return ToolError(_TOO_LARGE)
-    if error.code == CONNECTION_CLOSED and error.message == _CLOSED:
-        return ToolUnavailable(_BROKE, blame="nobody")
-    if delivery.status in _BUSY:
-        return ToolUnavailable(f"The server of this tool is busy or down now (HTTP {delivery.status}).")
-    return ToolError(mask(question_of_error(error.error) or error.message))
 
 
 def _is_cancelled() -> bool:

@@ -26,7 +26,6 @@ from mcp_types import Tool as ListedTool
 from proxy.config.redaction import Redact
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
-from proxy.tools.kinds.mcp.mending import MALFORMED
 from proxy.tools.tool import RunTool, Tool
 from proxy.wire.chat import Json
 from proxy.wire.code import CodeResult
@@ -42,11 +41,6 @@ _VALUES = ("const", "default", "enum", "examples")  # keywords whose values are 
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # schemas by name
 
 
-def is_malformed(listed: ListedTool) -> bool:
-    """Whether a tool stands in for a malformed one."""
-    return MALFORMED in (listed.meta or {})
-
-
 def without_secrets(listed: ListedTool, mask: Redact) -> ListedTool:
     """A listed tool in which no text repeats a secret that its server was sent: it goes to models, logs and stores."""
     masked: dict[str, Any] = {
@@ -54,7 +48,6 @@ def without_secrets(listed: ListedTool, mask: Redact) -> ListedTool:
         "title": _masked(listed.title, mask),
         "description": _masked(listed.description, mask),
         "input_schema": _masked(listed.input_schema, mask),
-        "meta": _masked(listed.meta, mask),
     }
     if listed.annotations is not None:
         title = _masked(listed.annotations.title, mask)
@@ -80,10 +73,8 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> To
     A call starts early only if the tool declares itself read-only: by MCP's default, tools change things.
 
     Raises:
-        ValueError: the tool is malformed, its schema is not for an object, or it cannot be written as JSON.
+        ValueError: its schema is not for an object, or it cannot be written as JSON.
     """
-    if why := (listed.meta or {}).get(MALFORMED):
-        raise ValueError(f"it is malformed: {why}")
     hints = listed.annotations or ToolAnnotations()
     description = listed.description or listed.title or hints.title or ""
     _check_writable([description, listed.input_schema])

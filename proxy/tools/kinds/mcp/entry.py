@@ -1,11 +1,10 @@
 """The keys of an entry of `type: mcp`."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from proxy.config.model import HeaderName, Served, Text, ToolConfig, ToolHeaderValue, Url
-from proxy.loop.limits import Count
 from proxy.wire.credentials import headers_in
 
 
@@ -21,10 +20,6 @@ class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
     # Prefix of the names of the server's tools. None: the name of the entry and '_'.
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
-    # Whether changed tools are offered at once, or withheld until `toolproxy check --accept` (docs/tools.md).
-    definitions: Literal["accepted", "pinned"] = "accepted"
-    # Sessions at the same time, where headers hold a user's own credential; the least recently used is closed first.
-    max_sessions: Count = 100
     # Hosted tools -> the server's own names of the tools that stand in their places where a request declares them.
     serves: dict[Served, Text] = {}
 

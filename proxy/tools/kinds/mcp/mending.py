@@ -1,28 +1,43 @@
 """The messages of an MCP server, borne with as they come, whatever date of the protocol they follow.
 
 What a server leaves out has its default. What one tool or one part of a result has wrong costs that tool or part, not
-the list or the result. Lists and results are bounded before the client checks them, which takes it a while.
+the list or the result. Lists and results are bounded before the client checks them, which takes it a while, and a page
+of a list that has not changed since it was last read is not checked again.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from hashlib import sha256
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
 import orjson
 from anyio.abc import ObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 from mcp_types.methods import parse_server_result
+from msgspec import Raw
 from pydantic import ValidationError
 
 from proxy.wire.chat import Json
+from proxy.wire.json_values import holds_too_many_values
 
-MALFORMED: Final = "toolproxy/malformed"
-"""The key of `_meta`, in the stand-in for a malformed tool, with the fault of that tool."""
+UNCHANGED: Final = "toolproxy/unchanged"
+"""The key of `_meta` in a page of a list whose tools are left out, because they are the same as in the last reading."""
 
 MOST_TOOLS = 128
 """Tools of one server, which is OpenAI's limit for the tools of one request."""
+
+# Eight megabytes of one text are parsed in ten milliseconds, and this many values in fifty to a hundred. A list of 128
+# tools with a hundred parameters each has half as many.
+MOST_VALUES: Final = 100_000
+MOST_VALUES_OF_TOOL: Final = MOST_VALUES // MOST_TOOLS
+"""The values of one tool, if the list as a whole has too many."""
+
+TOO_LARGE: Final = "toolproxy/too large"
+"""The key of what stands in a list for a tool that is too large to be read."""
 
 # The fields that every result, and every list, has since 2026. Nothing is cached here, so what a list says about that
 # does not matter.
@@ -34,6 +49,34 @@ _BLOCKS = frozenset(("text", "image", "audio", "resource", "resource_link"))
 _LONGEST_KIND = 40
 
 
+class ListReading:
+    """The state of reading a server's list, which is read again and again, and is mostly the same.
+
+    Attributes:
+        known: the digests of the pages of the last list that was read as a whole.
+        read: the digests of the pages that are read now.
+        refused: the entries that are left out of these pages, each with its fault.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[bytes] = []
+        self.read: list[bytes] = []
+        self.refused: list[str] = []
+
+    def begin(self) -> None:
+        """Begin to read the list as a whole."""
+        self.known, self.read, self.refused = [], [], []
+
+    def is_known(self, tools: list[Any]) -> bool:
+        """Whether the next page has nothing but what it had in the last reading."""
+        try:
+            self.read.append(sha256(orjson.dumps(tools)).digest())
+        except (orjson.JSONEncodeError, RecursionError):
+            return False
+        at = len(self.read) - 1
+        return self.known[at : at + 1] == self.read[at:]
+
+
 class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """The messages of a server, with every result made well-formed.
 
@@ -41,6 +84,7 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         messages: the messages as the server sends them.
         version: the version of the protocol; raises `RuntimeError` before it is settled.
         is_allowed: whether the tool of a name may be offered; others are left out of lists.
+        reading: which pages of the list are known, and what is left out of the others.
     """
 
     def __init__(
@@ -48,24 +92,26 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         messages: ObjectReceiveStream[SessionMessage | Exception],
         version: Callable[[], str],
         is_allowed: Callable[[str], bool],
+        reading: ListReading,
     ) -> None:
         self._messages = messages
         self._version = version
         self._is_allowed = is_allowed
+        self._reading = reading
 
     async def receive(self) -> SessionMessage | Exception:
         """The next message of the server; an exception stands for one that could not be read."""
         received = await self._messages.receive()
         if isinstance(received, SessionMessage) and isinstance(received.message, JSONRPCResponse):
             with suppress(RuntimeError):
-                self._mend(received.message.result)
+                await self._mend(received.message.result)
         return received
 
     async def aclose(self) -> None:
         """Receive no more, and close the stream of the server's messages."""
         await self._messages.aclose()
 
-    def _mend(self, result: Json) -> None:
+    async def _mend(self, result: Json) -> None:
         for name in [name for name, value in result.items() if value is None]:
             del result[name]
         if "supportedVersions" in result:  # the answer to `server/discover`, before the version is settled
@@ -73,13 +119,60 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
             return
         if isinstance(tools := result.get("tools"), list):
             version = self._version()
-            allowed = (tool for tool in tools if self._is_allowed(name_of(tool)))
-            result |= {"tools": [well_formed(tool, version) for tool in islice(allowed, MOST_TOOLS + 1)]} | _LIST
+            if self._reading.is_known(tools):
+                # A page with a cursor, even an empty one, is no whole list, after which the client forgets all others.
+                cursor = result.get("nextCursor") or ""
+                result |= {"tools": [], "nextCursor": cursor, "_meta": {UNCHANGED: True}} | _LIST
+                return
+            result |= {"tools": await self._well_formed(tools, version)} | _LIST
         elif self._version() >= "2026":
             result |= _COMPLETE | result
         if "content" in result or "structuredContent" in result:
             content = result.get("content")
             result["content"] = [*_known(content)] if isinstance(content, list) else []
+
+    async def _well_formed(self, tools: list[Any], version: str) -> list[Json]:
+        """The allowed tools, as many as may be offered and one more; why others are left out is noted."""
+        found: list[Json] = []
+        for tool in tools:
+            name = name_of(tool)
+            if not self._is_allowed(name):
+                continue
+            await asyncio.sleep(0)  # to check one may take some milliseconds
+            if why := fault_of(tool, version):
+                self._reading.refused.append(f"{name}: it is malformed: {why}")
+            else:
+                found.append(tool)
+            if len(found) > MOST_TOOLS:
+                break
+        return found
+
+
+def without_large_tools(message: bytes) -> bytes | None:
+    """A list of tools that holds too many values without those of its tools that hold the most; None: it is no list.
+
+    It is not parsed for that, except into parts.
+    """
+    try:
+        reply = msgspec.json.decode(message, type=dict[str, Raw])
+        result = msgspec.json.decode(reply["result"], type=dict[str, Raw])
+        tools = msgspec.json.decode(result["tools"], type=list[Raw])
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        return None
+    kept = [_stand_in(tool) if holds_too_many_values(bytes(tool), MOST_VALUES_OF_TOOL) else tool for tool in tools]
+    return msgspec.json.encode({**reply, "result": Raw(msgspec.json.encode({**result, "tools": kept}))})
+
+
+def _stand_in(tool: Raw) -> Json:
+    """The name of a tool whose definition is too large to be read."""
+    try:
+        return {"name": msgspec.json.decode(tool, type=_Named).name, TOO_LARGE: True}
+    except (msgspec.DecodeError, RecursionError):
+        return {TOO_LARGE: True}
+
+
+class _Named(msgspec.Struct):
+    name: str
 
 
 def name_of(tool: Any) -> str:
@@ -88,27 +181,25 @@ def name_of(tool: Any) -> str:
     return name if isinstance(name, str) else "(without a name)"
 
 
-def well_formed(tool: Any, version: str) -> Any:
-    """An entry of a server's list of tools, or, if it is malformed, a stand-in with its name that `tool_of` refuses.
+def fault_of(tool: Any, version: str) -> str | None:
+    """What is malformed in an entry of a server's list of tools; None: nothing is.
 
     Args:
         tool: the entry as the server sent it.
         version: the version of the protocol, which defines well-formed entries.
     """
+    if isinstance(tool, dict) and TOO_LARGE in tool:
+        return f"its definition holds more than {MOST_VALUES_OF_TOOL} values, in a list that is too large for it"
     try:
         if len(orjson.dumps(tool)) > _LONGEST_DEFINITION:
-            return _stand_in(tool, f"its definition is larger than {_LONGEST_DEFINITION} bytes")
+            return f"its definition is larger than {_LONGEST_DEFINITION} bytes"
         parse_server_result("tools/list", version, {**_LIST, "tools": [tool]})
     except ValidationError as exc:
         fault = exc.errors()[0]
-        return _stand_in(tool, ".".join(map(str, fault["loc"][2:])) + f": {fault['msg']}")
+        return ".".join(map(str, fault["loc"][2:])) + f": {fault['msg']}"
     except (orjson.JSONEncodeError, RecursionError) as exc:
-        return _stand_in(tool, f"it cannot be written as JSON: {exc}")
-    return tool
-
-
-def _stand_in(tool: Any, why: str) -> Json:
-    return {"name": name_of(tool), "inputSchema": {"type": "object"}, "_meta": {MALFORMED: why}}
+        return f"it cannot be written as JSON: {exc}"
+    return None
 
 
 def _known(content: Iterable[Any]) -> Iterator[Json]:

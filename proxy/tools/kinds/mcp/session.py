@@ -8,16 +8,21 @@ from fnmatch import fnmatchcase
 import httpx2
 from mcp import Client, MCPError
 from mcp.client.session import MessageHandlerFnT
-from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, Implementation, ListToolsResult
 from mcp_types import Tool as ListedTool
 
 from proxy import __version__
 from proxy.config.redaction import Redact
 from proxy.tools.kinds.mcp.content import without_secrets
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import MOST_TOOLS, MendedMessages
-from proxy.tools.kinds.mcp.transport import MOST_BYTES, SessionTransport, Streams, over_http, over_stdio
-from proxy.tools.kinds.mcp.values import MOST_VALUES
+from proxy.tools.kinds.mcp.mending import MOST_TOOLS, MOST_VALUES, ListReading, MendedMessages
+from proxy.tools.kinds.mcp.transport import (
+    MOST_BYTES,
+    SessionTransport,
+    Streams,
+    over_http,
+    over_stdio,
+)
 
 _MOST_PAGES = 50
 _LISTING_SECONDS = 20.0  # after these no further page of a list is asked for
@@ -30,6 +35,7 @@ class SessionLost(Exception):
 def open_client(
     config: McpConfig,
     transport: SessionTransport,
+    reading: ListReading,
     *,
     on_message: MessageHandlerFnT | None = None,
     ended: Callable[[], None] = lambda: None,
@@ -46,44 +52,57 @@ def open_client(
     @asynccontextmanager
     async def mended() -> AsyncIterator[Streams]:
         async with streams as (incoming, outgoing):
-            yield MendedMessages(incoming, lambda: client.protocol_version, is_allowed), outgoing
+            yield MendedMessages(incoming, lambda: client.protocol_version, is_allowed, reading), outgoing
 
     us = Implementation(name="toolproxy", version=__version__)
     client = Client(mended(), cache=None, message_handler=on_message, client_info=us)
     return client
 
 
-async def list_tools(client: Client, mask: Redact) -> tuple[list[ListedTool], str | None]:
-    """The allowed tools of the server, with its secrets masked, and why not all of its list was read; None: it was."""
-    listed, cut = await _pages(client)
-    found = []
-    for tool in listed:
-        found.append(without_secrets(tool, mask))
-        await asyncio.sleep(0)  # a definition may have a quarter of a megabyte
-    return found, cut
+async def list_tools(client: Client, reading: ListReading, mask: Redact) -> list[ListedTool] | None:
+    """The allowed tools of the server, with its secrets masked; None: they are the same as in the last reading.
 
-
-async def _pages(client: Client) -> tuple[list[ListedTool], str | None]:
-    """The tools on the pages of a list, which may have more tools than are offered, too many pages, or no end."""
+    Why entries are left out, `reading.refused` says afterwards.
+    """
+    if reading.known:
+        reading.read = []
+        pages = [page async for page in _pages(client, reading)]
+        if reading.read == reading.known and all(page.meta for page in pages):
+            return None
+    reading.begin()
     found: list[ListedTool] = []
+    async for page in _pages(client, reading):
+        for tool in page.tools[: MOST_TOOLS + 1 - len(found)]:
+            found.append(without_secrets(tool, mask))
+            await asyncio.sleep(0)  # a definition may have a quarter of a megabyte
+        if len(found) > MOST_TOOLS:
+            break
+    else:
+        reading.known = reading.read
+    return found
+
+
+async def _pages(client: Client, reading: ListReading) -> AsyncIterator[ListToolsResult]:
+    """The pages of a list, which may have too many pages, or no end."""
     cursors: set[str] = set()
     cursor = None
     until = asyncio.get_running_loop().time() + _LISTING_SECONDS
-    while len(found) <= MOST_TOOLS:
+    while True:
         try:
             page = await client.list_tools(cursor=cursor)
         except MCPError as exc:
-            if not found or exc.code != PARSE_ERROR:
+            if cursor is None or exc.code != PARSE_ERROR:
                 raise
-            return found, "a page of the list cannot be read; the rest is left out"
-        found += page.tools
+            reading.refused.append("a page of the list cannot be read; the rest is left out")
+            return
+        yield page
         cursor = page.next_cursor
         if not cursor:
-            return found, None
+            return
         if cursor in cursors or len(cursors) >= _MOST_PAGES - 1 or asyncio.get_running_loop().time() > until:
-            return found, f"the list has no end; what is after page {len(cursors) + 1} is left out"
+            reading.refused.append(f"the list has no end; what is after page {len(cursors) + 1} is left out")
+            return
         cursors.add(cursor)
-    return found[: MOST_TOOLS + 1], None
 
 
 def why_not(error: BaseException, transport: SessionTransport) -> str:

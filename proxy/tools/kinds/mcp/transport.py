@@ -1,14 +1,14 @@
 """The transports to an MCP server: streamable HTTP, or a child process. Both are limited in size and time."""
 
 import asyncio
-import math
 import os
+import re
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import anyio
 import httpx2
@@ -21,7 +21,8 @@ from pydantic import ValidationError
 
 from proxy.http.connect import client_context
 from proxy.http.forward_proxy import environment_proxies
-from proxy.tools.kinds.mcp.values import Values
+from proxy.tools.kinds.mcp.mending import MOST_VALUES, without_large_tools
+from proxy.wire.json_values import holds_too_many_values
 
 # Seconds. A silence of this length while a message is expected, also on an open stream of changes, is a broken session.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)
@@ -31,6 +32,7 @@ _CLOSE_SECONDS = 1.0
 _GRACE_SECONDS = 1.0
 # Enough for a picture of a few megabytes as base64 text; a chat model could not use more.
 MOST_BYTES = 8 * 1024 * 1024
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _CHUNK = 64 * 1024
 _NOT_FOUND = 404
 _SESSION_ID = "mcp-session-id"
@@ -86,10 +88,26 @@ async def _read(
 ) -> None:
     assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
     async with to_client:
-        while (line := await _line(process.stdout)) and await _is_readable(line):
+        while (line := await _line(process.stdout)) and (message := readable(line)) is not None:
             with suppress(ValidationError):  # some servers print a greeting before their first message
-                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False)))
     ended()
+
+
+def readable(message: bytes) -> bytes | None:
+    """A message that can be read in bounded time, if need be without the largest tools of a list; None: there is none.
+
+    Args:
+        message: a JSON text, or an event of a stream with one line of data.
+    """
+    if not holds_too_many_values(message, MOST_VALUES):
+        return message
+    begin = message.find(b"{")
+    end = message.rfind(b"}") + 1
+    less = without_large_tools(message[begin:end])
+    if less is None or holds_too_many_values(less, MOST_VALUES):
+        return None
+    return message[:begin] + less + message[end:]
 
 
 async def _line(stdout: asyncio.StreamReader) -> bytes:
@@ -98,17 +116,6 @@ async def _line(stdout: asyncio.StreamReader) -> bytes:
         return await stdout.readline()
     except ValueError:
         return b""
-
-
-async def _is_readable(line: bytes) -> bool:
-    """Whether a message holds no more values than any may; other tasks have their turn while a long one is counted."""
-    values = Values()
-    for at in range(0, len(line), _CHUNK):
-        if not values.permit(line[at : at + _CHUNK]):
-            return False
-        if at:
-            await asyncio.sleep(0)
-    return True
 
 
 async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -199,14 +206,12 @@ class SessionTransport(httpx2.AsyncBaseTransport):
             self.refused = response.status_code if response.is_error else None
         if response.status_code == _NOT_FOUND and _SESSION_ID in request.headers:
             delivery.was_lost = True  # by MCP's specification, the server no longer knows the session
-        # A stream of events has no end; the client limits the size of each event.
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        most = math.inf if is_stream else MOST_BYTES
         if "content-encoding" in response.headers:  # not asked for, and a small compressed body may become huge
             del response.headers["content-encoding"]
-            response.stream = _Bounded(response.stream, 0, Values())
+            response.stream = _Bounded(response.stream, 0)
         else:
-            response.stream = _Bounded(response.stream, most, Values(is_stream=is_stream), self, delivery)
+            response.stream = _Bounded(response.stream, MOST_BYTES, self, delivery, is_stream=is_stream)
         return response
 
     async def _close_session(self, request: httpx2.Request) -> httpx2.Response:
@@ -232,33 +237,46 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that fails if it is longer than `most` bytes, or holds more values than `values` permits.
+    """A body that fails if a message in it is longer than `most` bytes, or holds too many values.
 
-    `told` learn of it, because the client has one error for all that it cannot read.
+    `told` learn of it, because the client has one error for all that it cannot read. A message is passed on when it is
+    complete: the whole body, or one event of a stream.
     """
 
     def __init__(
         self,
         body: httpx2.SyncByteStream | httpx2.AsyncByteStream,
-        most: float,
-        values: Values,
+        most: int,
         *told: SessionTransport | Delivery,
+        is_stream: bool = False,
     ) -> None:
         self._body = body
         self._most = most
-        self._values = values
         self._told = told
+        self._is_stream = is_stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        taken = 0
+        held = bytearray()
         assert isinstance(self._body, httpx2.AsyncByteStream)  # noqa: S101 - for the type checker: we are asynchronous
         async for part in self._body:
-            taken += len(part)
-            if taken > self._most or not self._values.permit(part):
-                for one in self._told:
-                    one.was_too_large = True
-                raise httpx2.StreamError("the answer is compressed, or larger than any result may be")
-            yield part
+            searched = max(0, len(held) - 3)  # the end of an event may be cut in two
+            held += part
+            while self._is_stream and (end := _EVENT_END.search(held, searched)):
+                yield self._permitted(bytes(held[: end.end()]))
+                del held[: end.end()]
+                searched = 0
+            if len(held) > self._most:
+                self._fail()
+        yield self._permitted(bytes(held))
+
+    def _permitted(self, message: bytes) -> bytes:
+        permitted = None if len(message) > self._most else readable(message)
+        return self._fail() if permitted is None else permitted
+
+    def _fail(self) -> NoReturn:
+        for one in self._told:
+            one.was_too_large = True
+        raise httpx2.StreamError("the answer is compressed, or larger than any result may be")
 
     async def aclose(self) -> None:
         """Give the connection back to its pool."""

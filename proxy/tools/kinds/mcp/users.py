@@ -1,26 +1,38 @@
-"""An MCP server that is reached with the credentials of users: a session for each, a bounded number of them.
+"""An MCP server that is reached with the credentials of users: a session for each request, and nothing between them.
 
-    credentials -> headers -> the session of these headers, begun if there is none -> its tools, its calls
+    a request -> its user's list, if it was read within the last minute --------------------> tools
+                    | otherwise                                                                 |
+                    v                                                                           v
+                 a session of this request, begun here or with its first call  -> list, calls -> its end
 
-The session of whoever has not used the server for the longest time is closed when there are too many. One that is in
-use is never closed: whoever needs a further one waits until one is free.
+A session lives as long as its request. Between requests only lists are kept, each for the requests of one client with
+one value.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
+from mcp import Client, MCPError
+from mcp_types import Tool as ListedTool
+from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.config.redaction import Redact
 from proxy.kit.readiness import Readiness
-from proxy.loop.results import ToolError, ToolOutput
-from proxy.tools.kinds.mcp.client import Call, McpServer
+from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
+from proxy.ports import Clock, Observer
+from proxy.tools.kinds.mcp.calls import AWAY, ConnectionBroke, NotCarriedOut, make_call
+from proxy.tools.kinds.mcp.changes import definition_of, hash_of
 from proxy.tools.kinds.mcp.entry import McpConfig
+from proxy.tools.kinds.mcp.mending import ListReading
+from proxy.tools.kinds.mcp.offered import OfferedTools
+from proxy.tools.kinds.mcp.session import list_tools, open_client, why_not
+from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.schema import schema_fault
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.servers import Publish, UserTools
@@ -29,19 +41,20 @@ from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.credentials import Credentials
 
 _PATIENCE: Final = 5.0
-"""Seconds for which a request waits for the list of a user who is new: as long as the start waits for a server's."""
+"""Seconds for which a request waits for its user's list: as long as the start of the program waits for a server's."""
+
+_CONNECT_TIMEOUT: Final = 20.0  # seconds
+_CLOSE_TIMEOUT: Final = 5.0  # seconds
+_KEPT: Final = 60.0
+"""Seconds for which a list is kept. A server without users' credentials is asked for its list as often."""
+
+_KEPT_IF_SILENT: Final = 10.0
+"""Seconds for which a value is not waited for again, after a wait for its list has come to nothing."""
+
+MOST_LISTS: Final = 128
+"""The lists of one server, each of up to 128 tools. One client has half of them at most."""
 
 _NOT_SERVED: Final = "The server of this tool is not reached any more."
-
-Headers: TypeAlias = tuple[tuple[str, str], ...]
-
-
-class MakeServer(Protocol):
-    """Makes the server of one user, with a session of its own."""
-
-    def __call__(self, config: McpConfig, *, mask: Redact, call: Call) -> McpServer:
-        """The server; `config` has the headers of the user."""
-        ...
 
 
 class UserServer:
@@ -51,132 +64,269 @@ class UserServer:
         name: the name of the entry, and of the group of tools.
         config: the entry.
         sent: the headers of the entry.
-        make: makes the server of one user.
+        configured: applies the settings of the entry to a tool.
+        clock: times how long lists are kept.
+        observe: gets the events of sessions that cannot begin, and of tools that are refused or have changed.
     """
 
-    def __init__(self, name: str, config: McpConfig, *, sent: SentHeaders, make: MakeServer) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: McpConfig,
+        *,
+        sent: SentHeaders,
+        configured: Callable[[Tool], Tool],
+        clock: Clock,
+        observe: Observer,
+    ) -> None:
         self.name = name
+        offer = configured(Tool(name="unlisted", description="", parameters={}, run=_not_run)).offer
+        serves = next(iter(config.serves), None)
         self.unlisted = ToolSpec(
-            config.prefix_of(name), "", {}, offer=config.offer or "always", group=name, needs=sent.needs
+            config.prefix_of(name), "", {}, offer=offer, group=name, serves=serves, needs=sent.needs
         )
         self.tried = asyncio.Event()
         self.tried.set()
         self._config = config
         self._sent = sent
-        self._make = make
-        self._sessions: OrderedDict[Headers, _Session] = OrderedDict()  # those that were used last come last
-        self._open = 0  # sessions, those included that are being closed
-        self._waiting: list[Headers] = []  # for whom requests wait to begin a session
-        self._room = asyncio.Event()  # set whenever a session has been closed, or is free to be
+        self._observe = observe
+        self._offered = OfferedTools(name, config, configured=configured, call=self._call, observe=observe)
+        self._lists = UserLists(clock)
+        self._sessions: dict[Credentials, RequestSession] = {}  # by the request's own object
         self._tasks: asyncio.TaskGroup | None = None
 
     def state(self) -> Readiness:
-        """Usable as far as anybody knows, because each user has a session of their own."""
+        """Usable as far as anybody knows, because each request has a session of its own."""
         return Readiness(self.name, usable=True)
 
     async def serve(self, publish: Publish) -> None:
-        """Hold the sessions of users, until cancelled; nothing is published, because it would be for everybody."""
+        """Hold the sessions of requests, until cancelled; nothing is published, because it would be for everybody."""
         del publish
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                await asyncio.Event().wait()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    for credentials in [*self._sessions]:
+                        self._end(credentials)
         finally:
             self._tasks = None
 
     async def tools_for(self, credentials: Credentials) -> UserTools | None:
         """The tools that the server lists for a user; None: it has not listed any in time."""
-        with suppress(ToolError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE), self._session_of(credentials) as session:
-                await session.server.become_ready()
-                return session.tools
-        return None
+        user = credentials.hash_of(self._sent.needs)
+        if (known := self._lists.get(user)) is not None:
+            return known.tools
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                listed = await self._list(credentials)
+        except ToolError:
+            return None
+        except TimeoutError:
+            self._observe("mcp.lost", server=self.name, why="gave no answer in time", wait=_KEPT_IF_SILENT)
+            self._lists.put(user, UserList(credentials.scope), seconds=_KEPT_IF_SILENT)
+            return None
+        for name, before, after in self._lists.put(user, listed, seconds=_KEPT):
+            self._observe("tool.changed", server=self.name, tool=name, before=before, after=after, change=None)
+        return listed.tools
+
+    async def _list(self, credentials: Credentials) -> "UserList":
+        """What the server lists for a user. Raises `ToolError`."""
+        session, mask = self._session_of(credentials), self._sent.mask_for(credentials)
+        listed, left_out = await session.list(mask)
+        tools, refused = await self._offered.made_of(listed)
+        faults = [f"the parameters of {one.name!r}: {why}" for one in tools if (why := schema_fault(one.parameters))]
+        self._offered.tell([*left_out, *refused, *faults], mask)
+        hashes = {one.name: hash_of(definition_of(one)) for one in listed}
+        return UserList(credentials.scope, UserTools(tools), hashes)
 
     async def _call(self, name: str, arguments: Json, *, runs_code: bool) -> ToolOutput:
-        """Make a call in the session of the request's own user, whoever's list the tool is from."""
-        async with self._session_of(CONTEXT.get().credentials) as session:
-            return await session.server.call(name, arguments, runs_code=runs_code)
+        """Make a call in the session of the request's own user, whichever user's list the tool is from."""
+        credentials = CONTEXT.get().credentials
+        mask = self._sent.mask_for(credentials)
+        for is_last in (False, True):
+            session = self._session_of(credentials)
+            client = await session.client()
+            try:
+                return await make_call(client, name, arguments, runs_code=runs_code, mask=mask)
+            except NotCarriedOut:
+                self._replace(credentials, session)
+                if not is_last:  # the new session needs the definition of the tool, which the server may have changed
+                    with suppress(ToolError):
+                        await self._session_of(credentials).list(mask)
+            except ConnectionBroke:
+                self._replace(credentials, session)
+                raise
+            except ToolError as exc:
+                if isinstance(exc.__cause__, MCPError):  # the list may be another one by now
+                    self._lists.expire(credentials.hash_of(self._sent.needs))
+                raise
+        raise ToolUnavailable(AWAY, blame="nobody")
 
-    @asynccontextmanager
-    async def _session_of(self, credentials: Credentials) -> AsyncIterator["_Session"]:
-        """The session of a user, which stays open within the `with` statement.
+    def _session_of(self, credentials: Credentials) -> "RequestSession":
+        """The session of a request, begun if there is none.
 
         Raises:
-            ToolError: a credential cannot be sent in a header.
+            ToolError: a credential cannot be sent in a header, or the request has ended.
         """
-        headers = tuple(sorted(self._sent.for_user(credentials).items()))
-        while (session := self._sessions.get(headers)) is None:
-            if self._open < self._config.max_sessions:
-                session = self._sessions[headers] = self._begin(headers, self._sent.mask_for(credentials))
-                break
-            self._waiting.append(headers)
-            try:
-                await self._make_room()
-            finally:
-                self._waiting.remove(headers)
-        self._sessions.move_to_end(headers)
-        session.users += 1
-        try:
-            yield session
-        finally:
-            session.users -= 1
-            if not session.users:
-                self._room.set()
-
-    def _begin(self, headers: Headers, mask: Redact) -> "_Session":
-        if self._tasks is None:
+        if (session := self._sessions.get(credentials)) is not None:
+            return session
+        headers = self._sent.for_user(credentials)
+        if self._tasks is None or not credentials.at_end(lambda: self._end(credentials)):
             raise ToolError(_NOT_SERVED)
-        self._open += 1
-        server = self._make(replace(self._config, headers=dict(headers)), mask=mask, call=self._call)
-        session = _Session(server)
-        # In a context of its own: the session outlives the request that it was begun for.
-        session.serving = self._tasks.create_task(session.serve(), context=Context())
-        session.serving.add_done_callback(partial(self._ended, headers, session))
+        session = RequestSession(replace(self._config, headers=dict(headers)), partial(self._lost, credentials))
+        self._sessions[credentials] = session
+        # In a context of its own: the task is the server's, and nothing of the request's is logged with it.
+        session.task = self._tasks.create_task(session.hold(), context=Context())
         return session
 
-    def _ended(self, headers: Headers, session: "_Session", _: asyncio.Task[None]) -> None:
-        if self._sessions.get(headers) is session:
-            del self._sessions[headers]
-        self._open -= 1
-        self._room.set()
+    def _lost(self, credentials: Credentials, session: "RequestSession", why: str) -> None:
+        """Note that a session has ended before its request."""
+        self._replace(credentials, session)
+        self._observe("mcp.lost", server=self.name, why=why, wait=0.0)
 
-    async def _make_room(self) -> None:
-        """Close the session that was not used for the longest time, one for each user who waits, and wait for room."""
-        free = next((headers for headers, session in self._sessions.items() if not session.users), None)
-        are_closing = self._open - len(self._sessions)
-        if free is not None and are_closing < len({*self._waiting}):
-            self._sessions.pop(free).close()
-        self._room.clear()
-        await self._room.wait()
+    def _replace(self, credentials: Credentials, session: "RequestSession") -> None:
+        """Let the next call of a request begin another session."""
+        session.close()
+        if self._sessions.get(credentials) is session:
+            del self._sessions[credentials]
+
+    def _end(self, credentials: Credentials) -> None:
+        if (session := self._sessions.pop(credentials, None)) is not None:
+            session.close()
 
 
-class _Session:
-    """The session of one user.
+async def _not_run(_: Json) -> str:
+    raise AssertionError("a placeholder is not called")
+
+
+class RequestSession:
+    """The session of one request.
+
+    Args:
+        config: the entry of the server, with the headers of the user.
+        lost: called with the session and the reason if the session ends, or cannot begin, before `close`.
 
     Attributes:
-        server: the server, as this user reaches it.
-        tools: what it has listed; None: nothing yet.
-        users: how many requests use it at present.
-        serving: the task that has it.
+        task: the task that holds the session.
     """
 
-    def __init__(self, server: McpServer) -> None:
-        self.server = server
-        self.tools: UserTools | None = None
-        self.users = 0
-        self.serving: asyncio.Task[None] | None = None
+    def __init__(self, config: McpConfig, lost: Callable[["RequestSession", str], None]) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._config = config
+        self._lost = lost
+        self._reading, self._transport = ListReading(), SessionTransport()
+        self._client: Client | None = None
+        self._begun = asyncio.Event()  # the attempt to begin it has ended
+        self._over = asyncio.Event()
 
-    async def serve(self) -> None:
-        """Hold the session until `close`."""
-        with suppress(Exception):  # a failure of one session concerns no other
-            await self.server.serve(self._publish)
+    async def hold(self) -> None:
+        """Hold the session until `close`. A failure of one session concerns no other."""
+        try:
+            client = open_client(self._config, self._transport, self._reading, ended=self._over.set)
+            async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
+                patience.reschedule(None)
+                self._client = client
+                self._begun.set()
+                # Not the cancellation alone, which a failure of the connection at the same time can swallow.
+                await self._over.wait()
+                patience.reschedule(asyncio.get_running_loop().time() + _CLOSE_TIMEOUT)
+        except Exception as exc:  # noqa: BLE001 - as above
+            if not self._over.is_set():
+                self._lost(self, why_not(exc, self._transport))
+        finally:
+            self._client = None
+            self._begun.set()
+
+    async def client(self) -> Client:
+        """The client of the session, when it has begun. Raises `ToolUnavailable`."""
+        await self._begun.wait()
+        if self._client is None:
+            raise ToolUnavailable(AWAY, blame="nobody")
+        return self._client
+
+    async def list(self, mask: Redact) -> tuple[Sequence[ListedTool], Sequence[str]]:
+        """The list of the server, and what is left out of it. Raises `ToolUnavailable`."""
+        client = await self.client()
+        try:
+            listed = await list_tools(client, self._reading, mask)
+        except Exception as exc:
+            self._lost(self, why_not(exc, self._transport))
+            raise ToolUnavailable(AWAY, blame="nobody") from exc
+        return listed or (), self._reading.refused
 
     def close(self) -> None:
-        """Begin to close the session."""
-        if self.serving is not None:
-            self.serving.cancel()
+        """End the session, or the attempt to begin it. Its task ends by itself if the cancellation is swallowed."""
+        self._over.set()
+        if not self._begun.is_set() and self.task is not None:
+            self.task.cancel()
 
-    def _publish(self, _: str, tools: Sequence[Tool]) -> Sequence[str]:
-        self.tools = UserTools(tools)
-        return [
-            f"the parameters of {tool.name!r}: {fault}" for tool in tools if (fault := schema_fault(tool.parameters))
-        ]
+
+class UserList(Struct, eq=False):
+    """What is kept of one value of one client.
+
+    Attributes:
+        client: the client.
+        tools: the tools of the list; None: it is out of date, or none came in time.
+        hashes: the name of each tool -> the hash of its definition.
+        until: the monotonic time until which `tools` may be offered.
+    """
+
+    client: str
+    tools: UserTools | None = None
+    hashes: Mapping[str, str] = {}
+    until: float = 0.0
+
+
+class UserLists:
+    """The lists of a server, a bounded number of them: those of the client with the most make room for others."""
+
+    def __init__(self, clock: Clock, most: int = MOST_LISTS) -> None:
+        self._clock = clock
+        self._most = most
+        self._kept: OrderedDict[str, UserList] = OrderedDict()  # the latest come last
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """How many lists are kept."""
+        return len(self._kept)
+
+    def get(self, user: str) -> UserList | None:
+        """What is kept of a user; None: nothing that may still be used."""
+        self._drop_old()
+        found = self._kept.get(user)
+        return found if found is not None and self._clock.monotonic() < found.until else None
+
+    def put(self, user: str, listed: UserList, *, seconds: float) -> list[tuple[str, str, str]]:
+        """Keep a list for some seconds; returns what has changed since the last one: name, hash before, hash now."""
+        before = self._kept[user].hashes if user in self._kept else {}
+        self._forget(user)
+        listed.until = self._clock.monotonic() + seconds
+        self._kept[user] = listed
+        self._counts[listed.client] += 1
+        if self._counts[listed.client] > self._most // 2:
+            self._make_room(listed.client)
+        if len(self._kept) > self._most:
+            self._make_room(self._counts.most_common(1)[0][0])
+        return [(name, before[name], now) for name, now in listed.hashes.items() if before.get(name, now) != now]
+
+    def expire(self, user: str) -> None:
+        """Offer the list of a user no more."""
+        if (kept := self._kept.get(user)) is not None:
+            kept.tools, kept.until = None, 0.0
+
+    def _forget(self, user: str) -> None:
+        if (dropped := self._kept.pop(user, None)) is not None:
+            self._counts[dropped.client] -= 1
+            self._counts += Counter()  # without clients that have none
+
+    def _drop_old(self) -> None:
+        """Drop the tools of lists that are out of date; the hashes stay to be compared with."""
+        now = self._clock.monotonic()
+        for kept in self._kept.values():
+            if kept.until <= now:
+                kept.tools = None
+
+    def _make_room(self, client: str) -> None:
+        """Drop the oldest list of a client."""
+        self._forget(next(user for user, kept in self._kept.items() if kept.client == client))
