@@ -16,6 +16,7 @@ provider adds tomorrow survives. What it takes away or changes:
 
 The text of a delta passes these parts in this order; `feed_text` leaves out the last two:
 
+    ThoughtsInText        takes out thoughts that the model has written before its answer
     TurnTexts             finds the FieldText of each field of the delta
       LeakFilter          takes out leaked calls; the rest is kept in the FieldText, for the message of the turn
     ShownText             sets `content` apart from the text of the turn before
@@ -40,6 +41,7 @@ from proxy.turn.details import FoldedDetails
 from proxy.turn.leaks.written import PROOF_CHARACTERS, THOUGHTS_END, is_proven, opens_thoughts
 from proxy.turn.request import Buffering, TurnRequest
 from proxy.turn.texts import DETAILS, MOST_TEXT, ShownText, TextTooLong, TurnTexts, shifted
+from proxy.turn.thinking import ThoughtsInText
 from proxy.wire.chat import BROKEN_OFF, TEXT_FIELDS, Json, Turn, calls_of, inferred_reason
 from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import only_text_field
@@ -64,6 +66,7 @@ class Assembler:
     Args:
         request: the request that the turn answers.
         renamed: replaced tool names in the upstream's request -> the names that the run knows.
+        thoughts_in_text: whether the upstream may send thoughts at the beginning of the text.
 
     Attributes:
         calls: the tool calls of the turn so far.
@@ -71,11 +74,17 @@ class Assembler:
             in that text, the text may be given to `feed_text`. Empty: the next chunk has to be given to `feed`.
     """
 
-    def __init__(self, request: TurnRequest, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        request: TurnRequest,
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        *,
+        thoughts_in_text: bool = False,
+    ) -> None:
         view = request.view
         self._request = request
         self.calls = CallAssembler(request)
-        self._texts = TurnTexts(view, renamed)
+        self._texts = TurnTexts(view, renamed, ThoughtsInText() if thoughts_in_text else None)
         self._shown = ShownText(view.separator, MarkFilter(view.cite))
         self._others = OtherFields(view.first_detail, message={"role": "assistant"})
         self._logprobs = HeldLogprobs()
@@ -92,7 +101,8 @@ class Assembler:
 
         A run asks for one choice; any other choice is ignored.
         """
-        self.text_field = only_text_field(chunk)
+        # Text that may be a thought needs more than `feed_text` does.
+        self.text_field = only_text_field(chunk) if self._texts.thinking is None else ""
         if usage := chunk.pop("usage", None):
             self._usage = usage
         self._envelope = {**chunk, **self._envelope}

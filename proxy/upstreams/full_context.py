@@ -117,8 +117,8 @@ def full_context(status: int | None, message: str, found: Json) -> ContextFull |
     if not (by_code or in_words):
         return None
     if (parts := _parts(said)) is not None:
-        prompt, completion, limit = parts
-        return ContextFull(message, asked=prompt + completion, limit=limit, completion=completion)
+        prompt, completion, room = parts
+        return ContextFull(message, asked=prompt + completion, limit=room, completion=completion)
     asked, limit = _counts(said, found)
     if asked is not None and str(asked) not in said:
         message = f"{message} ({asked} tokens > {limit} maximum)"

@@ -104,9 +104,10 @@ class OpenAICompatible:
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
         content, names = await self._serialized(call, latest)
-        assembler = Assembler(call, names.originals if names is not None else {})
+        profile = self.profile
+        renamed = names.originals if names is not None else {}
+        assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
         try:
-            profile = self.profile
             reader = TurnReader(profile, names, assembler, show or _show_nothing, early, Ending(profile))
             raw: bytes | None = None
             if call.body.get("stream"):

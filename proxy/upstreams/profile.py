@@ -43,6 +43,7 @@ class Profile:
         cache_marks: whether the upstream is sent the marks of caches in texts, which the configuration says of each.
         top_k: whether the upstream accepts `top_k`, which a Messages request may have and OpenAI refuses.
         retelling: fields that the step RETELL adds to the request.
+        thoughts_in_text: whether a text may begin with thoughts that are marked by `<think>`, `</think>`, or both.
         finishes_each_call: whether the chunk of each call may have a finish reason, with further calls behind it.
         finish_reasons: the upstream's own finish reasons -> OpenAI's; `answers` translates any other unknown one.
         answer_steps: the steps by which the models are made to answer, one for each attempt.
@@ -69,6 +70,7 @@ class Profile:
     cache_marks: bool = False
     top_k: bool = False
     retelling: Json = field(default_factory=dict)
+    thoughts_in_text: bool = False
     finishes_each_call: bool = False
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
@@ -122,6 +124,8 @@ GLM = Profile(
     thinking_switch=True,
     # A blank answer after a tool result has been seen to become a real one without thinking.
     retelling={"thinking": {"type": "disabled"}},
+    # Servers without a parser of GLM's thoughts, and some with one.
+    thoughts_in_text=True,
     # GLM-4.5 in recordings: `tool_calls` with each of two calls, and once more at the end.
     finishes_each_call=True,
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},
