@@ -45,6 +45,7 @@ from proxy.turn.thinking import ThoughtsInText
 from proxy.wire.chat import BROKEN_OFF, TEXT_FIELDS, Json, Turn, calls_of, inferred_reason
 from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import only_text_field
+from proxy.wire.usage import other_usage
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
 _FOLDED_KEYS: Final = frozenset({*TEXT_FIELDS, "tool_calls"})  # of a delta: its text and its calls
@@ -103,7 +104,7 @@ class Assembler:
         """
         # Text that may be a thought needs more than `feed_text` does.
         self.text_field = only_text_field(chunk) if self._texts.thinking is None else ""
-        if usage := chunk.pop("usage", None):
+        if usage := chunk.pop("usage", None) or other_usage(chunk):
             self._usage = usage
         self._envelope = {**chunk, **self._envelope}
         if not self._envelope.get("model") and (model := chunk.get("model")):
@@ -166,7 +167,8 @@ class Assembler:
         message, self._finish_reason = choice.pop("message"), choice.pop("finish_reason")
         if not self._finish_reason:
             raise UpstreamError("The upstream's answer has no finish_reason.")
-        self._usage, self._envelope, self._choice = completion.pop("usage", None) or None, completion, choice
+        self._usage = completion.pop("usage", None) or other_usage({**completion, "choices": [choice]})
+        self._envelope, self._choice = completion, choice
         self._others.message = message
         entries = message.get("tool_calls")
         text_is_last = not (entries or message.get("refusal"))
@@ -261,6 +263,7 @@ class Assembler:
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
         if not delta.keys() <= _FOLDED_KEYS:
+            delta.pop("index", None)  # the choice's, which some servers repeat here
             self._others.fold(delta)
         active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
         if active or fragments:

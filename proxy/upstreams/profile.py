@@ -32,8 +32,10 @@ class Profile:
         unsupported: fields for features that the upstream does not have -> the harmless value; the proxy answers a
             request with any other value with 400.
         tool_choices: the values of `tool_choice` that the upstream accepts; None: all of OpenAI's.
+        allowed_tools: whether it accepts `allowed_tools` as the choice; if not, only the allowed tools are offered.
         honours_no_tools: whether `tool_choice: none` keeps the models from calling tools; if not, tools are removed.
         json_schema: whether the upstream enforces `response_format: json_schema`.
+        object_properties: whether the parameters of a function need `properties`, if only empty ones.
         whole_functions: whether each function needs a description and parameters.
         string_tool_content: whether the content of a tool message has to be a non-empty string.
         reasoning_field: the field in which the upstream reads earlier reasoning; None: it reads none.
@@ -59,8 +61,10 @@ class Profile:
     efforts: Mapping[str, Json] = field(default_factory=dict)
     unsupported: Mapping[str, Any] = field(default_factory=dict)
     tool_choices: frozenset[str] | None = None
+    allowed_tools: bool = True
     honours_no_tools: bool = True
     json_schema: bool = True
+    object_properties: bool = False
     whole_functions: bool = False
     string_tool_content: bool = False
     reasoning_field: str | None = None
@@ -87,6 +91,8 @@ OPENAI = Profile(
     # OpenAI's reasoning models, also behind Azure and gateways: 400 "Use 'max_completion_tokens' instead". Servers of
     # other models may know only max_tokens.
     without_max_tokens=re.compile(r"(?:.*/)?(?:o[1-9]|gpt-5)(?:[-.].*)?"),
+    # 400 "object schema missing properties".
+    object_properties=True,
 )
 
 # Z.AI and bigmodel: from their specification, their SDKs, reports of users, and recordings.
@@ -111,6 +117,7 @@ GLM = Profile(
     unsupported={"n": 1, "logprobs": False, "top_logprobs": 0},
     # Other values are refused: 400 "Tool choice must be auto".
     tool_choices=frozenset({"auto"}),
+    allowed_tools=False,
     honours_no_tools=False,
     # Only text and json_object.
     json_schema=False,
@@ -148,6 +155,8 @@ GPT_OSS = Profile(
     thinking_switch=True,
     # A sampling parameter of vLLM and SGLang.
     top_k=True,
+    # vLLM and SGLang know no such choice.
+    allowed_tools=False,
     # vLLM ignores `none` and keeps the tools in the prompt (PR 30867 and a flag change that).
     honours_no_tools=False,
     # vLLM reads thoughts only under this name, and the model needs them back during a tool loop. The field is added, so
