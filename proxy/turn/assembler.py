@@ -16,6 +16,7 @@ provider adds tomorrow survives. What it takes away or changes:
 
 The text of a delta passes these parts in this order; `feed_text` leaves out the last two:
 
+    ThoughtsInText        takes out thoughts that the model has written before its answer
     TurnTexts             finds the FieldText of each field of the delta
       LeakFilter          takes out leaked calls; the rest is kept in the FieldText, for the message of the turn
     ShownText             sets `content` apart from the text of the turn before
@@ -40,9 +41,11 @@ from proxy.turn.details import FoldedDetails
 from proxy.turn.leaks.written import PROOF_CHARACTERS, THOUGHTS_END, is_proven, opens_thoughts
 from proxy.turn.request import Buffering, TurnRequest
 from proxy.turn.texts import DETAILS, MOST_TEXT, ShownText, TextTooLong, TurnTexts, shifted
+from proxy.turn.thinking import ThoughtsInText
 from proxy.wire.chat import BROKEN_OFF, TEXT_FIELDS, Json, Turn, calls_of, inferred_reason
 from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import only_text_field
+from proxy.wire.usage import other_usage
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
 _FOLDED_KEYS: Final = frozenset({*TEXT_FIELDS, "tool_calls"})  # of a delta: its text and its calls
@@ -64,6 +67,7 @@ class Assembler:
     Args:
         request: the request that the turn answers.
         renamed: replaced tool names in the upstream's request -> the names that the run knows.
+        thoughts_in_text: whether the upstream may send thoughts at the beginning of the text.
 
     Attributes:
         calls: the tool calls of the turn so far.
@@ -71,11 +75,17 @@ class Assembler:
             in that text, the text may be given to `feed_text`. Empty: the next chunk has to be given to `feed`.
     """
 
-    def __init__(self, request: TurnRequest, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        request: TurnRequest,
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        *,
+        thoughts_in_text: bool = False,
+    ) -> None:
         view = request.view
         self._request = request
         self.calls = CallAssembler(request)
-        self._texts = TurnTexts(view, renamed)
+        self._texts = TurnTexts(view, renamed, ThoughtsInText() if thoughts_in_text else None)
         self._shown = ShownText(view.separator, MarkFilter(view.cite))
         self._others = OtherFields(view.first_detail, message={"role": "assistant"})
         self._logprobs = HeldLogprobs()
@@ -92,8 +102,9 @@ class Assembler:
 
         A run asks for one choice; any other choice is ignored.
         """
-        self.text_field = only_text_field(chunk)
-        if usage := chunk.pop("usage", None):
+        # Text that may be a thought needs more than `feed_text` does.
+        self.text_field = only_text_field(chunk) if self._texts.thinking is None else ""
+        if usage := chunk.pop("usage", None) or other_usage(chunk):
             self._usage = usage
         self._envelope = {**chunk, **self._envelope}
         if not self._envelope.get("model") and (model := chunk.get("model")):
@@ -156,7 +167,8 @@ class Assembler:
         message, self._finish_reason = choice.pop("message"), choice.pop("finish_reason")
         if not self._finish_reason:
             raise UpstreamError("The upstream's answer has no finish_reason.")
-        self._usage, self._envelope, self._choice = completion.pop("usage", None) or None, completion, choice
+        self._usage = completion.pop("usage", None) or other_usage({**completion, "choices": [choice]})
+        self._envelope, self._choice = completion, choice
         self._others.message = message
         entries = message.get("tool_calls")
         text_is_last = not (entries or message.get("refusal"))
@@ -251,6 +263,7 @@ class Assembler:
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
         if not delta.keys() <= _FOLDED_KEYS:
+            delta.pop("index", None)  # the choice's, which some servers repeat here
             self._others.fold(delta)
         active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
         if active or fragments:

@@ -18,13 +18,15 @@ from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
 from proxy.turn.leaks import Leak
 from proxy.turn.leaks.filter import LeakFilter, may_leak
 from proxy.turn.request import TurnView
+from proxy.turn.thinking import ThoughtsInText
 from proxy.wire.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
 from proxy.wire.errors import UpstreamError
 
 DETAILS = "reasoning_details"
 
 # Calls leak into the model's text and its thoughts, which have one of two names.
-_LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
+_THOUGHTS = ("reasoning_content", "reasoning")
+_LEAKY_FIELDS = ("content", *_THOUGHTS)
 _NEWLINES = 2
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
 
@@ -62,11 +64,13 @@ class TurnTexts(Struct):
         view: has the names of the tools whose calls may leak.
         renamed: replaced tool names in the upstream's request -> the names that the run knows.
         fields: the text fields that have arrived, by name.
+        thinking: takes thoughts out of the content; None: there are none in it, or no more.
         garbled: whether raw model format that is not a call of any tool was taken out of a text; set by `close`.
     """
 
     view: TurnView
     renamed: Mapping[str, str] = {}
+    thinking: ThoughtsInText | None = None
     fields: dict[str, FieldText] = {}
     garbled: bool = False
     _parts: list[Any] = []  # parts of the content that are not text, mostly thoughts
@@ -77,6 +81,8 @@ class TurnTexts(Struct):
         if isinstance(content := delta.get("content"), list):  # as Mistral streams it
             self._parts += parts_beside_text(content)
             delta.update(in_plain_text(delta))
+        if self.thinking is not None:
+            self._split(self.thinking, delta)
         names: list[str] = []
         for name in TEXT_FIELDS:
             if not isinstance(text := delta.get(name), str) or not text:
@@ -111,6 +117,9 @@ class TurnTexts(Struct):
             message: the message.
             is_cut: whether a limit has cut off its text.
         """
+        if self.thinking is not None:
+            self._split(self.thinking, message)
+            self._end_thinking(message)
         for name in filter(message.get, TEXT_FIELDS):
             text = text_of(message) if isinstance(message[name], list) else message[name]
             if not isinstance(text, str):
@@ -133,6 +142,11 @@ class TurnTexts(Struct):
             keep_open: the fields whose text goes on.
             is_cut: whether a limit has cut off the turn, so that its text may end with the beginning of a call.
         """
+        if self.thinking is not None and not keep_open:
+            held: Json = {}
+            self._end_thinking(held)
+            self.fold(held)
+            _append(delta, held)
         for name, known in self.fields.items():
             if known.leak_filter is None or name in keep_open:
                 continue
@@ -142,6 +156,19 @@ class TurnTexts(Struct):
                 if name != "content" and self._detail:
                     delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
             self.garbled = self.garbled or known.leak_filter.garbled
+
+    def _split(self, thinking: ThoughtsInText, delta: Json) -> None:
+        """Move the thoughts in the content of a delta to where thoughts belong."""
+        has_thoughts = any(name in self.fields or delta.get(name) for name in _THOUGHTS)
+        thinking.split(delta, has_thoughts=has_thoughts)
+        if thinking.is_done:
+            self.thinking = None
+
+    def _end_thinking(self, delta: Json) -> None:
+        """Add the text that was held back for thoughts to a delta; the text that follows has none."""
+        if self.thinking is not None:
+            _append(delta, self.thinking.close())
+            self.thinking = None
 
     def leaks(self, *, has_calls: bool) -> list[Leak]:
         """The leaked calls that count; those in thoughts do so only if the turn has no text and no other call."""
@@ -179,6 +206,12 @@ class TurnTexts(Struct):
             self._detail = {**detail, "text": shown}
             entries += [self._detail] if shown else []
         return entries
+
+
+def _append(delta: Json, more: Json) -> None:
+    """Append texts to those of a delta."""
+    for name, text in more.items():
+        delta[name] = (delta.get(name) or "") + text
 
 
 class TrailingNewlines(Struct):

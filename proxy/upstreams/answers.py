@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from proxy.http.decode import Inflater
 from proxy.turn.call_fragments import as_text
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
@@ -18,15 +19,25 @@ from proxy.wire.json_values import holds_too_many_values
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+# Reasons of an answer that was refused or blocked, as gateways pass them on.
+_REFUSALS = (
+    "sensitive",  # GLM's
+    "refusal",  # Anthropic's `stop_reason`
+    "guardrail_intervened", "content_filtered",  # `stopReason` of Bedrock's Converse API
+    # `FinishReason` of the Gemini API and of Vertex AI
+    "safety", "recitation", "language", "blocklist", "prohibited_content", "spii", "model_armor",
+    "image_safety", "image_prohibited_content", "image_recitation",
+    "error_toxic",  # Cohere's v1 API
+    "responsibleaipolicyviolation",  # the code of Azure's filter, as some gateways pass it on
+)  # fmt: skip
 # Reasons that servers of any profile may send, such as DeepSeek at Azure, Mistral, and GLM behind any server.
 _OTHER_REASONS = {
     "tool_call": "tool_calls",
-    "sensitive": "content_filter",
     "max_tokens": "length",
     "model_length": "length",
+    "error_limit": "length",  # Cohere's v1 API
     WINDOW_EXCEEDED: "length",
-    # Gemini's, which gateways pass on
-    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
+    **dict.fromkeys(_REFUSALS, "content_filter"),
 }
 # Reasons of an answer that its server has broken off: vLLM and SGLang, DeepSeek, OpenRouter, Gemini's for a call that
 # it could not write, and Z.AI, whose `network_error` was seen in answers with empty content and an orderly [DONE].
@@ -44,6 +55,10 @@ _CHUNK_FIELDS = frozenset({"choices", "usage", "id", "object", "model", "created
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
 # A chunk has a few tokens, each with 20 alternatives at most; a whole answer of 4,096 such tokens is within its bound.
 MOST_EVENT_VALUES, MOST_ANSWER_VALUES = 100_000, 700_000
+# How compressed bodies begin, as no text does; Brotli has no such mark.
+_CODINGS = {b"\x1f\x8b": "gzip", b"\x78\x01": "deflate", b"\x78\x9c": "deflate", b"\x78\xda": "deflate"}
+_MAGIC_BYTES = 2
+_MOST_INFLATED = 8 * 1024 * 1024  # some 25 milliseconds
 _MOST_CHOICES = 128  # the highest `n` that a request may have
 _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."
@@ -168,6 +183,27 @@ def _as_delta(message: Json, **choice: Any) -> Json:
     return {**choice, "delta": message}
 
 
+def plain(raw: bytes) -> bytes:
+    """A whole answer, decompressed if it is compressed although nothing says so.
+
+    Raises:
+        UpstreamError: it is compressed in a way that is not known, is broken, or is too large.
+    """
+    coding = _CODINGS.get(raw[:_MAGIC_BYTES])
+    if coding is None:
+        return raw
+    inflater, body = Inflater(coding), bytearray()
+    try:
+        for piece in inflater.feed(raw):
+            body += piece
+            if len(body) > _MOST_INFLATED:
+                raise UpstreamError(f"The upstream's compressed answer has more than {_MOST_INFLATED} bytes.")
+        inflater.close()
+    except ValueError as exc:
+        raise UpstreamError(f"The upstream's answer seems to be compressed ({coding}): {exc}.") from exc
+    return bytes(body)
+
+
 def parse_object(raw: bytes) -> Json:
     """Parse a JSON object. If `raw` is something else, or too much, the error in it or an `UpstreamError` is raised."""
     if holds_too_many_values(raw, MOST_ANSWER_VALUES):
@@ -192,7 +228,16 @@ def _parse_leniently(raw: bytes) -> Any:
         answer = json.loads(raw, parse_constant=lambda _: None, parse_float=_finite)
         return orjson.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as exc:
-        raise UpstreamError("The upstream's answer is not JSON.") from exc
+        what = "not JSON" if _is_text(raw) else "neither JSON nor text: it may be compressed without a content-encoding"
+        raise UpstreamError(f"The upstream's answer is {what}.") from exc
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _finite(text: str) -> float | None:

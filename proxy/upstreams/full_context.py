@@ -18,6 +18,18 @@ Only a few servers have a code of their own for it, and the others say it with 4
     length of prompt_tokens (9000) must be less than max_seq_len (8192).                         SiliconFlow
     The input token count is 1048577 but the model only supports up to 1048576.                  Vertex AI
     Total tokens of image and text exceed max message tokens.                                    Volcengine
+
+Some name the parts of the request, the prompt and the tokens that are kept for the completion:
+
+    ... you requested 66343 tokens (62247 in the messages, 4096 in the completion).              OpenAI, DeepSeek
+    ... (1000 in the messages, 200 in the functions, and 4096 in the completion)                 OpenAI
+    ... a total of 9000 tokens: 8000 tokens from the input messages and 1000 tokens for the completion.   vLLM, SGLang
+    ... you requested 1000 output tokens and your prompt contains at least 8000 input tokens ... vLLM since 0.12
+    'max_tokens' ... is too large: 4000. ... your request has 5000 input tokens (4000 > 8192 - 5000).     vLLM since 0.9
+    ... about 140000 tokens (100000 of text input, 8000 of tool input, 32000 in the output).     OpenRouter
+    input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, ...             Anthropic
+    The sum of prompt length (9000), query length (0) and max_tokens (512) should not exceed max_num_tokens (9216)
+                                                                                                 TensorRT-LLM
 """
 
 import re
@@ -34,7 +46,8 @@ _CODES = frozenset({
 _OTHER_STATUSES = frozenset({401, 402, 403, 404, 408, 429})
 _CONTEXT = re.compile(
     r"\bcontext[ _-]?(?:length|window|size|limit)|\bcontext\b.{0,20}overflow|\b(?:max(?:imum)?|the) context\b"
-    r"|\bexceeds? context\b|\bmaximum (?:model|input|sequence) length\b|\bmax_(?:seq|model|input)_len",
+    r"|\bexceeds? context\b|\bmaximum (?:model|input|sequence) length\b|\bmax_(?:seq|model|input)_len"
+    r"|\bmax_num_tokens\b",
     re.IGNORECASE,
 )
 _EXCEEDED = re.compile(
@@ -64,6 +77,7 @@ _LONGEST = 4000  # characters of an error; no server has been seen to say it lat
 _COUNT = re.compile(r"[0-9][0-9,_]*")
 _LIMITS = (
     re.compile(r"> ?([0-9][0-9,_]{0,15})"),
+    re.compile(r"\bexceed max[a-z_]{0,20} \(([0-9][0-9,_]{0,15})"),
     re.compile(
         r"(?:context (?:length|window|size|limit)|max[a-z_]{0,20}|limit|<=|less than|up to)[^0-9]{0,40}"
         r"([0-9][0-9,_]{0,15})",
@@ -71,6 +85,19 @@ _LIMITS = (
     ),
     re.compile(r"([0-9][0-9,_]{0,15})(?: tokens?)? max", re.IGNORECASE),
 )
+
+_INPUT = re.compile(
+    r"([0-9][0-9,_]{0,15}) (?:tokens )?(?:from|in|of) (?:the )?(?:input messages|messages|functions|prompt|text input"
+    r"|tool input)\b|([0-9][0-9,_]{0,15}) (?:input tokens|`inputs` tokens)|\b(?:prompt|query) length \(([0-9,_]{1,16})",
+    re.IGNORECASE,
+)
+_OUTPUT = re.compile(
+    r"([0-9][0-9,_]{0,15}) (?:tokens )?(?:for|in) the (?:completion|output)\b"
+    r"|([0-9][0-9,_]{0,15}) (?:output tokens|`max_new_tokens`)|\bmax_tokens \(([0-9,_]{1,16})\)"
+    r"|\bmax_(?:completion_)?tokens\b.{0,40} is too large: ([0-9][0-9,_]{0,15})",
+    re.IGNORECASE,
+)
+_SUM = re.compile(r"([0-9][0-9,_]{0,15}) ?\+ ?([0-9][0-9,_]{0,15}) ?> ?([0-9][0-9,_]{0,15})")
 
 
 def full_context(status: int | None, message: str, found: Json) -> ContextFull | None:
@@ -89,6 +116,9 @@ def full_context(status: int | None, message: str, found: Json) -> ContextFull |
     )
     if not (by_code or in_words):
         return None
+    if (parts := _parts(said)) is not None:
+        prompt, completion, room = parts
+        return ContextFull(message, asked=prompt + completion, limit=room, completion=completion)
     asked, limit = _counts(said, found)
     if asked is not None and str(asked) not in said:
         message = f"{message} ({asked} tokens > {limit} maximum)"
@@ -100,6 +130,18 @@ def _of_provider(found: Json) -> str | None:
     metadata = found.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return raw[:_LONGEST] if isinstance(raw, str) else None
+
+
+def _parts(said: str) -> tuple[int, int, int] | None:
+    """The tokens of prompt, completion and context; None: the prompt does not fit, or the parts are not named."""
+    if match := _SUM.search(said):
+        prompt, completion, limit = map(_number, match.groups())
+    else:
+        limit = next((_number(match[1]) for pattern in _LIMITS if (match := pattern.search(said))), 0)
+        # A request may have several parts before the completion.
+        prompt = sum(_number(match[match.lastindex or 0]) for match in _INPUT.finditer(said))
+        completion = next((_number(match[match.lastindex or 0]) for match in _OUTPUT.finditer(said)), 0)
+    return (prompt, completion, limit) if 0 < prompt < limit < prompt + completion else None
 
 
 def _counts(said: str, found: Json) -> tuple[int, int] | tuple[None, None]:

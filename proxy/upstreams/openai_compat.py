@@ -21,7 +21,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
 from proxy.ports import EarlyCalls, Show
 from proxy.turn.assembler import Assembler
-from proxy.upstreams.answers import as_stream, parse_completion
+from proxy.upstreams.answers import as_stream, parse_completion, plain
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
@@ -38,7 +38,7 @@ from proxy.wire.chat import Json, Turn
 from proxy.wire.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.wire.relayed import CountUsage, RawRequest, RawResponse, RelayClient
 from proxy.wire.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
-from proxy.wire.usage import credible
+from proxy.wire.usage import credible, other_usage
 
 # A request made of so many bytes is written within some 10 ms, whatever is in it, and an agent's within 0.2 ms, in
 # which another thread has hardly begun.
@@ -104,9 +104,10 @@ class OpenAICompatible:
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
         content, names = await self._serialized(call, latest)
-        assembler = Assembler(call, names.originals if names is not None else {})
+        profile = self.profile
+        renamed = names.originals if names is not None else {}
+        assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
         try:
-            profile = self.profile
             reader = TurnReader(profile, names, assembler, show or _show_nothing, early, Ending(profile))
             raw: bytes | None = None
             if call.body.get("stream"):
@@ -153,7 +154,7 @@ class OpenAICompatible:
             raise
         except UpstreamRefused as exc:
             raise await self._compared(exc, content)  # noqa: B904 - mostly the same exception
-        usage = answer.get("usage")
+        usage = answer.get("usage") or other_usage(answer)
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
@@ -313,7 +314,7 @@ class OpenAICompatible:
         endpoint = self.endpoint
         response = await endpoint.complete(content, stream=False)
         raw = response.take_whole()
-        if raw is not None and not sse.begins_stream(raw):
+        if raw is not None and not sse.begins_stream(raw := plain(raw)):
             return raw
         async with aclosing(response):
             if raw is not None:
@@ -323,7 +324,11 @@ class OpenAICompatible:
             while sse.begins_stream(begin) is None and (part := await endpoint.read(response)):
                 begin += part
             if not sse.begins_stream(begin):
-                return await endpoint.read_whole(response, begin)
+                raw = plain(await endpoint.read_whole(response, begin))
+                if not sse.begins_stream(raw):
+                    return raw
+                await _read_all(raw, reader)
+                return None
             await self._pump(response, reader, begin)
             return None
 
@@ -354,7 +359,8 @@ class OpenAICompatible:
             begin += part
         if sse.begins_stream(begin):
             return begin
-        return as_stream(await self.endpoint.read_whole(response, begin))
+        raw = plain(await self.endpoint.read_whole(response, begin))
+        return raw if sse.begins_stream(raw) else as_stream(raw)
 
 
 async def _read_all(stream: bytes, reader: _Reader) -> None:

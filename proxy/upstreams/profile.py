@@ -34,8 +34,10 @@ class Profile:
         unsupported: fields for features that the upstream does not have -> the harmless value; the proxy answers a
             request with any other value with 400.
         tool_choices: the values of `tool_choice` that the upstream accepts; None: all of OpenAI's.
+        allowed_tools: whether it accepts `allowed_tools` as the choice; if not, only the allowed tools are offered.
         honours_no_tools: whether `tool_choice: none` keeps the models from calling tools; if not, tools are removed.
         json_schema: whether the upstream enforces `response_format: json_schema`.
+        object_properties: whether the parameters of a function need `properties`, if only empty ones.
         whole_functions: whether each function needs a description and parameters.
         string_tool_content: whether the content of a tool message has to be a non-empty string.
         reasoning_field: the field in which the upstream reads earlier reasoning; None: it reads none.
@@ -45,6 +47,7 @@ class Profile:
         cache_marks: whether the upstream is sent the marks of caches in texts, which the configuration says of each.
         top_k: whether the upstream accepts `top_k`, which a Messages request may have and OpenAI refuses.
         retelling: fields that the step RETELL adds to the request.
+        thoughts_in_text: whether a text may begin with thoughts that are marked by `<think>`, `</think>`, or both.
         finishes_each_call: whether the chunk of each call may have a finish reason, with further calls behind it.
         finish_reasons: the upstream's own finish reasons -> OpenAI's; `answers` translates any other unknown one.
         answer_steps: the steps by which the models are made to answer, one for each attempt.
@@ -61,8 +64,10 @@ class Profile:
     efforts: Mapping[str, Json] = field(default_factory=dict)
     unsupported: Mapping[str, Any] = field(default_factory=dict)
     tool_choices: frozenset[str] | None = None
+    allowed_tools: bool = True
     honours_no_tools: bool = True
     json_schema: bool = True
+    object_properties: bool = False
     whole_functions: bool = False
     string_tool_content: bool = False
     reasoning_field: str | None = None
@@ -72,6 +77,7 @@ class Profile:
     cache_marks: bool = False
     top_k: bool = False
     retelling: Json = field(default_factory=dict)
+    thoughts_in_text: bool = False
     finishes_each_call: bool = False
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
@@ -89,6 +95,8 @@ OPENAI = Profile(
     # OpenAI's reasoning models, also behind Azure and gateways: 400 "Use 'max_completion_tokens' instead". Servers of
     # other models may know only max_tokens.
     without_max_tokens=re.compile(r"(?:.*/)?(?:o[1-9]|gpt-5)(?:[-.].*)?"),
+    # 400 "object schema missing properties".
+    object_properties=True,
 )
 
 # Z.AI and bigmodel: from their specification, their SDKs, reports of users, and recordings.
@@ -114,6 +122,7 @@ GLM = Profile(
     unsupported={"n": 1, "logprobs": False, "top_logprobs": 0},
     # Other values are refused: 400 "Tool choice must be auto".
     tool_choices=frozenset({"auto"}),
+    allowed_tools=False,
     honours_no_tools=False,
     # Only text and json_object.
     json_schema=False,
@@ -127,6 +136,8 @@ GLM = Profile(
     thinking_switch=True,
     # A blank answer after a tool result has been seen to become a real one without thinking.
     retelling={"thinking": {"type": "disabled"}},
+    # Servers without a parser of GLM's thoughts, and some with one.
+    thoughts_in_text=True,
     # GLM-4.5 in recordings: `tool_calls` with each of two calls, and once more at the end.
     finishes_each_call=True,
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},
@@ -149,6 +160,8 @@ GPT_OSS = Profile(
     thinking_switch=True,
     # A sampling parameter of vLLM and SGLang.
     top_k=True,
+    # vLLM and SGLang know no such choice.
+    allowed_tools=False,
     # vLLM ignores `none` and keeps the tools in the prompt (PR 30867 and a flag change that).
     honours_no_tools=False,
     # vLLM reads thoughts only under this name, and the model needs them back during a tool loop. The field is added, so

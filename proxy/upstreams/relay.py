@@ -25,6 +25,7 @@ from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.wire.relayed import Write
 from proxy.wire.sse import DONE_DATA
+from proxy.wire.usage import other_usage
 
 _CALLS = b'"tool_calls"'
 _HEAD = ("id", "object", "created", "model")  # the fields that are the same in every chunk of a stream
@@ -97,10 +98,8 @@ class RelayReader:
         if changed or is_priced:  # it is serialized again, with its numbers untouched
             mended, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
             chunk, changed = mended or chunk, True
-        if usage := chunk.get("usage"):
-            self.usage = chunk["usage"] = with_cost(usage, self.price)
-            if not (self.shows_usage or chunk["choices"]):
-                return b""
+        if not self._counted(chunk):
+            return b""
         for choice in chunk["choices"]:
             index = choice.get("index") or 0
             if choice.get("finish_reason"):
@@ -117,6 +116,15 @@ class RelayReader:
             return sse.encode(chunk)
         self.pattern = pattern_of(event.data, only_text_field(chunk))
         return event.raw
+
+    def _counted(self, chunk: Json) -> bool:
+        """Note the usage of a chunk; whether the client wants the chunk."""
+        if usage := chunk.get("usage"):
+            self.usage = chunk["usage"] = with_cost(usage, self.price)
+            return self.shows_usage or bool(chunk["choices"])
+        if usage := other_usage(chunk):
+            self.usage = with_cost(usage, self.price)
+        return True
 
     def _missing_end(self) -> bytes:
         """The events that are missing before `[DONE]`: finish reasons for complete choices without one.
@@ -167,7 +175,7 @@ class CompletionReader:
                 break
             chunk, _ = parse_chunk(event, self._profile, self._names, rawjson.loads)
             if chunk is not None:
-                self._usage = chunk.pop("usage", None) or self._usage
+                self._usage = chunk.pop("usage", None) or other_usage(chunk) or self._usage
                 for choice in chunk["choices"]:
                     index = choice.pop("index", None) or 0
                     if choice.get("finish_reason"):

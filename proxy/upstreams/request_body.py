@@ -137,7 +137,7 @@ def prepare(request: Json, profile: Profile) -> Json:
         RequestError: the request needs a feature that the upstream does not have.
     """
     tools = request.get("tools")
-    if profile is OPENAI and (tools is None or (tools and not any(map(is_native_search, tools)))):
+    if profile is OPENAI and (tools is None or (tools and not any(map(_differs_at_openai, tools)))):
         return request
     for name, harmless in profile.unsupported.items():
         if request.get(name) not in (None, False, harmless):
@@ -210,7 +210,7 @@ def _fit_tools(body: Json, profile: Profile) -> None:
     """Adapt `tools` and `tool_choice`; a choice that the upstream does not accept is made in words, in a message."""
     if not profile.native_search and any(map(is_native_search, body.get("tools") or ())):
         body["tools"] = [tool for tool in body["tools"] if not is_native_search(tool)]
-    if profile.tool_choices is not None:
+    if not profile.allowed_tools:
         tools, choice, allowed_names = narrowed(body.get("tools") or (), body.get("tool_choice"))
         if allowed_names is not None:
             body["tools"], body["tool_choice"] = tools, choice
@@ -224,8 +224,26 @@ def _fit_tools(body: Json, profile: Profile) -> None:
         del body["tool_choice"]
         if body.get("tools"):
             _demand_call(body, choice)
+    if profile.object_properties and body.get("tools"):
+        body["tools"] = [_with_properties(tool) if _lacks_properties(tool) else tool for tool in body["tools"]]
     if profile.whole_functions and body.get("tools"):
         body["tools"] = [_complete_function(tool) for tool in body["tools"]]
+
+
+def _differs_at_openai(tool: Json) -> bool:
+    return is_native_search(tool) or _lacks_properties(tool)
+
+
+def _lacks_properties(tool: Json) -> bool:
+    """Whether a function takes an object without saying what is in it."""
+    function = tool.get("function")
+    parameters = function.get("parameters") if isinstance(function, dict) else None
+    return isinstance(parameters, dict) and parameters.get("type") == "object" and "properties" not in parameters
+
+
+def _with_properties(tool: Json) -> Json:
+    function = tool["function"]
+    return {**tool, "function": {**function, "parameters": {**function["parameters"], "properties": {}}}}
 
 
 def _demand_call(body: Json, choice: Any) -> None:

@@ -265,11 +265,15 @@ class ContextFull(UpstreamRefused, status=400, type="invalid_request_error", cod
         message: the upstream's message.
         asked: the tokens of the request; None: the upstream does not say.
         limit: the tokens of the context; None: likewise.
+        completion: the tokens of the request that are kept for the answer, if the others fit into the context without
+            them; None: they do not fit, or the upstream does not say.
     """
 
-    def __init__(self, message: str, *, asked: int | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, asked: int | None = None, limit: int | None = None, completion: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.asked, self.limit = asked, limit
+        self.asked, self.limit, self.completion = asked, limit, completion
 
 
 class NoFinalAnswer(ProxyError, status=502, type="upstream_error", code="no_final_answer"):

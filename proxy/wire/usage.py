@@ -26,6 +26,18 @@ def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
     return int(amount) if amount is not None and amount == int(amount) else None
 
 
+def other_usage(answer: Json) -> Json | None:
+    """The usage of a completion or chunk without `usage`, in its server's own place; None: there is none.
+
+    Groq sends it in `x_groq`, Moonshot in the choice.
+    """
+    own = answer.get("x_groq")
+    usage = own.get("usage") if isinstance(own, dict) else None
+    if not usage and (choices := answer.get("choices")):
+        usage = choices[0].get("usage")
+    return usage if isinstance(usage, dict) and usage else None
+
+
 def credible(usage: Json | None) -> Json | None:
     """An upstream's usage without the numbers that cannot be true; None: nothing is left of it.
 

@@ -21,7 +21,7 @@ COMMENT = b": still here\n\n"
 
 
 @pytest.fixture
-def _briefly(monkeypatch):
+def briefly(monkeypatch):
     """Waits for the end of a stream are short, so that no test takes two seconds."""
     monkeypatch.setattr(ending, "AFTER_FINISH", 0.02)
 
@@ -39,7 +39,7 @@ def later(seconds: float) -> asyncio.Event:
 
 
 @RELAY_TOO
-@pytest.mark.usefixtures("_briefly")
+@pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize(
     "rest", [[], [COMMENT], [USAGE], [b"data: [PING]\n\n"]], ids=["silence", "comment", "usage", "heartbeat"]
 )
@@ -50,7 +50,7 @@ async def test_a_stream_without_done_that_stays_open_ends_with_its_finish_reason
 
 
 @RELAY_TOO
-@pytest.mark.usefixtures("_briefly")
+@pytest.mark.usefixtures("briefly")
 async def test_comments_after_the_finish_reason_do_not_keep_a_stream_open(surface):
     hundred = [part for at in range(100) for part in (later(at / 100), COMMENT)]
     answer = await surface.ask(stream(HELLO, chunk({}, "stop"), *hundred, never(), done=False))
@@ -71,8 +71,7 @@ async def test_a_connection_that_breaks_off_before_the_finish_reason_is_an_error
     assert answer.error
 
 
-@pytest.mark.usefixtures("_briefly")
-async def test_the_calls_of_a_turn_run_although_its_stream_stays_open(surface):
+async def test_the_calls_of_a_turn_run_although_its_stream_stays_open(surface, briefly):
     call = stream(call_chunk(SEARCH), chunk({}, "tool_calls"), never(), done=False)
     answer = await surface.ask(call, turn("Found."), search=True)
     assert (answer.text, len(surface.upstream.searches)) == ("Found.", 1)
@@ -84,8 +83,7 @@ async def test_usage_that_comes_after_the_finish_reason_is_counted(surface, monk
     assert "4321" in answer.raw
 
 
-@pytest.mark.usefixtures("_briefly")
-async def test_a_finish_reason_with_each_call_of_glm_does_not_end_the_turn(surface):
+async def test_a_finish_reason_with_each_call_of_glm_does_not_end_the_turn(surface, briefly):
     calls = stream(
         call_chunk(("u1", "web_search", {"query": "n1"}), finish_reason="tool_calls"),
         later(0.1),
@@ -98,9 +96,8 @@ async def test_a_finish_reason_with_each_call_of_glm_does_not_end_the_turn(surfa
     assert [one["q"] for one in surface.upstream.searches] == ["n1", "n2"]
 
 
-@pytest.mark.usefixtures("_briefly")
 @on("relay-whole", "relay-streamed")
-async def test_a_stream_of_several_choices_goes_on_until_each_has_its_finish_reason(surface):
+async def test_a_stream_of_several_choices_goes_on_until_each_has_its_finish_reason(surface, briefly):
     def choice(index, delta, reason=None):
         return chunk(choices=[{"index": index, "delta": delta, "finish_reason": reason}])
 

@@ -43,3 +43,16 @@ async def test_claude_code_is_told_the_counts_in_the_words_by_which_it_compacts(
     answer = await messages.ask(REFUSED)
     assert (answer.status, answer.error["type"], len(messages.upstream.requests)) == (400, "invalid_request_error", 1)
     assert answer.error["message"].startswith("prompt is too long: 70000 tokens > 65536 maximum")
+
+
+async def test_claude_code_is_told_to_lower_max_tokens_where_the_prompt_alone_fits(messages):
+    said = (
+        "This model's maximum context length is 262144 tokens. You requested a total of 262462 tokens: "
+        "230462 tokens from the input messages and 32000 tokens for the completion."
+    )
+    answer = await messages.ask(Reply([orjson.dumps({"error": {"message": said}})], status=400))
+    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+    assert answer.error["message"] == (
+        "input length and `max_tokens` exceed context limit: 230462 + 32000 > 262144, "
+        "decrease input length or `max_tokens` and try again"
+    )

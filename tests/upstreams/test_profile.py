@@ -169,6 +169,23 @@ def test_allowed_tools_narrow_what_glm_is_offered(mode, demanded):
     assert ("Call one of your tools now" in str(sent["messages"])) is demanded
 
 
+@pytest.mark.parametrize(("mode", "choice"), [("auto", "auto"), ("required", "required")])
+def test_allowed_tools_narrow_what_gpt_oss_is_offered(mode, choice):
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [OTHER]}}
+    body = {"messages": [USER], "tools": [TOOL, OTHER], "tool_choice": allowed}
+    sent = prepare(body, GPT_OSS)
+    assert (sent["tools"], sent["tool_choice"]) == ([OTHER], choice)
+    assert prepare(body, OPENAI) is body
+
+
+def test_an_object_without_properties_gets_empty_ones_for_openai():
+    bare = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
+    others = [TOOL, {"type": "function", "function": {"name": "b"}}, {"type": "custom"}]
+    sent = prepare({"messages": [USER], "tools": [*others, bare]}, OPENAI)["tools"]
+    assert sent == [*others, {"type": "function", "function": {"name": "a", "parameters": EMPTY}}]
+    assert "properties" not in bare["function"]["parameters"]
+
+
 def test_a_function_without_description_or_parameters_gets_both_for_glm():
     bare = {"type": "function", "function": {"name": "a"}}
     assert prepare({"messages": [USER], "tools": [bare]}, GLM)["tools"][0]["function"] == {
@@ -209,6 +226,12 @@ def test_a_choice_that_is_an_object_is_no_auto():
     [
         ("sensitive", "content_filter"),
         ("SAFETY", "content_filter"),
+        ("guardrail_intervened", "content_filter"),
+        ("content_filtered", "content_filter"),
+        ("ERROR_TOXIC", "content_filter"),
+        ("IMAGE_SAFETY", "content_filter"),
+        ("refusal", "content_filter"),
+        ("ERROR_LIMIT", "length"),
         ("model_context_window_exceeded", "length"),
         ("eos", "stop"),
         ("end_turn", "stop"),

@@ -8,6 +8,11 @@ REQUEST_ID = b"request-id"  # sent beside x-request-id
 _OVERLOADED = 529  # Anthropic's own status
 # Claude Code, LangChain, pydantic-ai and LiteLLM recognise a conversation that is too long only by these words.
 _TOO_LONG = "prompt is too long"
+# By these words Claude Code asks again with a smaller `max_tokens`, instead of compacting the conversation.
+_TOO_MUCH = (
+    "input length and `max_tokens` exceed context limit: {prompt} + {completion} > {limit}, "
+    "decrease input length or `max_tokens` and try again"
+)
 _CLIENT_FAULTS = range(400, 500)
 # The type of an error by its status; other 4xx statuses have `invalid_request_error`, other 5xx statuses `api_error`.
 _TYPES = {
@@ -40,6 +45,9 @@ def status_of(error: ProxyError) -> int:
 def _message(error: ProxyError) -> str:
     """The message, which begins with the faulty field, or with the words that clients recognise."""
     where, message = error.param, error.message
+    if isinstance(error, ContextFull) and error.asked and error.completion:
+        prompt = error.asked - error.completion
+        return _TOO_MUCH.format(prompt=prompt, completion=error.completion, limit=error.limit)
     if isinstance(error, ContextFull) and not message.lower().startswith(_TOO_LONG):
         counts = f"{error.asked} tokens > {error.limit} maximum. " if error.limit is not None else ""
         return f"{_TOO_LONG}: {counts}{message}"

@@ -1,0 +1,108 @@
+"""Thoughts that a model has written at the beginning of its text, between `<think>` and `</think>`.
+
+Servers of GLM without a parser for thoughts send them so, and some send the end mark alone, because their template has
+written the first one. A thought without its first mark looks like an answer until its end, so only the first words of
+a text wait for a lone end mark, and only where no thoughts came before the text.
+
+    BEGINNING --<think>--> THOUGHTS --</think>--> AFTER --a word--> done
+        |----</think> within the first words--------^                 ^
+        '----anything else--------------------------------------------'
+"""
+
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from proxy.wire.chat import Json
+
+_BEGIN, _END = "<think>", "</think>"
+_FIRST_WORDS = 64  # characters: some 16 tokens, which take a fifth of a second
+_QUOTES = ("`", "'", '"')  # a mark behind one of these is what the text is about
+
+
+class _State(Enum):
+    BEGINNING = auto()
+    THOUGHTS = auto()
+    AFTER = auto()
+    DONE = auto()
+
+
+class ThoughtsInText(Struct):
+    """The text of one turn, split into thoughts and answer while it arrives."""
+
+    _state: _State = _State.BEGINNING
+    _held: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that follows is the answer."""
+        return self._state is _State.DONE
+
+    def split(self, delta: Json, *, has_thoughts: bool) -> None:
+        """Move the thoughts in a delta's `content` to its `reasoning_content`; hold back what may be part of a mark.
+
+        Args:
+            delta: the delta, or a whole message.
+            has_thoughts: whether the server has sent thoughts of this turn as such.
+        """
+        if isinstance(text := delta.get("content"), str) and text:
+            self._put(delta, *self._split(text, 0 if has_thoughts else _FIRST_WORDS))
+
+    def close(self) -> Json:
+        """The text that is held back, as a delta; there is nothing to split afterwards."""
+        held, self._held = self._held, ""
+        field = "reasoning_content" if self._state is _State.THOUGHTS else "content"
+        self._state = _State.DONE
+        return {field: held} if held else {}
+
+    def _put(self, delta: Json, thoughts: str, answer: str) -> None:
+        delta["content"] = answer
+        if thoughts:
+            delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
+
+    def _split(self, text: str, first_words: int) -> tuple[str, str]:
+        text, self._held = self._held + text, ""
+        match self._state:
+            case _State.BEGINNING:
+                return self._begin(text, first_words)
+            case _State.THOUGHTS:
+                return self._think(text)
+            case _State.AFTER:
+                return "", self._answer(text)
+            case _State.DONE:
+                return "", text
+
+    def _begin(self, text: str, first_words: int) -> tuple[str, str]:
+        words = text.lstrip()
+        if words.startswith(_BEGIN):
+            self._state = _State.THOUGHTS
+            return self._think(words.removeprefix(_BEGIN))
+        at = words.find(_END, 0, first_words + len(_END))
+        if at >= 0 and words[:at][-1:] not in _QUOTES:
+            return words[:at], self._answer(words[at + len(_END) :])
+        if at < 0 and (_BEGIN.startswith(words) or _may_end(words, first_words)):
+            self._held = text
+            return "", ""
+        self._state = _State.DONE
+        return "", text
+
+    def _think(self, text: str) -> tuple[str, str]:
+        thoughts, mark, answer = text.partition(_END)
+        if mark:
+            return thoughts, self._answer(answer)
+        at = text.rfind("<")
+        if at >= 0 and _END.startswith(text[at:]):
+            text, self._held = text[:at], text[at:]
+        return text, ""
+
+    def _answer(self, text: str) -> str:
+        """The answer without the blank lines behind the end mark."""
+        answer = text.lstrip("\r\n")
+        self._state = _State.DONE if answer else _State.AFTER
+        return answer
+
+
+def _may_end(words: str, first_words: int) -> bool:
+    """Whether an end mark may still begin within the first words."""
+    at = words.rfind("<")
+    return len(words) <= first_words or (0 <= at <= first_words and _END.startswith(words[at:]))
