@@ -266,7 +266,7 @@ def _connection_fault(exc: BaseException) -> str | None:
             return f"took no connection within {_TIMEOUTS.connect:g} s"
         case httpx.TimeoutException():
             return f"gave no answer within {_SECONDS:g} s"
-        case OSError(strerror=str(why)):
+        case OSError() if why := exc.strerror or str(exc):  # several addresses, each with a reason of its own
             return f"cannot be reached: {why}"
     return None
 
