@@ -236,7 +236,9 @@ def _network_fault(exc: BaseException) -> str | None:
         str(link) if isinstance(link, ProxyRefused) else _tls_fault(link) or _connection_fault(link)
         for link in causes(exc)
     )
-    return next(filter(None, faults), None)
+    # Last the error of a name with several addresses, each of which has failed in its own way.
+    several = (f"cannot be reached: {link}" for link in causes(exc) if isinstance(link, OSError) and str(link))
+    return next(filter(None, (*faults, *several)), None)
 
 
 def _where(exc: BaseException) -> str:
@@ -266,7 +268,7 @@ def _connection_fault(exc: BaseException) -> str | None:
             return f"took no connection within {_TIMEOUTS.connect:g} s"
         case httpx.TimeoutException():
             return f"gave no answer within {_SECONDS:g} s"
-        case OSError() if why := exc.strerror or str(exc):  # several addresses, each with a reason of its own
+        case OSError(strerror=str(why)):
             return f"cannot be reached: {why}"
     return None
 
