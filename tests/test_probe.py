@@ -1,7 +1,9 @@
 """`toolproxy check --probe` against scripted servers: what is wrong is said in words, and each fault has its place."""
 
 import asyncio
+import errno
 import re
+import socket
 import ssl
 from contextlib import asynccontextmanager
 
@@ -190,6 +192,23 @@ async def test_a_server_that_cannot_be_reached_says_why(transport):
     ):
         _, (fault,) = await findings(upstream(url).replace("TRANSPORT", transport))
         assert fault.startswith(f"{URL_LINE}: {why}")
+
+
+async def test_a_server_whose_addresses_fail_each_in_its_own_way_says_all_of_them(monkeypatch):
+    loop = asyncio.get_running_loop()
+
+    async def getaddrinfo(*_, **__):
+        kinds = socket.SOCK_STREAM, 6, ""
+        return [(socket.AF_INET6, *kinds, ("2001:db8::1", 80)), (socket.AF_INET, *kinds, ("192.0.2.1", 80))]
+
+    async def sock_connect(sock, _):
+        raise OSError(errno.ENETUNREACH if sock.family == socket.AF_INET6 else errno.EHOSTUNREACH, "not this way")
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(loop, "sock_connect", sock_connect)
+    _, (fault,) = await findings(upstream("http://two.example").replace("TRANSPORT", "auto"))
+    assert fault.startswith(f"{URL_LINE}: cannot be reached: ")
+    assert "not this way" in fault
 
 
 async def answer_in_plain_http(reader, writer):

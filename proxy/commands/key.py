@@ -16,6 +16,7 @@ from tempfile import NamedTemporaryFile
 from typing import Final
 
 from proxy.config.clients_file import CannotEdit, entries_in, with_client, without_client
+from proxy.config.files import read_file
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig
 from proxy.kit.terminal import printable
@@ -101,7 +102,7 @@ def _change(file: Path, edit: Callable[[str], str]) -> None:
     try:
         with _locked(file.parent):
             try:
-                text = file.read_bytes().decode()
+                text = read_file(file).decode()
             except FileNotFoundError:
                 text = ""
             _replace(file, edit(text))

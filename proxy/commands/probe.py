@@ -236,7 +236,9 @@ def _network_fault(exc: BaseException) -> str | None:
         str(link) if isinstance(link, ProxyRefused) else _tls_fault(link) or _connection_fault(link)
         for link in causes(exc)
     )
-    return next(filter(None, faults), None)
+    # Last the error of a name with several addresses, each of which has failed in its own way.
+    several = (f"cannot be reached: {link}" for link in causes(exc) if isinstance(link, OSError) and str(link))
+    return next(filter(None, (*faults, *several)), None)
 
 
 def _where(exc: BaseException) -> str:

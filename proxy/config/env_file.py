@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from proxy.config.files import read_file
 from proxy.wire.errors import ConfigurationError
 
 NAME: Final = ".env"
@@ -38,7 +39,7 @@ def read_env_file(path: Path) -> EnvFile:
         ConfigurationError: it cannot be read, or is no UTF-8 text.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except (FileNotFoundError, IsADirectoryError):
         return EnvFile()
     except OSError as exc:

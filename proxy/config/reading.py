@@ -21,6 +21,7 @@ from proxy.config import model as c
 from proxy.config.conversion import FAULTY, LEFT_OUT, UNSET, Converter, Fault, Path, line_of
 from proxy.config.document import UNSET_MARK, Branch, Items, Leaf, Node, kind_of, leaves
 from proxy.config.env_file import read_env_file
+from proxy.config.files import read_file
 from proxy.config.keys import why_no_key
 from proxy.config.loaded import ClientsFile, Disabled, Loaded
 from proxy.config.messages import unknown_key
@@ -52,7 +53,7 @@ def load(path: File, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: 
         ConfigurationError: with one line per fault, `config.yaml:LINE: path: what is wrong`.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode()
     except FileNotFoundError as exc:
         raise ConfigurationError(
             [f"{path}: cannot be read: no such file; `toolproxy init` writes one to start from"]
@@ -125,7 +126,7 @@ def _read_clients_file(path: File, environ: Mapping[str, str]) -> tuple[ClientsF
         ConfigurationError: it cannot be read.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         return ClientsFile(str(path.absolute()), digest=None, closes=False), None
     except OSError as exc:

@@ -5,6 +5,19 @@
 
 Any failure closes the connection at once, and so does the cancellation of a reader: the rest of a response cannot be
 skipped.
+
+A response is read by a task, and its bytes arrive in a callback of the event loop. Who holds what:
+
+    state     _handle  _waiter  _rest      bytes are taken by          what `wake` does
+    working   None     None     None       the task                    nothing: the bytes wait in `parser.pieces`
+    waiting   None     pending  None       the task, once it is awake  ends the wait
+    pumping   set      pending  None       the callback                calls the handler, while the task sleeps on
+    resuming  None     done     coroutine  the task, after `_rest`     nothing
+
+    working --wait--> waiting --wake--> working      for the head, in `read`, and for room in a full write buffer
+    working --pump--> pumping --wake--> pumping      the handler has taken the bytes
+                      pumping --wake--> resuming     the handler has to wait: the task finishes its call
+                      pumping --wake--> working      much has arrived at once, the end, a failure, or enough
 """
 
 import asyncio
@@ -118,6 +131,7 @@ class Http1Connection(asyncio.Protocol):
         try:
             if self._closed or self._transport.is_closing():
                 raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # noqa: TRY301 - as below
+            # From here on the response may arrive, and even be complete, before the request has been sent.
             if not isinstance(body, bytes):
                 await self._send_parts(response, head, body, timeouts.write)
             else:
@@ -128,6 +142,7 @@ class Http1Connection(asyncio.Protocol):
                     await self._send_large(response, body, timeouts.write)
                 if self._writing_paused:
                     await self._drain(response, timeouts.write)
+                # An early answer ends `_drain`. What is then unsent makes the connection useless for another request.
                 self._sent = not self._writing_paused
             while (answered := response.parser.head) is None:
                 await response.wait(timeouts.read, httpx.ReadTimeout)
@@ -219,17 +234,20 @@ class Http1Connection(asyncio.Protocol):
             self._break(exc)
             return
         if response.parser.complete:
+            # Parted before the release, which may start another request on this connection at once.
             self._response = response.connection = None
             sent = self._sent and not self._writing_paused and not self._transport.get_write_buffer_size()
             if self._release is None or not sent or not response.parser.reusable:
                 self.close()
             else:
+                # The reader may still have bytes to take, but resumes nothing that is no longer its own.
                 if self.reading_paused:
                     self.resume_reading()
                 self._release(self, response.parser.idle_seconds)
         elif response.unread > MAX_UNREAD_BYTES and not self.reading_paused:
             self.reading_paused = True
             self._transport.pause_reading()
+        # Last, because the handler runs in here, and may close the connection.
         response.wake()
 
     def eof_received(self) -> None:
@@ -356,6 +374,7 @@ class Http1Response(Response):
         self._context = copy_context()
         try:
             while self.parser.pieces or not self.parser.complete:
+                # What is there already is handled here, not in the callback: bytes keep their order.
                 if self.parser.pieces:
                     if await handle(self._take(MOST_AT_ONCE)):
                         return
@@ -366,6 +385,7 @@ class Http1Response(Response):
                 if await self.wait(self._seconds, httpx.ReadTimeout):
                     return
                 self._handle = None  # from here on the task handles the bytes that arrive
+                # The task owns the call now; `finally` closes only one that nobody has taken.
                 rest, self._rest = self._rest, None
                 if rest is not None and await rest:
                     return
@@ -390,9 +410,11 @@ class Http1Response(Response):
         needs_no_more = False
         if self._handle is not None and self._context is not None and self.parser.pieces:
             coroutine = self._handle(self._take(MOST_AT_ONCE))
+            # The wait goes on, so its timeout begins anew; the timer looks at `due` only when it fires.
             if self._seconds is not None and self.connection is not None:
                 self.due = self.connection.loop.time() + self._seconds
             try:
+                # One step: a handler that need not wait ends in it, with StopIteration.
                 self._rest = resumed(coroutine, self._context.run(coroutine.send, None))
             except StopIteration as stop:
                 needs_no_more = bool(stop.value)
@@ -401,6 +423,7 @@ class Http1Response(Response):
                 if self._waiter is not None and not self._waiter.done():
                     self._waiter.set_exception(exc)
                 return
+            # Until the task runs, further bytes stay in `pieces`: the handler never runs twice at a time.
             if needs_no_more or self._rest is not None or self.parser.pieces:
                 self._handle = None
         # No local variable for the waiter: if it held the handler's exception, there would be a reference cycle.
@@ -439,6 +462,7 @@ class Http1Response(Response):
         if connection is None:
             raise self.new_failure()
         self._waiter = connection.loop.create_future()
+        # One timer for the connection, not one for each wait: it is set again only if this wait ends earlier.
         due = self._ends if seconds is None else connection.loop.time() + seconds
         if due is not None:
             self._too_slow = too_slow

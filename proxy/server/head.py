@@ -81,10 +81,12 @@ class Framing(Struct, frozen=True):
 
     Attributes:
         has_small_body: its length is known and small.
+        is_chunked: its body comes in chunks.
         expects_continue: the client waits for `100 Continue` before it sends the body.
     """
 
     has_small_body: bool
+    is_chunked: bool
     expects_continue: bool
 
 
@@ -101,15 +103,17 @@ def check_head(  # noqa: C901, PLR0911 - a flat list of rules
         message = "CONNECT and TRACE are not supported."
         return MethodNotAllowed(message, headers={"allow": _ALLOWED})
     hosts = []
-    has_small_body = expects_continue = False
+    has_small_body = is_chunked = expects_continue = False
     for name, value in headers:
         if name == b"host":
             hosts.append(value)
         elif name == b"content-length":
             has_small_body = int(value) <= _SMALL_BODY
-        elif name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
-            return HttpRefused("The only supported transfer coding is 'chunked'.", status=501)
-        elif name == b"expect":
+        elif name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked" or version == "1.0":
+                return HttpRefused("The only supported transfer coding is 'chunked'.", status=501)
+            is_chunked = True
+        elif name == b"expect" and version != "1.0":  # RFC 9110, section 10.1.1
             if value.lower() != b"100-continue":
                 return HttpRefused("The only supported expectation is '100-continue'.", status=417)
             expects_continue = True
@@ -117,7 +121,7 @@ def check_head(  # noqa: C901, PLR0911 - a flat list of rules
         return HttpRefused("A request must have exactly one Host.")
     if hosts and not _HOST.fullmatch(hosts[0]):
         return HttpRefused("The Host of the request is neither a name nor an address.")
-    return Framing(has_small_body, expects_continue)
+    return Framing(has_small_body, is_chunked, expects_continue)
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Fields) -> bytes:

@@ -128,6 +128,7 @@ class HttpProtocol(asyncio.Protocol):
         self._head_bytes = 0
         self._field_count = 0  # with trailers
         self._framing_bytes = 0  # bytes read that are no data of a body, since they were last known to be harmless
+        self._read = b""  # what is being parsed, from the read on in which its head began
 
     @property
     def awaits_request(self) -> bool:
@@ -187,7 +188,8 @@ class HttpProtocol(asyncio.Protocol):
             return
         # The search stops at the last CR, so it costs nothing for body data, which rarely contains one.
         heads = data.count(_END_OF_HEAD, 0, data.rfind(b"\r") + 2)
-        if self._unparsed or len(self.requests) + heads > _MOST_OPEN:
+        # Each of two heads has its turn, and so has the end of a chunked body: bytes are counted for the right request.
+        if self._unparsed or heads > 1:
             self._unparsed += data
             self._parse_in_pieces()
         else:
@@ -209,6 +211,7 @@ class HttpProtocol(asyncio.Protocol):
             self._flow.make_room()
 
     def _parse(self, data: bytes) -> None:
+        self._read = self._read + data if self._reading is HEAD else data
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -216,6 +219,8 @@ class HttpProtocol(asyncio.Protocol):
             self._parse_without_upgrade(data[exc.args[0] :])
         except httptools.HttpParserError:
             self._refuse(self._fault or HttpRefused("The request is not valid HTTP."))
+        if self._reading is not HEAD:
+            self._read = b""
         if self._framing_bytes > self._bounds.max_header_bytes and self._reading is not END:
             self._refuse(self._bounds.too_large())
 
@@ -223,6 +228,7 @@ class HttpProtocol(asyncio.Protocol):
         parser = self._parser
         head = without_upgrade(parser.get_method(), self._url, parser.get_http_version(), self._fields)
         self._parser = self._new_parser()
+        self._read = b""
         self._parse(head + rest)
 
     def _new_parser(self) -> httptools.HttpRequestParser:
@@ -260,6 +266,8 @@ class HttpProtocol(asyncio.Protocol):
         """Accept the request, unless it offers an upgrade: then its head is read once more, without the offer."""
         parser, url = self._parser, self._url
         method, version = parser.get_method(), parser.get_http_version()
+        if self._read.find(b"%b HTTP/" % url) < 0:
+            version = ""  # of RTSP, which the parser reads as well, without a word of it
         framing = check_head(method, version, self._fields)
         if isinstance(framing, ProxyError):
             self._reject(framing)
@@ -295,6 +303,8 @@ class HttpProtocol(asyncio.Protocol):
         self.requests.append(cycle)
         self._reading = BODY
         self._framing_bytes = 0
+        if framing.is_chunked:
+            self._framing_bytes = len(self._read) - self._read.find(_END_OF_HEAD) - len(_END_OF_HEAD)
         self._stop_timer()  # the next head has a time of its own
 
     def on_body(self, body: bytes) -> None:
@@ -307,6 +317,8 @@ class HttpProtocol(asyncio.Protocol):
         """Note that the request has been read completely."""
         if self._reading is HEAD:
             return  # an upgrade is offered
+        if self._framing_bytes > self._bounds.max_header_bytes:  # all of the body may have come in one read
+            self._reject(self._bounds.too_large())
         self._reading = IDLE
         if self.requests:
             self.requests[-1].end_body()

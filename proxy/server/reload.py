@@ -21,6 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from proxy.config.files import read_file
 from proxy.config.loaded import ClientsFile, Loaded
 from proxy.config.model import Value
 from proxy.ports import Clock, Observer
@@ -76,9 +77,11 @@ class FileWatch:
 
     def _digest(self) -> bytes | None:
         try:
-            return hashlib.sha256(self._path.read_bytes()).digest()
-        except OSError:
+            return hashlib.sha256(read_file(self._path)).digest()
+        except FileNotFoundError:
             return None
+        except OSError as exc:  # the reader of the configuration says why
+            return str(exc).encode()
 
 
 class Trigger:

@@ -1,6 +1,7 @@
 """Names with several addresses: whichever answers first, without waiting for the others to fail."""
 
 import asyncio
+import errno
 import socket
 import ssl
 
@@ -12,12 +13,6 @@ from proxy.http.connect import reason
 
 def address(host, port, family=socket.AF_INET):
     return (family, socket.SOCK_STREAM, 0, "", (host, port))
-
-
-def test_families_take_turns_the_resolvers_favourite_first():
-    six = [address(host, 1, socket.AF_INET6) for host in "ab"]
-    four = [address(host, 1) for host in "cde"]
-    assert dial.interleaved([*six, *four]) == [six[0], four[0], six[1], four[1], four[2]]
 
 
 @pytest.fixture
@@ -77,6 +72,37 @@ async def test_where_all_refuse_the_first_refusal_is_told(resolve, closed):
     resolve(closed, closed)
     with pytest.raises(ConnectionRefusedError):
         await dial.connect("name", 1)
+
+
+async def test_a_family_without_a_route_costs_one_attempt(monkeypatch, listener):
+    """Addresses are tried with alternating families, the resolver's favourite first."""
+    tried = []
+    unreachable = [address(f"2001:db8::{at}", 1, socket.AF_INET6) for at in range(4)]
+
+    async def getaddrinfo(*_, **__):
+        return [*unreachable, address(*listener.getsockname())]
+
+    async def sock_connect(sock, where):
+        tried.append(sock.family)
+        if sock.family == socket.AF_INET6:
+            raise OSError(errno.ENETUNREACH, "no route")
+        await connect(sock, where)
+
+    loop = asyncio.get_running_loop()
+    connect = loop.sock_connect
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(loop, "sock_connect", sock_connect)
+    with await dial.connect("name", 1) as sock:
+        assert sock.getpeername() == listener.getsockname()
+    assert tried == [socket.AF_INET6, socket.AF_INET]
+
+
+async def test_requests_are_sent_at_once_and_a_peer_that_has_vanished_is_noticed(resolve, closed, listener):
+    for servers in ((listener,), (closed, listener)):
+        resolve(*servers)
+        with await dial.connect("name", 1) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 async def test_an_attempt_that_is_given_up_leaves_no_socket_open(resolve, full):

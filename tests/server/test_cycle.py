@@ -30,7 +30,7 @@ class Exchange:
         self.scope = {"method": method, "http_version": version}
         self.cycle = Cycle(
             self.scope,
-            Framing(has_small_body=True, expects_continue=False),
+            Framing(has_small_body=True, is_chunked=False, expects_continue=False),
             self.connection,
             self.connection if flow is None else flow,
             keep_alive=keep_alive,

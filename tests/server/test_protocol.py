@@ -182,6 +182,9 @@ async def test_what_two_parsers_could_read_in_two_ways_is_refused_and_goes_nowhe
         (head(CHUNKED, version="HTTP/1.0") + chunk(b"x") + b"0\r\n\r\n", 501),
         (post("expect: a-miracle"), 417),
         (head(version="HTTP/2.0"), 505),
+        (head(version="RTSP/1.0", path="/v1/models", method="GET"), 505),
+        (post(version="RTSP/1.1"), 505),
+        (head("user-agent: x HTTP/1.1", version="RTSP/1.0", path="/v1/models", method="GET"), 505),
         (head(method="CONNECT", path="evil.example:443"), 405),
         (post(method="TRACE", path=EMBEDDINGS), 405),
     ],
@@ -391,6 +394,30 @@ async def test_who_expects_to_be_told_to_continue_is_told_so(upstream):
     assert (status, headers["connection"]) == (200, "close")
 
 
+@pytest.mark.parametrize("expectation", ["100-continue", "a-miracle"])
+async def test_an_expectation_of_http_1_0_is_ignored(upstream, expectation):
+    async with proxy_of(upstream) as url:
+        ((status, _, _),) = answers(await said(url, post(f"expect: {expectation}", version="HTTP/1.0")))
+    assert status == 200
+
+
+async def test_an_extension_behind_a_pipelined_request_is_counted(upstream):
+    first, second = head(method="GET", path="/healthz"), head(CHUNKED) + chunk(BODY, b";" + b"x" * 70_000)
+    async with proxy_of(upstream) as url:
+        found = answers(await said(url, first + second + b"0\r\n\r\n"))
+    assert [status for status, _, _ in found] == [200]  # and the connection ends
+    assert upstream.heads == []
+
+
+async def test_requests_that_are_pipelined_in_one_read_are_counted_each_for_itself(upstream):
+    body = b'{"model":"m","input":"%b"}' % (b"x" * 30_000)
+    one = head(CHUNKED, path=EMBEDDINGS) + b"".join(chunk(body[at : at + 9]) for at in range(0, len(body), 9))
+    last = post("connection: close", path=EMBEDDINGS, body=body)
+    async with proxy_of(upstream) as url:
+        found = answers(await said(url, (one + b"0\r\n\r\n") * 3 + last))
+    assert [status for status, _, _ in found] == [200] * 4
+
+
 async def test_who_is_refused_before_sending_a_body_is_not_told_to_continue_and_the_connection_ends(upstream):
     async with proxy_of(upstream, more="clients: [{{name: c, key: client-key}}]".format()) as url:
         smuggled = head(path="/healthz", method="GET")
@@ -532,6 +559,8 @@ async def test_an_answer_without_body_is_handed_on_whatever_length_it_names(meth
         head(CHUNKED) + b"5;" + b"x" * 2_000_000,
         head(CHUNKED) + chunk(BODY) + b"0\r\nx: " + b"y" * 2_000_000,
         head(CHUNKED) + chunk(BODY) + b"0\r\n" + b"x: y\r\n" * 1000,
+        head(CHUNKED) + chunk(BODY, b";" + b"x" * 70_000) + b"0\r\n\r\n",
+        head(CHUNKED) + chunk(BODY) + b"0\r\nx: " + b"y" * 70_000 + b"\r\n\r\n",
     ],
     ids=[
         "many fields",
@@ -543,6 +572,8 @@ async def test_an_answer_without_body_is_handed_on_whatever_length_it_names(meth
         "an endless extension",
         "an endless trailer",
         "many trailers",
+        "an extension in one read with the head",
+        "a trailer in one read with the head",
     ],
 )
 async def test_a_head_is_bounded_and_so_is_what_else_is_no_data(upstream, request_bytes):
