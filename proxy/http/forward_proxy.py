@@ -152,7 +152,7 @@ def _proxy(variable: str, value: str) -> ForwardProxy:
         raise ConfigurationError([f"{variable} in the environment is no URL of the form http://proxy.example:3128"])
     if parts.scheme not in _PORTS_OF_PROXIES:
         raise ConfigurationError(
-            [f"{variable} in the environment has to begin with http:// or https://, not with SOCKS"]
+            [f"{variable} in the environment has to begin with http:// or https://; SOCKS is not supported"]
         )
     origin = Origin(host, port or _PORTS_OF_PROXIES[parts.scheme], parts.scheme == "https")
     return ForwardProxy(variable, origin, unquote(parts.username or ""), unquote(parts.password or ""))
