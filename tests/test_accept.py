@@ -80,7 +80,7 @@ FAULTS = {
         f"{LINE}.wiki: has nothing to accept: its definitions are not pinned",
         None,
     ),
-    "a server that is away": (NOWHERE, "wiki", f"{LINE}.wiki: not usable: cannot be reached", None),
+    "a server that is away": (NOWHERE, "wiki", f"{LINE}.wiki: cannot be reached", None),
     "a state of another process": (
         NOWHERE,
         "wiki",

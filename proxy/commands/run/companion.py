@@ -152,7 +152,7 @@ def _redirect(writing: int, log: Path) -> None:
 def _end_with(parent: int, said: int, last_words: Callable[[], Iterable[str]]) -> None:
     """Say the last words, and end this process, when its parent has ended: another process is its parent then."""
     _await_end(parent)
-    with suppress(OSError), open(said, "w", encoding="utf-8") as terminal:  # noqa: PTH123 - a descriptor
+    with suppress(OSError), open(said, "w", encoding="utf-8") as terminal:
         terminal.writelines(f"toolproxy: {sentence}\n" for sentence in last_words())
     for _ in range(2):  # nobody waits for an answer any more: the second signal ends what is open
         os.kill(os.getpid(), signal.SIGTERM)

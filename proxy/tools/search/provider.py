@@ -63,6 +63,9 @@ class Provider:
         page: whether hits have the text of pages, if the provider supports it.
         adapt: converts a successful answer into the form that the description expects.
         zone: of the times in its refusals that name none.
+
+    Attributes:
+        address: the URL of the provider, which may have placeholders in path and query.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Provider:
         self._adapt = adapt
         self._zone = zone
         keyless = description.keyless if api_key == KEYLESS else None
-        url = _with_base((keyless and keyless.url) or description.url, base_url)
+        self.address = url = _with_base((keyless and keyless.url) or description.url, base_url)
         self._page = extra = description.page if page else None
         headers = {**(keyless.headers if keyless else description.headers), **(extra.headers if extra else {})}
         parameters = {**description.query, **(extra.query if extra else {})}
