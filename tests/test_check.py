@@ -360,7 +360,10 @@ tools:
         {},
     )
     said = "\n".join(describe(config, {}))
-    assert "web_search: key set, search, described in this file, at h.example; its provider cannot filter by language" in said
+    assert (
+        "web_search: key set, search, described in this file, at h.example; its provider cannot filter by language"
+        in said
+    )
     assert (
         '    example request with every filter: POST https://h.example/find/KEY {"q":"WORDS","n":5,"since":"2026-01-01",'
         '"in":"CA","only":["example.org"],"not":["example.com"]}'
