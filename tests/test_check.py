@@ -181,7 +181,8 @@ FAULTY = {
 
 @pytest.mark.parametrize(("text", "fault"), FAULTY.values(), ids=FAULTY.keys())
 def test_a_faulty_file_is_one_line_with_its_place(check, text, fault):
-    assert check(text) == (1, "", [f"toolproxy: config.yaml:{fault}"])
+    verdict = "config.yaml has 1 fault: the proxy would not start\n"
+    assert check(text) == (1, verdict, [f"toolproxy: config.yaml:{fault}"])
 
 
 def test_faults_of_reference_are_named_beside_other_faults_and_nothing_follows_from_a_fault(check):
@@ -323,7 +324,7 @@ def test_budgets_are_printed_and_one_of_cost_without_any_price_is_doubtful(check
     budget = "{per: month, tokens: 5000000, cost: 20.5}"
     code, printed, warnings = check(f"{GOOD}\nclients: [{{name: app, key: a-key-of-sixteen, budget: {budget}}}]")
     assert code == 0
-    assert "  app: usable, budget per month: tokens 5,000,000, cost 20.5" in printed
+    assert "  app: key set, budget per month: tokens 5,000,000, cost 20.5" in printed
     assert any("clients[0].budget.cost: counts only costs that upstreams report" in line for line in warnings)
 
 
@@ -339,7 +340,7 @@ def test_a_placeholder_for_a_key_disables_its_entry(check, key):
 @pytest.mark.parametrize("key", ["EMPTY", "none", "ollama", "my-key", "the-key", "yourself1234", "xx"])
 def test_any_other_word_may_be_a_key(check, key):
     code, printed, _ = check(f"upstreams:\n  own: {{base_url: 'http://own', api_key: '{key}'}}\n")
-    assert (code, "own: usable" in printed) == (0, True)
+    assert (code, "own: " in printed and "own: disabled" not in printed) == (0, True)
 
 
 def test_what_a_search_described_in_the_file_would_send_is_printed_without_its_key():
@@ -359,7 +360,10 @@ tools:
         {},
     )
     said = "\n".join(describe(config, {}))
-    assert "web_search: usable, search, described in this file; its provider cannot filter by language" in said
+    assert (
+        "web_search: key set, search, described in this file, at h.example; its provider cannot filter by language"
+        in said
+    )
     assert (
         '    example request with every filter: POST https://h.example/find/KEY {"q":"WORDS","n":5,"since":"2026-01-01",'
         '"in":"CA","only":["example.org"],"not":["example.com"]}'
@@ -391,7 +395,7 @@ tools:
 """
     code, printed, _ = check(text, environ={"GATEWAY_TOKEN": "a-token-of-mine", "SEARCH_KEY": "a key/of mine"})
     assert code == 0
-    assert "up: usable, http://up/***/v1" in printed
+    assert "up: key set, http://up/***/v1" in printed
     assert "GET http://h/s?q=WORDS&key=***" in printed
 
 

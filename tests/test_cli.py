@@ -244,13 +244,15 @@ def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(conf
 ASK_ID = {"extra_headers": {"x-request-id": "my-id"}}
 
 
-def test_check_says_what_is_usable_and_prints_no_secret():
+def test_check_says_which_keys_are_set_calls_nothing_usable_and_prints_no_secret():
     done = toolproxy("check", environ={"GMI_API_KEY": "canary"})
     assert done.returncode == 0
-    assert "gmi: usable" in done.stdout
+    assert "gmi: key set" in done.stdout
     assert "zai: disabled, ZAI_API_KEY is not set" in done.stdout
     assert "web_search: disabled, SERPER_API_KEY is not set" in done.stdout
-    assert "glm-4.7: not usable" in done.stdout
+    assert "glm-4.7: disabled, because upstream zai is" in done.stdout
+    assert "usable" not in done.stdout
+    assert done.stdout.splitlines()[-1] == "config.yaml is valid: the proxy would start"
     assert "canary" not in done.stdout + done.stderr
 
 
@@ -261,7 +263,7 @@ def test_a_reader_of_the_output_that_leaves_early_gets_no_traceback(command):
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(
             [sys.executable, "-m", "proxy", command],
-            env=PLAIN,
+            env={**PLAIN, "ZAI_API_KEY": "a-key-of-its-own"},
             cwd=ROOT,
             stdout=closed,
             stderr=subprocess.PIPE,
@@ -271,9 +273,9 @@ def test_a_reader_of_the_output_that_leaves_early_gets_no_traceback(command):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_check_calls_a_search_usable_whose_fallback_answers():
+def test_check_names_the_fallback_that_answers_for_a_search_without_a_key():
     done = toolproxy("check", environ={"ZAI_API_KEY": "a-key-of-its-own"})
-    assert "  web_search: usable through its fallback zai_search: SERPER_API_KEY is not set\n" in done.stdout
+    assert "  web_search: answered by its fallback zai_search, SERPER_API_KEY is not set\n" in done.stdout
     assert done.stderr == ""
 
 
@@ -286,7 +288,10 @@ def test_check_probes_the_servers_when_it_is_asked_to(config):
         )
         done = toolproxy("check", "--probe", "--config", path)
     assert done.returncode == 1
-    probed = r"probes:\n  upstreams.down.base_url: nothing listens .*\n  upstreams.up: m answers\n  tools.web_search: no results in \d+ ms for 'news'\n  2 of 3 servers can be used\n\Z"
+    probed = (
+        r"probes:\n  upstreams.up: usable, m answers\n  tools.web_search: usable, no results in \d+ ms for 'news'\n"
+        r"config.yaml is valid, but 1 of 3 servers cannot be used\n\Z"
+    )
     assert re.search(probed, done.stdout)
     refused = "nothing listens at this address: the connection was refused"
     assert done.stderr == f"toolproxy: config.yaml:3: upstreams.down.base_url: {refused}\n"
@@ -302,13 +307,13 @@ def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is
     )
     done = toolproxy("check", "--probe", "--config", path, environ={"WIKI_KEY": "canary"})
     assert done.returncode == 1
-    assert f"  wiki: mcp, {sys.executable}, tools are listed at start" in done.stdout
-    assert "  down: mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
-    assert "  tools.wiki: 2 tools: echo, fail\n" in done.stdout
+    assert f"  wiki: no key needed, mcp, {sys.executable}, tools are listed at start" in done.stdout
+    assert "  down: no key needed, mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
+    assert "  tools.wiki: usable, 2 tools: echo, fail\n" in done.stdout
     for_each = "tools are listed for each user, by the header x-own of their requests"
-    assert f"  own: mcp, 127.0.0.1:9, {for_each}\n" in done.stdout
+    assert f"  own: no key needed, mcp, 127.0.0.1:9, {for_each}\n" in done.stdout
     assert f"  tools.own: not asked: {for_each}\n" in done.stdout
-    assert "toolproxy: config.yaml:4: tools.down: not usable: cannot be reached\n" in done.stderr
+    assert "toolproxy: config.yaml:4: tools.down: cannot be reached\n" in done.stderr
     assert "canary" not in done.stdout + done.stderr
 
 
@@ -367,9 +372,9 @@ def test_check_says_where_each_tool_comes_from(tmp_path, where):
     named, cwd = (elsewhere, ROOT) if where == "in --app-dir" else ([], folder)
     done = toolproxy("check", *named, cwd=cwd, environ={"K": "canary"})
     assert done.stderr == ""
-    assert "roll_dice: usable, python, dice_tools:roll_dice" in done.stdout
-    assert "weather: usable, http, api.example.com:8443" in done.stdout
-    assert "now: usable, clock, built in" in done.stdout
+    assert "roll_dice: no key needed, python, dice_tools:roll_dice" in done.stdout
+    assert "weather: no key needed, http, api.example.com:8443" in done.stdout
+    assert "now: no key needed, clock, built in" in done.stdout
     assert "installed, not configured: entry point draw_card of cards 3.0" in done.stdout
     assert "canary" not in done.stdout
 

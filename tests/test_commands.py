@@ -137,7 +137,7 @@ def try_toolproxy(command, place, environ, port):
                     r"  zai_search:.*?(?=  fetch_page)", "", (place / "config.yaml").read_text(), flags=re.DOTALL
                 )
                 (place / "config.yaml").write_text(text.replace("fallback: zai_search", ""))
-            assert "zai: usable" in ended(command.replace("PATH", "config.yaml"), place, environ)
+            assert "zai: key set" in ended(command.replace("PATH", "config.yaml"), place, environ)
         case [_, "hash-key"]:
             digest = ended(command, place, environ, stdin="a-key-of-twenty-letters\n")
             assert re.fullmatch(r"[0-9a-f]{64}\n", digest)

@@ -111,7 +111,7 @@ def test_env_file_sets_neither_options_nor_the_environment(place, monkeypatch, c
     monkeypatch.chdir(place)
     before = dict(os.environ)
     main(["check"])
-    assert "app: usable" in capsys.readouterr().out
+    assert "app: key set" in capsys.readouterr().out
     assert dict(os.environ) == before
     main(["check", "--no-env-file"])
     assert "APP_KEY is not set" in capsys.readouterr().out

@@ -304,8 +304,8 @@ async def test_the_command_prints_what_answers_and_fails_with_what_does_not_and_
     printed = capsys.readouterr()
     assert ended.value.code == 1
     assert re.search(
-        r"probes:\n  upstreams\.up\.api_key: the key is refused .*\n  tools\.s: no results in \d+ ms for 'news'\n"
-        r"  1 of 2 servers can be used\n\Z",
+        r"probes:\n  tools\.s: usable, no results in \d+ ms for 'news'\n"
+        r"config.yaml is valid, but 1 of 2 servers cannot be used\n\Z",
         printed.out,
     )
     assert printed.err == f"toolproxy: {KEY_LINE}: the key is refused (HTTP 401: Incorrect API key provided: ***)\n"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import orjson
@@ -26,6 +26,10 @@ from proxy.config.redaction import Redact, redactor, secrets_of
 from proxy.kit.terminal import style_of
 from proxy.wire.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from proxy.commands.overview import Verdict
+    from proxy.commands.probe import Finding
+
 _DEFAULT_CONFIG = "config.yaml"
 _FAULT = 1
 
@@ -38,11 +42,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments.run(arguments)
     except ConfigurationError as exc:
-        for fault in exc.faults:
-            print(f"toolproxy: {fault}", file=sys.stderr)
+        _complain(exc.faults)
         sys.exit(_FAULT)
     except KeyboardInterrupt:
         sys.exit(0)
+
+
+def _complain(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        print(f"toolproxy: {sentence}", file=sys.stderr)
+    sys.stderr.flush()
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -258,38 +267,50 @@ def _schema(_: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
-    from proxy.commands import overview  # noqa: PLC0415 - `--help` needs neither tools nor a web server
-    from proxy.server.checks import check_startable  # noqa: PLC0415 - as above
+    """Print what is wrong, first and once; then what the configuration has, and at last the verdict."""
+    from proxy.commands import overview  # noqa: PLC0415 - `--help` needs no tools
 
     _make_importable(arguments.app_dir)
-    loaded = _configuration(arguments)
-    redact = redactor(secrets_of(loaded))  # a URL may contain a key, and an error message may quote a key
+    try:
+        loaded = _configuration(arguments)
+        redact = redactor(secrets_of(loaded))  # a URL may contain a key, and an error message may quote a key
+        verdict = _checked(loaded, arguments, redact)
+    except ConfigurationError as exc:
+        _complain(exc.faults)
+        verdict = overview.Verdict(arguments.config.name, len(exc.faults))
+    print(verdict, flush=True)
+    if verdict.faults:
+        sys.exit(_FAULT)
+
+
+def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "Verdict":
+    """Print the faults and the parts of a configuration. Raises `ConfigurationError` where a tool cannot be made."""
+    from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy.commands import overview  # noqa: PLC0415 - as above
+    from proxy.server.checks import check_startable  # noqa: PLC0415 - as above
+
+    lines = overview.describe(loaded, app.origins_of(loaded))
+    try:
+        check_startable(loaded)
+    except ConfigurationError as exc:
+        faults, findings = list(exc.faults), None
+    else:
+        findings = _probed(loaded) if arguments.probe else None
+        faults = [f"{loaded.place_of(one.path)}: {redact(one.message)}" for one in findings or () if one.is_fault]
+    _complain([*faults, *(f"warning: {redact(warning)}" for warning in loaded.warnings)])
     style = style_of(sys.stdout)
-    for line in overview.describe(loaded, app.origins_of(loaded)):
+    for line in [*lines, *overview.answers(findings or ())]:
         print(overview.tinted(redact(line), style))
-    for warning in loaded.warnings:
-        print(f"toolproxy: warning: {redact(warning)}", file=sys.stderr)
-    check_startable(loaded)
-    if arguments.probe:
-        _probe(loaded, redact)
+    return overview.Verdict(arguments.config.name, len(faults), None if findings is None else len(findings))
 
 
-def _probe(loaded: Loaded, redact: Redact) -> None:
-    """Print the finding on every server. Raises `ConfigurationError` with the faulty ones."""
+def _probed(loaded: Loaded) -> "Sequence[Finding]":
+    """The findings about every server."""
     from proxy import app  # noqa: PLC0415 - as above
     from proxy.commands import probe  # noqa: PLC0415 - as above
 
     means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
-    findings = asyncio.run(probe.probe(loaded.config, means))
-    style = style_of(sys.stdout)
-    print("probes:")
-    for finding in sorted(findings, key=lambda one: not one.is_fault):  # what is wrong first, and again at the end
-        message = style(redact(finding.message), "red" if finding.is_fault else "green")
-        print(f"  {finding.path}: {message}")
-    print(f"  {sum(not finding.is_fault for finding in findings)} of {len(findings)} servers can be used", flush=True)
-    if faults := [f"{loaded.place_of(one.path)}: {redact(one.message)}" for one in findings if one.is_fault]:
-        raise ConfigurationError(faults)
+    return asyncio.run(probe.probe(loaded.config, means))
 
 
 def _make_importable(directory: Path) -> None:

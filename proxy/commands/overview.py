@@ -1,11 +1,14 @@
-"""The output of `toolproxy check`: the parts of a configuration that are usable, and why the others are not."""
+"""The output of `toolproxy check`: the parts of a configuration, whether each has its key, and the verdict."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
+from proxy.commands.probe import Finding
 from proxy.config.loaded import Loaded
-from proxy.config.model import ClientConfig, keys_of
+from proxy.config.model import ClientConfig, ToolConfig, UpstreamConfig, keys_of
 from proxy.http.forward_proxy import environment_proxies
+from proxy.kit.counted import counted
 from proxy.kit.terminal import Style
 from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of
@@ -13,23 +16,26 @@ from proxy.tools.kinds.python import unused_entry_points
 
 
 def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
-    """The lines of `toolproxy check`: models, upstreams and tools, and whether each is usable."""
+    """The lines of `toolproxy check`: models, upstreams and tools, and whether the key of each is set.
+
+    Whether a key is accepted, only its server knows: see `probe`.
+    """
     config = loaded.config
     lines = ["upstreams:"]
     for name, entry in config.upstreams.items():
-        lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})", *_way(entry.base_url)]
+        lines += [f"  {name}: {_key(entry)}, {entry.base_url} ({entry.profile})", *_way(entry.base_url)]
         lines += _keys(name, entry.api_key)
     lines += _disabled("upstreams", loaded)
     lines.append("models:")
     for name, model in config.models.items():
-        state = f"usable, at {model.upstream} as {model.model or _own_name(name)}"
-        if model.upstream not in config.upstreams:
-            state = f"not usable: upstream {model.upstream} is disabled"
+        state = f"disabled, because upstream {model.upstream} is"
+        if upstream := config.upstreams.get(model.upstream):
+            state = f"{_key(upstream)}, at {model.upstream} as {model.model or _own_name(name)}"
         lines.append(f"  {name}: {state}")
     lines.append("tools:")
     for name, tool in config.tools.items():
         state, *more = kind_of(tool).describe(tool, origins.get(name, "built in"))
-        lines += [f"  {name}: {state}", *(f"    {line}" for line in more)]
+        lines += [f"  {name}: {_key(tool)}, {state}", *(f"    {line}" for line in more)]
         lines += _way(kind_of(tool).address(tool), is_direct=kind_of(tool).page_rules is not None)
         lines += _keys(name, getattr(tool, "api_key", None))
     instead = {name: " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(loaded)}
@@ -40,7 +46,7 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
     nobody = "  none in clients_file: nobody may call" if loaded.needs_key else anyone
-    lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [nobody]
+    lines += [f"  {client.name}: key set{_budget(client)}" for client in config.clients] or [nobody]
     lines += [*_disabled("clients", loaded), *_disabled("clients_file", loaded)]
     return lines
 
@@ -54,10 +60,56 @@ def _way(url: str | None, *, is_direct: bool = False) -> list[str]:
     return [f"    through the proxy {proxy}" if proxy else "    directly, not through a proxy"]
 
 
+def _key(entry: UpstreamConfig | ToolConfig) -> str:
+    """Whether the key of an entry is set. Entries that lack one are disabled, and stand elsewhere."""
+    keys = keys_of(getattr(entry, "api_key", None))
+    match list(keys.values()):
+        case []:
+            return "no key needed"
+        case ["from_client"]:
+            return "key of each client"
+        case ["none"]:
+            return "no key"
+        case [_]:
+            return "key set"
+        case _:
+            return f"{len(keys)} keys set"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The last line of `toolproxy check`.
+
+    Attributes:
+        file: the name of the configuration.
+        faults: how many faults the configuration has; of a valid one, how many servers cannot be used.
+        asked: how many servers were asked; None: none.
+    """
+
+    file: str
+    faults: int
+    asked: int | None = None
+
+    def __str__(self) -> str:
+        if self.asked is None:
+            wrong = f"has {counted(self.faults, 'fault')}: the proxy would not start"
+            return f"{self.file} {wrong if self.faults else 'is valid: the proxy would start'}"
+        if self.faults:
+            return f"{self.file} is valid, but {self.faults} of {counted(self.asked, 'server')} cannot be used"
+        return f"{self.file} is valid, and every server that was asked can be used"
+
+
+def answers(findings: Iterable[Finding]) -> list[str]:
+    """A line on each server that a probe has asked without a fault; a fault is told elsewhere."""
+    fine = [one for one in findings if not one.is_fault]
+    said = [f"  {one.path}: {'usable, ' if one.is_tried else ''}{one.message}" for one in fine]
+    return ["probes:", *said] if said else []
+
+
 def _keys(name: str, api_key: str | tuple[str, ...] | None) -> list[str]:
     """A line for each of several keys."""
     keys = keys_of(api_key)
-    return [f"    {name} key {number}: usable" for number in keys] if len(keys) > 1 else []
+    return [f"    {name} key {number}: set" for number in keys] if len(keys) > 1 else []
 
 
 def _budget(client: ClientConfig) -> str:
@@ -78,7 +130,7 @@ def _own_name(name: str) -> str:
 def _disabled(section: str, loaded: Loaded, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """The entries of a section that cannot be used, with the fallback that is used `instead`, if there is one."""
     return [
-        f"  {name}: usable through its fallback {instead[name]}: {entry.why}"
+        f"  {name}: answered by its fallback {instead[name]}, {entry.why}"
         if name in instead
         else f"  {name}: disabled, {entry.why}"
         for name, entry in loaded.disabled_in(section).items()
@@ -86,10 +138,10 @@ def _disabled(section: str, loaded: Loaded, instead: Mapping[str, str] = Mapping
 
 
 def tinted(line: str, style: Style) -> str:
-    """A line of `describe` in colours: headings, usable parts and unusable ones differ."""
+    """A line of `describe` in colours: headings, parts with and without their keys differ."""
     name, colon, state = line.partition(": ")
     if line.startswith("    "):
         return line
     if not colon:
         return style(line, "bold")
-    return f"{name}: {style(state, 'green' if state.startswith('usable') else 'yellow')}"
+    return f"{name}: {style(state, 'yellow' if state.startswith('disabled') else 'green')}"

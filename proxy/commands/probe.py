@@ -59,11 +59,15 @@ _FAULTS_OF_KEYS: Final[Mapping[str | None, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The finding about one server; `path` is its part of the configuration."""
+    """The finding about one server; `path` is its part of the configuration.
+
+    A server that was tried, and has answered without a fault, is usable.
+    """
 
     path: str
     message: str
     is_fault: bool = False
+    is_tried: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,9 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
             return await _reach(endpoint, path)
         if model is None:
             await _get_models(endpoint)
-            return Finding(path, "lists its models; no model was asked, because `models` names none of them")
+            return Finding(
+                path, "lists its models; no model was asked, because `models` names none of them", is_tried=False
+            )
         return await _complete(endpoint, path, upstream, model)
     except UpstreamRefused as exc:
         return _refusal(path, exc, model)
@@ -174,7 +180,7 @@ async def _reach(endpoint: Endpoint, path: str) -> Finding:
     except UpstreamRefused as exc:
         if exc.status == _NOT_FOUND:
             return _nothing_there(path)
-    return Finding(path, "can be reached; clients bring their own keys")
+    return Finding(path, "can be reached; clients bring their own keys", is_tried=False)
 
 
 async def _get_models(endpoint: Endpoint) -> None:
@@ -195,7 +201,7 @@ def _refusal(path: str, exc: UpstreamRefused, model: str | None) -> Finding:
     if exc.status == _NOT_FOUND:
         return _nothing_there(path)
     does = "is busy" if exc.status == _TOO_MANY else "refuses the test question"
-    return Finding(path, f"takes the key, and {does} {said}")
+    return Finding(path, f"takes the key, and {does} {said}", is_tried=False)
 
 
 def _nothing_there(path: str) -> Finding:
@@ -216,7 +222,7 @@ async def _ask_tool(
         return Finding(path, f"{network}{_where(exc)}" if network else _plain(exc.why or str(exc)), is_fault=True)
     except TimeoutError:
         return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
-    return Finding(path, _plain(found.message) if found.is_fault else found.message, is_fault=found.is_fault)
+    return Finding(path, _plain(found.message) if found.is_fault else found.message, found.is_fault, found.is_tried)
 
 
 async def _ask_state(config: StateConfig, clock: Clock) -> Finding:

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterator
 
-from proxy.config.loaded import Loaded
+from proxy.config.loaded import Disabled, Loaded
+from proxy.config.model import ClientConfig
 from proxy.kit.terminal import Style, shortened
 from proxy.tools.catalog import answered_by_fallback
 
-_WIDTH = 105  # columns beside the labels
+_LABEL, _WIDTH = 15, 103  # columns of the labels, and beside them
 _ANYONE = "none configured: anyone {} may call (set TOOLPROXY_KEY)"
 _NOBODY = "none in clients_file: nobody may call (toolproxy key add NAME)"
 _QUESTION = "What is new in Python? Search the web."
@@ -21,7 +22,7 @@ def banner(url: str, loaded: Loaded, style: Style) -> str:
         loaded: the configuration that it serves.
         style: of the terminal.
     """
-    lines = [f"  {style(f'{label:<13}', 'dim')}{text}" if label else "" for label, text in _rows(url, loaded)]
+    lines = [f"  {style(f'{label:<{_LABEL}}', 'dim')}{text}" if label else "" for label, text in _rows(url, loaded)]
     return "\n".join(["", *lines, "", ""])
 
 
@@ -48,8 +49,15 @@ def _rows(url: str, loaded: Loaded) -> Iterator[tuple[str, str]]:
 
 def _without_key(loaded: Loaded) -> list[str]:
     """The entries that are disabled because their variables are not set, as `name (VARIABLE)`; that is no fault."""
-    unset = {path: entry.variables for path, entry in loaded.disabled.items() if entry.variables}
-    return [f"{path.partition('.')[2] or path} ({', '.join(variables)})" for path, variables in unset.items()]
+    unset = {path: entry for path, entry in loaded.disabled.items() if entry.variables}
+    return [f"{_name(path, entry)} ({', '.join(entry.variables)})" for path, entry in unset.items()]
+
+
+def _name(path: str, entry: Disabled) -> str:
+    """The name of an entry: that of a client is not in its path, such as `clients[0]`."""
+    if isinstance(entry.entry, ClientConfig):
+        return f"client {entry.entry.name}"
+    return path.partition(".")[2] or path
 
 
 def _offered(loaded: Loaded) -> Iterator[str]:

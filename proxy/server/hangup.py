@@ -38,22 +38,30 @@ class Hangup:
         self._now = now
         self._has_terminal = has_terminal
         self._seen_at = now() if not is_ignored and has_terminal() else None
+        self._gone_at: float | None = None
         self._signal_at: float | None = None
 
     def signal(self) -> None:
         """Note that SIGHUP has come."""
         self._signal_at = self._now()
+        self._observe()
 
     def look(self) -> bool:
         """Whether the terminal has gone with the signal; to be asked several times a second, and True once."""
-        if self._seen_at is None:
+        self._observe()
+        if self._seen_at is None or self._gone_at is None:
             return False
+        # It went at some time in between, which is long where the process was busy.
+        first, last = self._seen_at - _TOGETHER_SECONDS, self._gone_at + _TOGETHER_SECONDS
+        has_hung_up = self._signal_at is not None and first <= self._signal_at <= last
+        if has_hung_up or self._now() > last:
+            self._seen_at = None  # told, or gone unnoticed
+        return has_hung_up
+
+    def _observe(self) -> None:
+        if self._seen_at is None or self._gone_at is not None:
+            return
         if self._has_terminal():
             self._seen_at = self._now()
-            return False
-        if self._signal_at is not None and abs(self._signal_at - self._seen_at) <= _TOGETHER_SECONDS:
-            self._seen_at = None
-            return True
-        if self._now() - self._seen_at > _TOGETHER_SECONDS:
-            self._seen_at = None  # it has gone unnoticed
-        return False
+        else:
+            self._gone_at = self._now()

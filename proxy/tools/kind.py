@@ -78,10 +78,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a probe: a message for people, and whether it reports a fault."""
+    """The result of a probe: a message for people, whether it reports a fault, and whether anything was tried."""
 
     message: str
     is_fault: bool = False
+    is_tried: bool = True
 
 
 Make: TypeAlias = Callable[[str, Entry, Resources], Tool]
@@ -91,13 +92,8 @@ Serve: TypeAlias = Callable[[str, Entry, Callable[[Tool], Tool], Resources], Too
 """Takes the name of an entry, the entry, what applies the entry's settings to a tool, and the resources."""
 
 
-def usable(entry: ToolConfig, origin: str) -> str:
-    """The words of `toolproxy check` for a tool that can be used."""
-    return f"usable, {entry.type}, {origin}"
-
-
 def _describe(entry: ToolConfig, origin: str) -> Iterator[str]:
-    yield usable(entry, origin)
+    yield f"{entry.type}, {origin}"
 
 
 def _address(entry: ToolConfig) -> str | None:

@@ -24,6 +24,14 @@ models: {glm: {upstream: zai}}
 )
 def test_the_pages_are_named_where_they_can_be_opened_and_what_has_no_key_quietly(more, pages):
     shown = banner("http://h:1", parse(f"{CONFIG}{more}\n", {}), Style(colors=False)).splitlines()
-    rows = {line[2:15].strip(): line[15:] for line in shown if line.strip()}
+    rows = {line[2:17].strip(): line[17:] for line in shown if line.strip()}
     assert rows.get("pages") == pages
     assert rows["without a key"] == "gmi (GMI_API_KEY)"
+
+
+def test_a_client_without_a_key_is_called_by_its_name_and_set_apart_from_the_label():
+    more = "clients: [{name: app, key: '${KEY_OF_THE_APP}'}, {name: ops, key: '${KEY_OF_OPS}'}]"
+    shown = banner("http://h:1", parse(f"{CONFIG}{more}\n", {}), Style(colors=False))
+    [line] = [line for line in shown.splitlines() if "without a key" in line]
+    assert line.startswith("  without a key  ")
+    assert "client app (KEY_OF_THE_APP), client ops (KEY_OF_OPS)" in line

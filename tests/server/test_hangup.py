@@ -62,6 +62,15 @@ def test_a_signal_long_before_or_long_after_the_end_of_the_terminal_is_another_o
     assert after.passes(5, exists=False) == 0
 
 
+def test_a_process_that_was_busy_while_its_terminal_went_has_hung_up_too():
+    terminal = Terminal()
+    terminal.seconds += 30
+    terminal.exists = False
+    terminal.hangup.signal()
+    terminal.seconds += 30
+    assert terminal.passes(1, exists=False) == 1
+
+
 @pytest.mark.parametrize("more", [{"exists": False}, {"is_ignored": True}])
 def test_without_a_terminal_at_the_start_or_with_nohup_nothing_hangs_up(more):
     terminal = Terminal(**more)

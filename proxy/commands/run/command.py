@@ -31,7 +31,7 @@ AGENTS: Final = {agent.name: agent for agent in (CLAUDE, CODEX, OPENCODE)}
 _INTERRUPTED: Final = 130  # what a shell reports for a program that Ctrl-C has ended
 _NO_KEY: Final = "unused"  # for a proxy that asks for none; agents send something
 _KEY_BYTES: Final = 32
-_SHIPPED: Final = ", the shipped one; toolproxy init --config ~/.config/toolproxy/config.yaml writes one of your own"
+_OWN: Final = "for one of your own: toolproxy init --config ~/.config/toolproxy/config.yaml"
 _HOW_TO_GIVE_KEY: Final = f"set {KEY_VARIABLE}, or name the variable that has the key by --key-env"
 
 
@@ -108,7 +108,10 @@ def _launch(agent: Agent, order: Order) -> Launch:
     """The agent, set up for a proxy that serves."""
     path = place.configuration_file(order.config, os.environ)
     runs = place.folder_of_runs(os.environ)
-    _say(f"configuration: {path}{_SHIPPED if path == place.shipped() else ''}")
+    is_shipped = path == place.shipped()
+    _say(f"configuration: {path}{', the shipped one' if is_shipped else ''}")
+    if is_shipped:
+        _say(_OWN)
     proxy = _proxy(order, path, runs)
     models = _models(proxy, order)
     launch = agent.launch(
@@ -151,7 +154,8 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
             yield from refusals.sentences(refusals.refusals_in(lines), loaded, path)
 
     url = companion.start(lambda: adapt(read()), folder=folder, log=log, last_words=last_words)
-    _say(f"proxy: {url}, for this run; its log: {log}")
+    _say(f"proxy: {url}, for this run")
+    _say(f"its log: {log}")
     return companion.Proxy(url, key, log)
 
 

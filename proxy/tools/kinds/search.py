@@ -95,12 +95,12 @@ def _faults_with(provider: Description, entry: SearchConfig) -> Faults:
         yield "options", NO_JSON
 
 
-def _describe(entry: SearchConfig, origin: str) -> Iterator[str]:
+def _describe(entry: SearchConfig, _: str) -> Iterator[str]:
     if isinstance(entry.provider, Description):
-        yield described(entry, "described in this file", provider_of(entry))
+        yield described(f"{entry.type}, described in this file,", provider_of(entry))
         yield f"example request with every filter: {_example(entry)}"
     else:
-        yield described(entry, origin, provider_of(entry))
+        yield described(f"{entry.type}, {entry.provider}", provider_of(entry))
 
 
 def _example(entry: SearchConfig) -> str:

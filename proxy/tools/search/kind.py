@@ -3,20 +3,21 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from proxy.config.model import ToolConfig
 from proxy.loop.results import ToolOutput
-from proxy.tools.kind import Entry, Finding, Kind, Make, Resources, usable
+from proxy.tools.kind import Entry, Finding, Kind, Make, Resources
 from proxy.tools.search.provider import Provider
 
 _SEARCHED, _RESULTS = "news", 5
 _PROBE_SECONDS: Final = 30.0
 
 
-def described(entry: ToolConfig, origin: str, provider: Provider) -> str:
-    """The words of `toolproxy check` for a search, with the filters that its provider lacks."""
+def described(name: str, provider: Provider) -> str:
+    """The words of `toolproxy check` for a search: its provider by name and host, and the filters that it lacks."""
     lacking = provider.cannot()
-    return usable(entry, origin) + (f"; its provider cannot filter by {', '.join(lacking)}" if lacking else "")
+    said = f"{name} at {urlsplit(provider.address).netloc}"
+    return f"{said}; its provider cannot filter by {', '.join(lacking)}" if lacking else said
 
 
 def search_kind(
@@ -27,8 +28,8 @@ def search_kind(
     def address(entry: Entry) -> str:
         return provider_of(entry).address
 
-    def describe(entry: Entry, origin: str) -> Iterator[str]:
-        yield described(entry, origin, provider_of(entry))
+    def describe(entry: Entry, _: str) -> Iterator[str]:
+        yield described(entry.type, provider_of(entry))
 
     async def probe(name: str, entry: Entry, resources: Resources) -> Finding:
         began = resources.clock.monotonic()

@@ -79,11 +79,11 @@ async def _probe(_: str, entry: McpConfig, resources: Resources) -> Finding:
     from proxy.tools.kinds.mcp.client import list_once
 
     if entry.user_headers:
-        return Finding(f"not asked: tools are listed {_when_listed(entry)}")
+        return Finding(f"not asked: tools are listed {_when_listed(entry)}", is_tried=False)
     try:
         names = [tool.name for tool in await list_once(entry, _mask(entry, resources))]
     except ToolUnavailable as exc:
-        return Finding(f"not usable: {exc}", is_fault=True)
+        return Finding(str(exc), is_fault=True)
     return Finding(f"{counted(len(names), 'tool')}: {', '.join(names)}")
 
 
