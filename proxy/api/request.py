@@ -248,6 +248,8 @@ class RequestResolver:
             request_context.add({"tools_ignored": names})
         tools = access.tools if tools is None else tools
         offer = policy.offer_to(chat, tools)
+        if offer.not_described:
+            request_context.add({"tools_not_described": offer.not_described})
         if late:
             offer = offer.with_last(late)
         if filters is None and offer.in_play and not FILTER_FIELDS.isdisjoint(access.chat):
