@@ -8,6 +8,7 @@ from httpx import AsyncClient
 
 from proxy.app import create_app
 from proxy.app.configuration import parse
+from proxy.loop.many_tools import nearest
 from proxy.server.process import uvicorn_config
 from proxy.wire.tokens import count_tokens
 from tests.fakes import streamed, turn, whole
@@ -127,6 +128,22 @@ async def test_debug_shows_what_find_tools_was_asked_and_what_it_found(surface):
     assert "forge_create_issue" in note["found"]
     assert "open an issue" in page.text
     assert note["found"] in page.text
+
+
+async def test_the_nearest_names_are_looked_for_three_times_a_turn_however_many_names_are_wrong(surface, monkeypatch):
+    looked = []
+
+    def counting(text, names):
+        looked.append(text)
+        return nearest(text, names)
+
+    monkeypatch.setattr("proxy.loop.many_tools.nearest", counting)
+    wrong = [(f"w{at}", "call_tool", {"name": f"forge_wrong_{at}", "arguments": {}}) for at in range(120)]
+    surface.upstream.replies = [turn(calls=wrong), turn("Done")]
+    async with proxy_with_260(surface.upstream) as url, surface.at(url) as client:
+        assert (await client.ask()).text == "Done"
+    assert looked == ["forge_wrong_0", "forge_wrong_1", "forge_wrong_2"]
+    assert ["nearest names" in one for one in surface.results()] == [True] * 3 + [False] * 117
 
 
 @pytest.mark.parametrize(("own", "described"), [(0, 128), (100, 28), (127, 1), (128, 0), (200, 0)])
