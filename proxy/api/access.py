@@ -208,8 +208,8 @@ def access_policy(
     ignored: tuple[str, ...] = ()
     if (names := selection.names) is not None:
         selectable = [tool for tool in tools if tool.offer != "never" and tool.needs <= selection.headers]
-        unknown = [one for one in names - {EVERY_TOOL} if not any(tool.is_among({one}) for tool in selectable)]
-        ignored = names_for_header(sorted(unknown))
+        known = {name for tool in selectable for name in (*tool.names, tool.group)}
+        ignored = names_for_header(sorted(names - {EVERY_TOOL} - known))
         tools = tools if EVERY_TOOL in names else [tool for tool in tools if tool.is_among(names)]
     usable = tuple(tools) if limits.allow_tools else ()
     if lacking := [one for one in unlisted if limits.allow_tools and selection.lacks_headers_for(one)]:

@@ -237,6 +237,8 @@ class RequestResolver:
             request_context.add({"tools_ignored": names})
         tools = access.tools if chosen.tools is None else chosen.tools
         offer, filters = policy.offer_to(chat, tools), chosen.filters
+        if offer.not_described:
+            request_context.add({"tools_not_described": offer.not_described})
         if chosen.late:
             offer = offer.with_last(chosen.late)
         if filters is None and offer.in_play and not FILTER_FIELDS.isdisjoint(access.chat):

@@ -31,8 +31,9 @@ from proxy.loop.tally import Tally
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn
 from proxy.wire.json_text import json_object
 
-# To find the names that are nearest to a wrong one takes some milliseconds among a thousand tools.
-_MOST_HINTS = 16  # in one turn
+# To find the names that are nearest to a wrong one takes some milliseconds among thousands of tools, and a model that
+# gets as many names wrong in one turn is guessing.
+_MOST_HINTS = 3  # in one turn
 
 HasEnded: TypeAlias = Callable[[ToolCall], bool]
 """Whether a resolved call has a result already, because it was started early."""
@@ -248,10 +249,18 @@ class TurnDecisions:
         history: the calls of the earlier turns.
         stop: a limit that was reached before, so that no call is run; None: calls run while the budget lasts.
         has_ended: whether a call has a result already, which is used even if a limit has been reached since.
+        hints: how many calls of unknown tools are told the nearest names.
     """
 
-    def __init__(self, history: CallHistory, stop: Stop | None = None, has_ended: HasEnded | None = None) -> None:
-        self._history, self._stop, self._has_ended = history, stop, has_ended
+    def __init__(
+        self,
+        history: CallHistory,
+        stop: Stop | None = None,
+        has_ended: HasEnded | None = None,
+        *,
+        hints: int = _MOST_HINTS,
+    ) -> None:
+        self._history, self._stop, self._has_ended, self._hints = history, stop, has_ended, hints
         self._total = history.tally.calls
         self._in_turn: dict[str, int] = {}  # a tool's name -> how many of its calls are to run
         self._first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
@@ -259,8 +268,9 @@ class TurnDecisions:
     def decide(self, call: ToolCall) -> CallDecision:
         """Decide about the next call, as the model wrote it."""
         try:
-            tool, resolved = self._history.resolve(call, hints=len(self._first) < _MOST_HINTS)
+            tool, resolved = self._history.resolve(call, hints=self._hints > 0)
         except ToolError as exc:
+            self._hints -= 1
             result = failure(str(exc), outcome=exc.outcome)
             decision = CallDecision(call, call.fingerprint, self._stop, result=result)
         else:

@@ -30,6 +30,8 @@ _NOT_FOR_UPSTREAM = frozenset({"max_tool_calls", "n"})
 _SEARCH_FIELDS = frozenset({"web_search_options", "plugins"})
 EVERY_TOOL = "all"
 """The value of the header `x-server-tools` that selects every tool that may be selected."""
+MOST_TOOLS = 128
+"""The tools of one request that OpenAI accepts. The client's own are always sent, whatever their number."""
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
@@ -91,6 +93,7 @@ class Offer(Struct, frozen=True):
         dropped: the fields of the request that are not for the upstream.
         searchable: of many tools, the tools in play by their own names, which the model can find; else empty.
         unlisted: as for `ToolSelection`.
+        not_described: how many server tools are left out of `tools`, which would be too many.
     """
 
     tools: tuple[Json, ...] = ()
@@ -102,6 +105,7 @@ class Offer(Struct, frozen=True):
     dropped: frozenset[str] = frozenset()
     searchable: Mapping[str, ToolSpec] = {}
     unlisted: tuple[ToolSpec, ...] = ()
+    not_described: int = 0
 
     @property
     def in_play(self) -> bool:
@@ -178,6 +182,7 @@ def make_offer(
     usable = {*in_play, *(tool.name for tool in server_tools if selection.lacks_headers_for(tool))}
     callable_tools = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
     searchable: Mapping[str, ToolSpec] = {}
+    finding: tuple[ToolSpec, ...] = ()
     if search_above is not None and len(in_play) > search_above and many_tools.NAMES.isdisjoint(names):
         first = [tool.name for tool in server_tools if tool.group is None and tool.name in in_play][:search_above]
         described = {*first, *(tool.name for tool in chosen[:demanded])}
@@ -187,6 +192,8 @@ def make_offer(
             shown = [*(tool for tool in added if tool.name in described), *finding]
             callable_tools |= {tool.name: tool for tool in finding}
             searchable = in_play
+    fitting = _fitting(shown, finding, room=MOST_TOOLS - len(own))
+    left_out, shown = len(shown) - len(fitting), fitting
     offered |= {tool.name: tool for tool in shown}
     return Offer(
         tools=(*own, *(tool.definition() for tool in shown)),
@@ -198,7 +205,16 @@ def make_offer(
         dropped=_SEARCH_FIELDS if search is not None else frozenset(),
         searchable=searchable,
         unlisted=selection.unlisted,
+        not_described=left_out,
     )
+
+
+def _fitting(shown: list[ToolSpec], finding: Sequence[ToolSpec], *, room: int) -> list[ToolSpec]:
+    """As many of the tools to describe as have room: the first ones, and those at the end that find the others."""
+    if len(shown) <= room:
+        return shown
+    room -= len(finding)
+    return [*shown[: -len(finding) or None][:room], *finding] if room >= 0 else []
 
 
 def web_plugins_in(request: Json) -> list[Json]:

@@ -272,7 +272,7 @@ class Run:
 
     def early_decisions(self) -> TurnDecisions:
         """The decisions about the calls of the next turn while that is still being written: none so far."""
-        return TurnDecisions(self._calls)
+        return TurnDecisions(self._calls, hints=0)  # only which calls are run matters yet
 
     def would_run(self, call: ToolCall, earlier: TurnDecisions) -> ToolCall | None:
         """The resolved call, if it would be run were its turn complete now; None: it would be answered without.

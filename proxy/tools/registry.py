@@ -105,7 +105,8 @@ class Registry:
         self._indexing = asyncio.Lock()
         self._index: tuple[Mapping[str, ToolSpec], ToolIndex] | None = None
         for tool in tools:
-            self._add(tool)
+            self.specs = {**self.specs, tool.name: self._made(tool, self.names)}
+            self.names |= {*tool.names}
 
     def skipped(self) -> dict[str, Cause]:
         """The tools whose service is currently not called, and why."""
@@ -144,13 +145,16 @@ class Registry:
         self.serving = {hosted: name for hosted, name in self.serving.items() if name not in gone}
         self._groups[group] = added = []
         refused = []
+        specs, names = {**self.specs}, {*self.names}
         for tool in tools:
             try:
-                self._add(tool, group)
+                specs[tool.name] = self._made(tool, names, group)
             except ValueError as exc:
                 refused.append(str(exc))
             else:
                 added.append(tool.name)
+                names.update(tool.names)
+        self.specs, self.names = specs, frozenset(names)
         return refused
 
     def for_user(self, group: str, tools: Iterable[Tool], states: dict[str, ToolState]) -> "Registry":
@@ -171,8 +175,9 @@ class Registry:
         states |= {name: own.tool_states[name] for name in own.specs.keys() - self.specs.keys()}
         return own
 
-    def _add(self, tool: Tool, group: str | None = None) -> None:
-        if taken := self.names.intersection(tool.names):
+    def _made(self, tool: Tool, names: Collection[str], group: str | None = None) -> Tool:
+        """Take a tool in beside those with the `names`; returns it as a model sees it. Raises `ValueError`."""
+        if taken := [name for name in tool.names if name in names]:
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if reserved := NAMES.intersection(tool.names):
             raise ValueError(f"{min(reserved)!r} is a name of the proxy's own")
@@ -183,10 +188,9 @@ class Registry:
         is_search = tool.searches or tool.name == SEARCH
         tool = replace(tool, group=group, searches=is_search, alias_parameters=own)
         self._entries[tool.name] = _Entry(tool, state)
-        self.specs = {**self.specs, tool.name: tool}
-        self.names |= {*tool.names}
         if tool.serves is not None:
             self.serving.setdefault(tool.serves, tool.name)
+        return tool
 
     def arguments_of(self, call: ToolCall) -> Json | None:
         """See `ports.Toolset.arguments_of`."""

@@ -8,6 +8,7 @@ from httpx import AsyncClient
 
 from proxy.app import create_app
 from proxy.app.configuration import parse
+from proxy.loop.many_tools import nearest
 from proxy.server.process import uvicorn_config
 from proxy.wire.tokens import count_tokens
 from tests.fakes import streamed, turn, whole
@@ -42,10 +43,7 @@ def told(upstream, number=-1):
 async def test_the_described_tokens_fall_by_nine_tenths_and_the_cached_prefix_of_a_turn_is_all_of_the_one_before(
     upstream, sdk
 ):
-    async with proxy_with_260(upstream, above="null") as url, sdk(url) as client:
-        upstream.replies = [whole("Done")]
-        await client.chat.completions.create(**ASKED)
-        everything = upstream.requests[0]
+    described = [tool.definition() for group in tools().values() for tool in group]
     upstream.restart(
         [
             whole(calls=[FIND]),
@@ -57,8 +55,8 @@ async def test_the_described_tokens_fall_by_nine_tenths_and_the_cached_prefix_of
     async with proxy_with_260(upstream) as url, sdk(url) as client:
         answer = await client.chat.completions.create(**ASKED)
     first, *later = upstream.requests
-    assert [len(everything["tools"]), len(first["tools"])] == [261, 12]
-    before, now = (count_tokens({"messages": [], "tools": one["tools"]}) for one in (everything, first))
+    assert [len(described), len(first["tools"])] == [260, 12]
+    before, now = (count_tokens({"messages": [], "tools": one}) for one in (described, first["tools"]))
     assert now < before / 10
     for one, following in zip(upstream.requests, later, strict=False):
         assert following["tools"] == one["tools"]
@@ -67,7 +65,7 @@ async def test_the_described_tokens_fall_by_nine_tenths_and_the_cached_prefix_of
     assert names[0] == "web_search"
     assert names[-2:] == ["find_tools", "call_tool"]
     results = told(upstream)
-    schema = next(t["function"] for t in everything["tools"] if t["function"]["name"] == "forge_create_issue")
+    schema = next(t["function"] for t in described if t["function"]["name"] == "forge_create_issue")
     written = f"{schema['description']}\nArguments: {orjson.dumps(schema['parameters']).decode()}"
     assert f"\nforge_create_issue\n{written}" in results["1"]
     assert 'forge_create_issue ran with {"owner":"acme"}' in results["2"]
@@ -113,6 +111,64 @@ async def test_a_search_for_tools_is_seen_in_progress_events_and_debug_only(upst
         )
         assert "find_tools" in record.text
         assert "forge_create_issue" in record.text
+
+
+async def test_debug_shows_what_find_tools_was_asked_and_what_it_found(surface):
+    surface.upstream.replies = [turn(calls=[FIND]), turn("Done")]
+    async with (
+        proxy_with_260(surface.upstream, more="\ntelemetry: {log_content: true}") as url,
+        surface.at(url) as client,
+        AsyncClient(base_url=url) as http,
+    ):
+        answer = await client.ask()
+        place = f"/debug/requests/{answer.headers['x-request-id']}"
+        page, record = await http.get(place), (await http.get(f"{place}?format=json")).json()
+    [note] = [one for one in record["notes"] if one["event"] == "tools.searched"]
+    assert note["query"] == "open an issue"
+    assert "forge_create_issue" in note["found"]
+    assert "open an issue" in page.text
+    assert note["found"] in page.text
+
+
+async def test_the_nearest_names_are_looked_for_three_times_a_turn_however_many_names_are_wrong(surface, monkeypatch):
+    looked = []
+
+    def counting(text, names):
+        looked.append(text)
+        return nearest(text, names)
+
+    monkeypatch.setattr("proxy.loop.many_tools.nearest", counting)
+    wrong = [(f"w{at}", "call_tool", {"name": f"forge_wrong_{at}", "arguments": {}}) for at in range(120)]
+    surface.upstream.replies = [turn(calls=wrong), turn("Done")]
+    async with proxy_with_260(surface.upstream) as url, surface.at(url) as client:
+        assert (await client.ask()).text == "Done"
+    assert looked == ["forge_wrong_0", "forge_wrong_1", "forge_wrong_2"]
+    assert ["nearest names" in one for one in surface.results()] == [True] * 3 + [False] * 117
+
+
+@pytest.mark.parametrize(("own", "described"), [(0, 128), (100, 28), (127, 1), (128, 0), (200, 0)])
+async def test_no_more_server_tools_are_described_than_make_128_with_the_clients_own(surface, own, described, logged):
+    mine = ["find_tools", *(f"mine_{number}" for number in range(own - 1))][:own]
+    async with proxy_with_260(surface.upstream, above="null") as url, surface.at(url) as client:
+        surface.upstream.replies = [turn("Done")]
+        await client.ask(functions=mine)
+    [request] = surface.upstream.requests
+    names = [tool["function"]["name"] for tool in request.get("tools", ())]
+    assert [sorted(names[:own]), len(names)] == [sorted(mine), own + described]
+    assert ["web_search"][:described] == names[own : own + 1]
+    line = next(line for line in logged() if line["event"] == "request.completed")
+    assert line["tools_not_described"] == 261 - described
+
+
+@pytest.mark.parametrize(("own", "described"), [(100, 12), (118, 10), (127, 0)])
+async def test_of_many_tools_those_that_find_the_others_are_described_before_all_others(surface, own, described):
+    mine = [f"mine_{number}" for number in range(own)]
+    async with proxy_with_260(surface.upstream) as url, surface.at(url) as client:
+        surface.upstream.replies = [turn("Done")]
+        await client.ask(functions=mine)
+    names = [tool["function"]["name"] for tool in surface.upstream.requests[0]["tools"]][own:]
+    assert len(names) == described
+    assert names[-2:] == ["find_tools", "call_tool"][:described]
 
 
 @pytest.mark.parametrize(("events", "shown"), [(None, []), ("true", ["find_tools", "forge_create_issue"])])

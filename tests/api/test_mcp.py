@@ -9,6 +9,7 @@ from httpx import AsyncClient
 from mcp.client import Client
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from proxy.loop.results import ToolError
 from proxy.tools.tool import Tool
@@ -103,6 +104,40 @@ async def test_the_official_client_lists_and_calls_the_tools(upstream, mode):
         for name in ("nope", "spare", "plus"):
             with pytest.raises(MCPError, match=f"Unknown tool: {name}"):
                 await client.call_tool(name, {})
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_list_has_pages_of_500_tools_and_a_cursor_that_is_not_its_own_is_an_error(upstream, mode):
+    many = [tool(f"t{number}", add, offer="never" if number % 3 == 0 else "always") for number in range(2000)]
+    async with served(upstream, tools=many) as url, client_of(url, mode=mode) as client:
+        pages, cursor = [], None
+        while cursor is not None or not pages:
+            page = await client.list_tools(cursor=cursor)
+            pages.append([one.name for one in page.tools])
+            cursor = page.next_cursor
+        assert [len(page) for page in pages] == [500, 500, 335]
+        listed = [name for page in pages for name in page]
+        assert listed == ["web_search", "current_time", *(one.name for one in many if one.offer == "always")]
+        for foreign in ("", "abc", "500", "tools-", "tools-2002", "tools--1", "tools-\u0665", "tools-9999999999"):
+            with pytest.raises(MCPError, match="cursor"):
+                await client.list_tools(cursor=foreign)
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e400", "-Infinity"])
+async def test_a_number_that_json_cannot_have_is_a_fault_of_the_arguments(upstream, number):
+    asked = []
+
+    async def remember(arguments):
+        asked.append(arguments)
+        return "called"
+
+    params = f'{{"name": "add", "arguments": {{"a": 1, "b": {number}}}}}'
+    body = f'{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {params}}}'
+    async with served(upstream, tools=[tool("add", remember, parameters=NUMBERS)]) as url, AsyncClient() as http:
+        answer = (await http.post(f"{url}/mcp", content=body, headers=BOTH)).json()
+    assert answer["error"]["code"] == INVALID_PARAMS
+    assert "a number" in answer["error"]["message"]
+    assert asked == []
 
 
 async def test_tools_that_are_themselves_of_an_mcp_server_have_their_offered_names(upstream):

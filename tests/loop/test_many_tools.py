@@ -233,4 +233,4 @@ def test_only_the_first_wrong_names_of_a_turn_are_told_the_nearest():
     wrong = [use(f"wrong_{number}", id=f"w{number}") for number in range(20)]
     play = Playbook(many()) << asks() >> calls(*wrong) << asks()
     answers = [message["content"] for message in play.pending.body["messages"] if message["role"] == "tool"]
-    assert ["nearest names" in answer for answer in answers] == [True] * 16 + [False] * 4
+    assert ["nearest names" in answer for answer in answers] == [True] * 3 + [False] * 17
