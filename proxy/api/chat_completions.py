@@ -289,7 +289,8 @@ def whole_completion(answers: Sequence[Respond], completion: Completion, events:
     envelope = answers[0].turn.envelope
     choices = []
     for index, answer in enumerate(answers):
-        message = {"refusal": None, **answer.message}  # OpenAI's schema requires it, and typed clients check
+        # OpenAI's schema requires these, and typed clients check; some upstreams leave them out.
+        message = {"refusal": None, **answer.message, "role": answer.message.get("role") or "assistant"}
         written_text = text_of(message)
         text, citations = without_marks("" if written_text.isspace() else written_text, answer.cite)
         if text != written_text:

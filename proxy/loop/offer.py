@@ -4,13 +4,16 @@ A function in the request's own `tools` that has a server tool's name or alias i
 the client used. Every other tool stays the client's, whatever its name. The other server tools are added where the
 client leaves the choice to the model, each by its own mode:
 
-    always       to every request
+    always       to every request that is no side request
     on_request   if the request asks for them: by prefix, by the model's suffix, by header
     declared     only if the client itself declares them, or names them in the header
     never        only if the client itself declares them; they serve as fallbacks of other tools
 
 A hosted search declares the server's `web_search`: `{"type": "web_search"}` and its variants, `web_search_options`, or
 OpenRouter's `plugins: [{"id": "web"}]`. A server tool that `tool_choice` names is offered in any mode.
+
+A side request is one by which an app asks a model for a title, a label or a probe of its quota, not for an answer: it
+has no tools of its own, and asks for JSON, for very few tokens, or for an end at a stop sequence.
 
 Of many tools, the model is shown some, and finds the others (`many_tools`).
 """
@@ -22,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop import many_tools
+from proxy.turn.asked_json import demands_json
 from proxy.wire.chat import Json, ToolSpec, choice_of, drop_tools, name_of
 
 SEARCH = "web_search"
@@ -30,6 +34,8 @@ _NOT_FOR_UPSTREAM = frozenset({"max_tool_calls", "n"})
 _SEARCH_FIELDS = frozenset({"web_search_options", "plugins"})
 EVERY_TOOL = "all"
 """The value of the header `x-server-tools` that selects every tool that may be selected."""
+# Claude Code asks for 1 token to see whether a key works; safety classifiers of agents ask for a word.
+_FEW_TOKENS = 16
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
@@ -41,6 +47,7 @@ class ToolSelection(Struct, frozen=True):
         names: the names of tools in the header, or `EVERY_TOOL`; None: there is no such header.
         native_search: whether the upstream has its own web search, whose declaration is passed on.
         headers: the headers of the request that hold credentials for tools.
+        only_with_tools: whether requests without tools of their own get only those server tools that they ask for.
         unlisted: for each server that lists its tools by headers of the request, of which this one lacks some: what the
             names of its tools begin with, and the headers.
     """
@@ -50,6 +57,12 @@ class ToolSelection(Struct, frozen=True):
     native_search: bool = False
     headers: frozenset[str] = frozenset()
     unlisted: tuple[ToolSpec, ...] = ()
+    only_with_tools: bool = False
+
+    def for_request(self, request: Json) -> "ToolSelection":
+        """The selection as it holds for a request: without `only_with_tools` where that makes no difference."""
+        is_alone = not (request.get("tools") or request.get("functions"))
+        return replace(self, only_with_tools=is_alone and (self.only_with_tools or is_side_request(request)))
 
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool that the client did not declare is to be added."""
@@ -62,7 +75,9 @@ class ToolSelection(Struct, frozen=True):
     def _chooses(self, tool: ToolSpec) -> bool:
         if self.names is not None:
             return tool.offer != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
-        return tool.offer == "always" or (tool.offer == "on_request" and self.on_request)
+        if self.on_request and tool.offer == "on_request":
+            return True
+        return tool.offer == "always" and not self.only_with_tools
 
     def names_tool(self, tool: ToolSpec) -> bool:
         """Whether the header names the tool itself, and not only its group."""
@@ -140,6 +155,7 @@ def make_offer(
     """
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
+    selection = selection.for_request(request)
     if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`
         client_tools = frozenset(_names_in(declared))
         schemas = _schemas(declared, {}, client_tools)
@@ -194,6 +210,16 @@ def make_offer(
         dropped=_SEARCH_FIELDS if search is not None else frozenset(),
         searchable=searchable,
         unlisted=selection.unlisted,
+    )
+
+
+def is_side_request(request: Json) -> bool:
+    """Whether a request without tools is a side request of an app."""
+    few = (request.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    return (
+        any(isinstance(most, int) and most <= _FEW_TOKENS for most in few)
+        or bool(request.get("stop"))
+        or demands_json(request)
     )
 
 
