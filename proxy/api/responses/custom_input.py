@@ -6,6 +6,7 @@ a patch, so what is wrapped without any doubt is unwrapped; all else stays as th
 """
 
 import re
+
 import orjson
 
 _BEGIN, _END = "*** Begin Patch", "*** End Patch"
