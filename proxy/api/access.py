@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from proxy.config.model import ToolEvents
 from proxy.loop.actions import Stop
 from proxy.loop.limits import LimitOverrides, Limits, LimitsConfig
-from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, make_offer
+from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, is_side_request, make_offer
 from proxy.ports import Model, Toolset
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.errors import ModelNotAllowed
@@ -108,7 +108,7 @@ class AccessPolicy(Struct, frozen=True):
 
     def offer_to(self, chat: Json, tools: tuple[ToolSpec, ...]) -> Offer:
         """The offer of one request, which may declare tools, of which `tools` are those that it may use."""
-        if tools is self.tools and OFFER_FIELDS.isdisjoint(chat):
+        if tools is self.tools and OFFER_FIELDS.isdisjoint(chat) and not is_side_request(chat):
             return self.offer
         return make_offer(chat, tools, self.selection, search_above=self.search_above)
 

@@ -4,13 +4,16 @@ A function in the request's own `tools` that has a server tool's name or alias i
 the client used. Every other tool stays the client's, whatever its name. The other server tools are added where the
 client leaves the choice to the model, each by its own mode:
 
-    always       to every request
+    always       to every request that is no side request
     on_request   if the request asks for them: by prefix, by the model's suffix, by header
     declared     only if the client itself declares them, or names them in the header
     never        only if the client itself declares them; they serve as fallbacks of other tools
 
 A hosted search declares the server's `web_search`: `{"type": "web_search"}` and its variants, `web_search_options`, or
 OpenRouter's `plugins: [{"id": "web"}]`. A server tool that `tool_choice` names is offered in any mode.
+
+A side request is one by which an app asks a model for a title, a label or a probe of its quota, not for an answer: it
+has no tools of its own, and asks for JSON, for very few tokens, or for an end at a stop sequence.
 
 Of many tools, the model is shown some, and finds the others (`many_tools`).
 """
@@ -22,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop import many_tools
+from proxy.turn.asked_json import demands_json
 from proxy.wire.chat import Json, ToolSpec, choice_of, drop_tools, name_of
 
 SEARCH = "web_search"
@@ -32,6 +36,8 @@ EVERY_TOOL = "all"
 """The value of the header `x-server-tools` that selects every tool that may be selected."""
 MOST_TOOLS = 128
 """The tools of one request that OpenAI accepts. The client's own are always sent, whatever their number."""
+# Claude Code asks for 1 token to see whether a key works; safety classifiers of agents ask for a word.
+_FEW_TOKENS = 16
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
@@ -67,7 +73,9 @@ class ToolSelection(Struct, frozen=True):
     def _chooses(self, tool: ToolSpec) -> bool:
         if self.names is not None:
             return tool.offer != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
-        return tool.offer == "always" or (tool.offer == "on_request" and self.on_request)
+        if self.on_request and tool.offer == "on_request":
+            return True
+        return tool.offer == "always" and not self.only_beside_own
 
     def names_tool(self, tool: ToolSpec) -> bool:
         """Whether the header names the tool itself, and not only its group."""
@@ -170,8 +178,10 @@ def make_offer(
         chosen.append(search)
     demanded = len(chosen)
     client_tools = frozenset(names - offered.keys())
-    is_open = choice in (None, "auto") and (bool(client_tools) or not selection.only_beside_own)
-    if is_open or selection.names is not None:
+    is_alone = not client_tools and (selection.only_beside_own or is_side_request(request))
+    if is_alone is not selection.only_beside_own:
+        selection = replace(selection, only_beside_own=is_alone)
+    if choice in (None, "auto") or selection.names is not None:
         chosen += [tool for tool in server_tools if selection.wants(tool) and allowed is None]
     known = {tool.name for tool in offered.values()} | names
     added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
@@ -215,6 +225,16 @@ def _fitting(shown: list[ToolSpec], finding: Sequence[ToolSpec], *, room: int) -
         return shown
     room -= len(finding)
     return [*shown[: -len(finding) or None][:room], *finding] if room >= 0 else []
+
+
+def is_side_request(request: Json) -> bool:
+    """Whether a request without tools is a side request of an app."""
+    few = (request.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    return (
+        any(isinstance(most, int) and most <= _FEW_TOKENS for most in few)
+        or bool(request.get("stop"))
+        or demands_json(request)
+    )
 
 
 def web_plugins_in(request: Json) -> list[Json]:

@@ -4,16 +4,14 @@ The types come from the SDKs' own declarations, so that a type which a later ver
 """
 
 import base64
-import io
 
 import httpx
-import pypdf
 import pytest
-from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from tests.api.sdk_types import BLOCKS, CHAT_PARTS, ITEM_PARTS, ITEMS
 from tests.fakes import whole
 from tests.serving import CONFIG, proxy_of
+from tests.tools.web.test_fetch import a_pdf
 
 INVENTED = {"type": "hologram", "data": "x"}
 PAIRED = {
@@ -25,23 +23,6 @@ PAIRED = {
     "tool_result",
 }
 DATA = base64.b64encode(b"x").decode()
-
-
-def a_pdf(words: str) -> str:
-    """A PDF with one line of text, in base64."""
-    writer = pypdf.PdfWriter()
-    page = writer.add_blank_page(200, 200)
-    font = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Helvetica"}
-    fonts = DictionaryObject(
-        {NameObject("/F1"): DictionaryObject({NameObject(k): NameObject(v) for k, v in font.items()})}
-    )
-    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
-    stream = DecodedStreamObject()
-    stream.set_data(f"BT /F1 12 Tf 10 100 Td ({words}) Tj ET".encode())
-    page[NameObject("/Contents")] = writer._add_object(stream)  # noqa: SLF001 - pypdf has no other way
-    written = io.BytesIO()
-    writer.write(written)
-    return base64.b64encode(written.getvalue()).decode()
 
 
 def picture(media):
@@ -148,7 +129,7 @@ async def test_a_file_that_a_person_sends_first_is_refused_with_its_place(url, u
 
 
 async def test_a_pdf_is_read_as_text_on_both_apis(url, upstream):
-    data = a_pdf("Words on paper")
+    data = base64.b64encode(a_pdf("Words on paper")).decode()
     assert (await messages(url, last=[pdf(data)])).status_code == 200
     assert "Words on paper" in told(upstream)
     part = {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{data}"}
@@ -158,7 +139,7 @@ async def test_a_pdf_is_read_as_text_on_both_apis(url, upstream):
 
 async def test_a_pdf_without_the_extra_is_a_note(url, upstream, monkeypatch):
     monkeypatch.setattr("proxy.kit.pdf.installed_pdf_reader", lambda: None)
-    assert (await messages(url, last=[pdf(a_pdf("Words"))])).status_code == 200
+    assert (await messages(url, last=[pdf(base64.b64encode(a_pdf("Words")).decode())])).status_code == 200
     assert "[content of type document that cannot be shown here]" in told(upstream)
 
 

@@ -35,7 +35,9 @@ async def test_thoughts_before_a_search_are_shown_where_the_answer_has_to_be_jso
 
 async def test_thoughts_of_a_forced_turn_that_is_no_answer_are_not_shown(surface):
     replies = turn(calls=[SEARCH]), turn("", thoughts="I look again."), turn(FIT, thoughts="I have it.")
-    answer = await surface.ask(*replies, more="limits: {max_tool_calls: 1}", schema=CITY, thinking=True)
+    answer = await surface.ask(
+        *replies, more="limits: {max_tool_calls: 1}", schema=CITY, thinking=True, server_tools="all"
+    )
     assert (answer.thoughts, answer.texts, len(surface.upstream.requests)) == ("I have it.", [FIT], 3)
 
 

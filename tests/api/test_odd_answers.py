@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from tests.api.surfaces import CITY, DOOR, ITEMS_OR_BLOCKS, SEARCH, STREAMS, on
-from tests.fakes import Reply, arguments_chunk, call_chunk, chunk, stream, turn
+from tests.fakes import Reply, arguments_chunk, call_chunk, chunk, completion, stream, turn
 from tests.serving import CONFIG
 
 MINE = {"functions": ["open_door"]}
@@ -37,8 +37,6 @@ async def test_searches_under_one_id_have_each_their_own_result(surface, turns):
     asked = [arguments["query"] for calls in turns for _, _, arguments in calls]
     assert all(f"https://{query}.example/" in result for query, result in zip(asked, surface.results(), strict=True))
     if answer.kind != "chat":
-        # Responses have no item for a call that is answered by an earlier one.
-        asked = sorted({*asked}) if answer.kind == "responses" else asked
         found = sorted((one.arguments["query"], one.pages) for one in answer.server_calls)
         assert found == sorted((query, (f"https://{query}.example/",)) for query in asked)
 
@@ -76,8 +74,8 @@ async def test_the_order_of_a_turns_calls_is_one_whether_streamed_or_not(surface
     first = [{"query": "one"}, {"query": "two"}]
     if DOOR in calls:
         assert shown == [*first, {"id": 1}]
-    else:  # a call that is answered by an earlier one comes last, or on Responses not at all
-        assert shown == (first if surface.kind == "responses" else [*first, {"query": "one"}])
+    else:  # a call that is answered by an earlier one comes last
+        assert shown == [*first, {"query": "one"}]
 
 
 @ITEMS_OR_BLOCKS
@@ -269,3 +267,12 @@ async def test_a_file_in_a_plain_data_url_is_read(surface):
     part = {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain,hello%20world"}
     await surface.ask(turn("Hi"), body={"input": [{"role": "user", "content": [part]}]})
     assert "hello world" in orjson.dumps(surface.upstream.requests[0]["messages"]).decode()
+
+
+@on("chat-whole")
+@pytest.mark.parametrize("message", [{"content": "Fine."}, {"content": "Fine.", "role": None}])
+async def test_a_whole_answer_has_a_role_although_the_upstream_leaves_it_out(surface, message):
+    given = completion()
+    given["choices"][0]["message"] = message
+    answer = await surface.ask(Reply([orjson.dumps(given)]), server_tools="all")
+    assert answer.whole["choices"][0]["message"]["role"] == "assistant"

@@ -342,7 +342,7 @@ async def test_a_stored_response_is_there_only_for_the_same_value(surface):
             assert [one.status_code for one in by_id] == [status, status]
             following = await client.ask(headers=of(token), body={"previous_response_id": first["id"]})
             assert following.status == (200 if status == 200 else 400)
-            referring = await client.ask(headers=of(token), body={"input": [item, {"role": "user", "content": "?"}]})
+            referring = await client.ask(headers=of(token), body={"input": [{"role": "user", "content": "?"}, item]})
             assert referring.status == status
         # What continues it depends on it as well, although no tool was called there.
         later = following.whole["id"]

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.loop.offer import ToolSelection, choice_after_first_turn, make_offer, upstream_request
-from proxy.wire.chat import name_of
+from proxy.wire.chat import choice_of, name_of
 from tests.playbook import SEARCH, TIME
 
 
@@ -38,6 +38,34 @@ def test_no_tool_is_added_where_tool_choice_excludes_it(request_):
     made = offer(request_)
     assert not made.in_play
     assert list(made.tools) == request_.get("tools", [])
+
+
+SIDE_REQUESTS = [
+    {"max_tokens": 1},
+    {"max_completion_tokens": 16},
+    {"stop": ["</title>"]},
+    {"response_format": {"type": "json_object"}},
+]
+
+
+@pytest.mark.parametrize("request_", SIDE_REQUESTS)
+def test_a_side_request_gets_only_the_tools_that_it_asks_for(request_):
+    assert not offer(request_).in_play
+    assert names(offer({**request_, "web_search_options": {}})) == ["web_search"]
+    assert names(offer(request_, names=frozenset({"current_time"}))) == ["current_time"]
+    assert names(offer({**request_, "tool_choice": choice_of("web_search")})) == ["web_search"]
+    assert names(offer({**request_, "tools": [function("open_door")]})) == ["open_door", "web_search", "current_time"]
+
+
+@pytest.mark.parametrize("request_", [{"max_tokens": 17}, {"stop": []}, {"response_format": {"type": "text"}}])
+def test_a_request_for_an_answer_is_no_side_request(request_):
+    assert names(offer(request_)) == ["web_search", "current_time"]
+
+
+def test_requests_without_tools_may_be_left_without_the_servers():
+    assert not offer({}, only_beside_own=True).in_play
+    assert names(offer({"web_search_options": {}}, only_beside_own=True)) == ["web_search"]
+    assert names(offer({"tools": [function("open_door")]}, only_beside_own=True))[1:] == ["web_search", "current_time"]
 
 
 def test_a_tool_that_the_client_declares_keeps_the_clients_words_and_is_not_added_again():

@@ -467,7 +467,7 @@ def test_a_forced_answer_that_is_sure_to_be_a_call_is_one_only_where_the_format_
     in_words = {"messages": [{"role": "user", "content": "Answer in JSON."}]}
     play = searched(in_words, max_turns=2)
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("{}") << responds("{}")
-    play = searched({"response_format": {"type": "json_object"}}, max_turns=2)
+    play = searched({"response_format": {"type": "json_object"}, "web_search_options": {}}, max_turns=2)
     play << asks(step="notice") >> says(text) << responds(text)
 
 
@@ -685,7 +685,7 @@ def test_a_call_whose_result_is_known_and_one_after_the_deadline_are_not_announc
 
 @pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.TEXT), ((), Buffering.NONE)])
 def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold):
-    run = run_of({"response_format": {"type": "json_object"}}, tools=tools)
+    run = run_of({"response_format": {"type": "json_object"}, "web_search_options": {}}, tools=tools)
     assert run.start_turn().view.buffering is hold
 
 

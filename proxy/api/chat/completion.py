@@ -149,7 +149,8 @@ class CompletionReply(Reply):
 
 def _choice_of(index: int, answer: Respond) -> Json:
     """A choice of a whole completion."""
-    message = {"refusal": None, **answer.message}  # OpenAI's schema requires it, and typed clients check
+    # OpenAI's schema requires these, and typed clients check; some upstreams leave them out.
+    message = {"refusal": None, **answer.message, "role": answer.message.get("role") or "assistant"}
     written = text_of(message)
     text, citations = without_marks("" if written.isspace() else written, answer.cite)
     if text != written:

@@ -88,7 +88,8 @@ class MessageTools(Struct, frozen=True):
     def for_chat(self) -> Json:
         """The fields of the chat request."""
         fields: Json = {"tools": list(self.functions)} if self.functions else {}
-        if self.choice is not None and (self.functions or self.hosted or isinstance(self.choice, dict)):
+        # Without tools, a choice still says that the client wants none added; `auto` leaves that open.
+        if self.choice is not None and (self.functions or self.hosted or self.choice != "auto"):
             fields["tool_choice"] = self.choice
         if not self.parallel and (self.functions or self.hosted):
             fields["parallel_tool_calls"] = False

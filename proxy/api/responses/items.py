@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from proxy.api.reply import Events
 from proxy.api.responses.conversation import CODE_CALL, OUR_SERVER
+from proxy.api.responses.custom_input import custom_input
 from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
 from proxy.turn.citations import Citation, annotations
 from proxy.wire.chat import Json
@@ -260,12 +261,8 @@ class ClientCall(Item):
         return (self.status != "in_progress" and json_object("".join(self._pieces))) or {}
 
     def _input(self) -> str:
-        """The string in a custom tool's arguments; if these are not well formed, all that the model wrote."""
-        if self.status == "in_progress":
-            return ""
-        text = "".join(self._pieces)
-        found = (json_object(text) or {}).get("input")
-        return found if isinstance(found, str) else text
+        """The input of a custom tool, once it is complete."""
+        return "" if self.status == "in_progress" else custom_input("".join(self._pieces))
 
 
 class SearchCall(Item):

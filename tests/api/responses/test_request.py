@@ -102,3 +102,9 @@ def test_what_cannot_be_done_is_named(wrong, param):
 @pytest.mark.parametrize("fine", [{"background": False}, {"background": None}, {"conversation": None}])
 def test_saying_no_to_what_is_not_supported_is_fine(fine):
     assert chat(**fine) == chat()
+
+
+@pytest.mark.parametrize(("summary", "is_wanted"), [("auto", True), ("detailed", True), ("none", False), (None, False)])
+def test_a_summary_is_given_where_it_is_asked_for(summary, is_wanted):
+    assert read_request({**ASK, "reasoning": {"summary": summary}}).summary is is_wanted
+    assert read_request({**ASK, "reasoning": {"generate_summary": summary}}).summary is is_wanted
