@@ -107,13 +107,14 @@ def for_one_run(loaded: Loaded, *, key: str, runs: Path) -> Loaded:
         runs: the folder of the state, unless the configuration names another place by an absolute path or a URL.
     """
     config = loaded.config
+    has_callers = demands_key(loaded)
     config = msgspec.structs.replace(
         config,
         server=msgspec.structs.replace(config.server, host="127.0.0.1", port=0, workers=1),
         state=_state(loaded, runs),
-        clients=config.clients if demands_key(loaded) else (ClientConfig(name="run", key=key, admin=True),),
+        clients=config.clients if has_callers else (ClientConfig(name="run", key=key, admin=True),),
     )
-    return msgspec.structs.replace(loaded, config=config)
+    return msgspec.structs.replace(loaded, config=config, is_for_one_run=not has_callers)
 
 
 def demands_key(loaded: Loaded) -> bool:
