@@ -143,16 +143,19 @@ class Generation:
         endpoints = {name: link.endpoint for name, link in self.upstreams.items()}
         breakers = {name: link.breaker for name, link in self.upstreams.items()}
         observe = telemetry.observe
+        names = config.upstreams if loaded.serves_operator else ()
+        key_sources = {name: loaded.key_source(f"upstreams.{name}") for name in names}
         return Ports(
             config=config,
             router=ConfigRouter(
                 config,
                 endpoints,
-                operator_calls=loaded.operator_calls,
+                operator_calls=loaded.serves_operator,
                 breakers=breakers,
                 observe=observe,
                 clock=clock,
                 backoff=Backoff(jitter=process.chance),
+                key_sources=key_sources,
             ),
             toolset=self.registry,
             dialect=Browser,

@@ -78,8 +78,17 @@ def settings_of(config: Json, world: str, proxy: str, *, is_closed: bool) -> Loa
     if "${" in text:
         raise ConfigurationError(["config: nothing of a case is filled in from the environment; it may have no `${`"])
     loaded = parse(text, {}, name="config of the case")
+    sources = {
+        f"upstreams.{name}": (told["key_source"],) for name, told in merged["upstreams"].items() if "key_source" in told
+    }
     needed = {name for tool in merged["tools"].values() for name in (tool.get("recorded") or {}).get("needs", ())}
-    return replace(loaded, config=_narrowed(loaded.config, merged), refers_to=frozenset(needed))
+    return replace(
+        loaded,
+        config=_narrowed(loaded.config, merged),
+        refers_to=frozenset(needed),
+        key_variables=sources,
+        is_for_one_run=bool(sources),
+    )
 
 
 def _narrowed(config: Config, told: Json) -> Config:

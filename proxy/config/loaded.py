@@ -48,8 +48,10 @@ class Loaded(msgspec.Struct, frozen=True):
         refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.
         clients_file: the file of more clients; None: the configuration has none.
         client_paths: the path of each usable client, such as `clients[0]`.
-        for_agent: whether the proxy serves one coding agent of the operator's own, as `toolproxy run` starts it: the
-            caller is the operator, and requests without tools of their own get only the server tools that they declare.
+        for_agent: whether the proxy serves one coding agent, as `toolproxy run` starts it, so that requests without tools
+            of their own get only the server tools that they declare.
+        key_variables: the path of each entry with an `api_key` -> the variables that gave its keys.
+        is_for_one_run: whether `toolproxy run` has started the proxy, and made the only key that it takes.
     """
 
     config: Config
@@ -61,6 +63,8 @@ class Loaded(msgspec.Struct, frozen=True):
     clients_file: ClientsFile | None = None
     client_paths: tuple[str, ...] = ()
     for_agent: bool = False
+    key_variables: Mapping[str, tuple[str, ...]] = {}
+    is_for_one_run: bool = False
 
     @property
     def needs_key(self) -> bool:
@@ -68,9 +72,13 @@ class Loaded(msgspec.Struct, frozen=True):
         return bool(self.config.clients) or (self.clients_file is not None and self.clients_file.closes)
 
     @property
-    def operator_calls(self) -> bool:
-        """Whether the caller is the operator: no client is configured, or the proxy serves the operator's own agent."""
-        return self.for_agent or not self.needs_key
+    def serves_operator(self) -> bool:
+        """Whether whoever calls is taken for the operator: no client is configured."""
+        return self.is_for_one_run or not self.needs_key
+
+    def key_source(self, path: str) -> str:
+        """Where the keys of an entry, such as `upstreams.zai`, come from: variables, or its place in the file."""
+        return ", ".join(self.key_variables.get(path, ())) or self.places.get(f"{path}.api_key", path)
 
     def place_of(self, path: str) -> str:
         """The place of a part of the file, or of the part that would contain it: `config.yaml:LINE: path`.

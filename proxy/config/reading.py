@@ -115,6 +115,7 @@ def parse(
         secrets={path: frozenset(values) for path, values in reader.secrets.items()},
         refers_to=frozenset(reader.refers_to),
         clients_file=clients,
+        key_variables={path: tuple(dict.fromkeys(names)) for path, names in reader.key_variables.items()},
         client_paths=tuple(path for path in parts.clients if path not in reader.disabled),
     )
 
@@ -149,6 +150,7 @@ class _Reader(Converter):
         entries_read: the readable part of each upstream, tool and client, even of a disabled or faulty one.
         given: the values that variables in the current entry got from the environment.
         doubtful: what is a warning, such as an option that is gone: path, message.
+        key_variables: the path of an entry with an `api_key` -> the variables that gave its keys.
         secrets: as in `Loaded`.
         refers_to: as in `Loaded`.
     """
@@ -159,6 +161,7 @@ class _Reader(Converter):
     entries_read: dict[str, Any] = field(default_factory=dict)
     given: set[str] = field(default_factory=set)
     doubtful: list[tuple[str, str]] = field(default_factory=list)
+    key_variables: dict[str, list[str]] = field(default_factory=dict)
     secrets: dict[str, set[str]] = field(default_factory=lambda: {"": set()})
     refers_to: set[str] = field(default_factory=set)
 
@@ -278,6 +281,9 @@ class _Reader(Converter):
                 self.refers_to |= leaf.refers_to
             elif leaf.refers_to:
                 return self.fault(path, _ONLY_IN_HEADERS)
+        if kind == c.Keys and isinstance(node, Leaf):
+            given = [one.name for one in node.variables if one.value and not one.is_default]
+            self.key_variables.setdefault(path.name.partition(".api_key")[0], []).extend(given)
         if kind == c.Keys and self.unset is not None and isinstance(node, Leaf) and node.unset:
             node = self.without_unset_keys(node, path)
         value = super().leaf(node, kind, path, nullable=nullable and kind not in (c.Key, c.Keys))

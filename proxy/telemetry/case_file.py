@@ -86,6 +86,7 @@ class _Writer:
 
     def __init__(self, recording: Recording, context: CaseContext) -> None:
         self._recording = recording
+        self._loaded = context.loaded
         self._config, self._disabled = context.loaded.config, context.loaded.disabled
         self._tools = recording.tools or context.tools
         self._version = context.version
@@ -270,6 +271,8 @@ class _Writer:
         told = {name: getattr(entry, name) for name in _UPSTREAM_FIELDS if hasattr(entry, name)}
         if entry.api_key == FROM_CLIENT:
             told["from_client"] = True
+        elif self._loaded.serves_operator:
+            told["key_source"] = self._loaded.key_source(f"upstreams.{name}")
         if (keys := self._recording.keys.get(name)) is not None:
             told["keys"] = keys
         if name in self._recording.system_first:

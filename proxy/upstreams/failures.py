@@ -207,9 +207,9 @@ class KeyRefused(UpstreamRefused):
             return Refusal("window", seconds if seconds is not None else wait)
         return Refusal(self.cause, wait if wait is not None or not seconds or seconds < 0 else seconds)
 
-    def blame_operator(self, upstream: str, advice: str = "", *, tell: bool = True) -> None:
+    def blame_operator(self, upstream: str, advice: str = "", *, source: str | None = None) -> None:
         """As for any refusal; a rate, or a window that is used up, is a 429, whatever status it came with."""
-        super().blame_operator(upstream, advice, tell=tell)
+        super().blame_operator(upstream, advice, source=source)
         if self.operator_code is None and self.status != _TOO_MANY_REQUESTS:
             self.status, self.type = _TOO_MANY_REQUESTS, _TYPES[_TOO_MANY_REQUESTS]
 

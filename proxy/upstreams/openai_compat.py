@@ -1,6 +1,7 @@
 """A model at any Chat Completions endpoint, with a profile for the quirks of the upstream."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ from proxy.wire.usage import credible, other_usage
 # A request made of so many bytes is written within some 10 ms, whatever is in it, and an agent's within 0.2 ms, in
 # which another thread has hardly begun.
 _WRITTEN_AT_ONCE = 1024 * 1024
+# A key of which its provider shows the ends, as in `sk-pr***4f2A`.
+_CUT_KEY = re.compile(r"[\w-]*\*{2,}[\w*-]*|[\w-]+(?:\.{3}|…)[\w-]+")
 # After [DONE], the rest of the response is read for so long, so that its connection can be used again.
 _DRAIN_SECONDS = 0.25
 
@@ -69,7 +72,7 @@ class OpenAICompatible:
         profile: the upstream's quirks.
         keys: the upstream's keys; None: it has one, or gets the clients' own.
         key_advice: advice for the operator if the key is refused.
-        tells_advice: whether clients are given it too, because anybody may be the operator.
+        key_source: where the key comes from, for callers who are the operator; None: they are somebody else.
         price: the price of tokens; None: no cost is added to the usage.
         counts_use: whether the tokens of every answer are counted, and estimated if the upstream does not send them.
         asks_for_usage: whether the usage of a relayed stream is asked for, even if the client does not ask for it.
@@ -83,7 +86,7 @@ class OpenAICompatible:
     profile: Profile
     keys: KeyPool | None = None
     key_advice: str = ""
-    tells_advice: bool = True
+    key_source: str | None = None
     price: PriceConfig | None = None
     counts_use: bool = False
     asks_for_usage: bool = False
@@ -216,12 +219,14 @@ class OpenAICompatible:
         return await beside(sent.size, partial(failure.read_again, sent=sent, zone=self.profile.zone))
 
     def redact(self, error: ProxyError) -> None:
-        """Mask the secrets in an error of this upstream, and make an error about the operator's account a 502."""
+        """Mask the secrets in an error of this upstream, and make an error about the operator's account theirs."""
         for name in ("message", "type", "code", "param"):
             if text := getattr(error, name):
                 setattr(error, name, self._redacted(text))
         if isinstance(error, UpstreamRefused) and not self.of_client:
-            error.blame_operator(self.name, self.key_advice, tell=self.tells_advice)
+            if error.operator_code:
+                error.message = _CUT_KEY.sub("***", error.message)
+            error.blame_operator(self.name, self.key_advice, source=self.key_source)
 
     def why_refused(self, error: UpstreamRefused) -> str:
         """The upstream's refusal of a key as text for the log, with every secret masked."""

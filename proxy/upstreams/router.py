@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import translate
+from types import MappingProxyType
 
 import orjson
 from msgspec import Struct
@@ -94,6 +95,7 @@ class ConfigRouter:
         clock: Clock,
         backoff: Backoff,
         operator_calls: bool = False,
+        key_sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._models = ModelTable(config.models)
         self._may_serve_any = operator_calls and _WILDCARD not in config.models
@@ -103,7 +105,7 @@ class ConfigRouter:
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
         self._shared = SharedUpstreamState(guards, clock, observe, backoff, observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
-        self._tells_advice = not config.clients  # anybody may call, the operator most of all
+        self._key_sources = key_sources
         self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}
 
     def resolve(
@@ -206,7 +208,7 @@ class ConfigRouter:
                 profile=replace(profile, cache_marks=True) if upstream.cache_marks else profile,
                 keys=self._endpoints[model.upstream].keys,
                 key_advice=key_advice(profile, upstream.base_url),
-                tells_advice=self._tells_advice,
+                key_source=self._key_sources.get(model.upstream),
                 price=model.price,
                 counts_use=self._counts_use,
                 asks_for_usage=self._needs_use,

@@ -16,6 +16,8 @@ from typing import Final, TypedDict, Unpack
 CLIENT_CLOSED_REQUEST: Final = 499
 """nginx's status for a client that left; only logs and records have it."""
 
+_FAILED_DEPENDENCY: Final = 424
+
 
 class _Fields(TypedDict, total=False):
     status: int
@@ -239,20 +241,29 @@ class UpstreamRefused(UpstreamError):
     operator_code: str | None = None  # the code for the client if the operator's key or account is refused
     read_again: Callable[..., ProxyError] | None = None  # the error, once its words are compared with the request
 
-    def blame_operator(self, upstream: str, advice: str = "", *, tell: bool = True) -> None:
-        """Make the error a 502, because the key or account is the operator's. Only the log gets the upstream's message.
+    def blame_operator(self, upstream: str, advice: str = "", *, source: str | None = None) -> None:
+        """Make the error one of the operator's, whose key or account is refused.
+
+        The error is a 502, and only the log gets the upstream's message. If callers are the operator, it is a 424, which
+        agents and SDKs do not repeat, and says everything.
 
         Args:
             upstream: the upstream's name in the configuration.
             advice: a suggestion to the operator.
-            tell: whether the client is given the advice too.
+            source: where the key comes from, for callers who are the operator; None: they are somebody else.
         """
         if self.operator_code is None:
             return
-        self.why = f"HTTP {self.status}: {self.message} {advice}".rstrip()
-        refusal = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
-        self.message = f"{refusal} {advice if tell else ''}".rstrip()
-        self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.operator_code, None
+        said = f"HTTP {self.status}: {self.message}"
+        self.why = f"{said} {advice}".rstrip()
+        if source is None:
+            self.status = 502
+            self.message = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
+        else:
+            self.status = _FAILED_DEPENDENCY
+            refusal = f"The upstream {upstream!r} refuses the key or the account of {source}: {said.rstrip('.')}."
+            self.message = f"{refusal} {advice} To try the key: toolproxy check --probe".replace("  ", " ")
+        self.type, self.code, self.param = UpstreamError.type, self.operator_code, None
         self.headers = {"x-should-retry": "false"}
         if self.retry_after:
             self.headers["retry-after"] = str(self.retry_after)

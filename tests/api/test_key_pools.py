@@ -140,7 +140,7 @@ async def test_how_long_a_key_rests_for_what_its_provider_says(provider, logged,
     async with proxy_of(provider.upstream, config=POOL, clock=clock) as url:
         response = await ask(url)
         own = provider.used[0]
-        assert response.status_code == (502 if cause in ("refused", "credit", "model") else 429)
+        assert response.status_code == (424 if cause in ("refused", "credit", "model") else 429)
         assert response.headers["retry-after"] == str(seconds)
         assert response.headers.get("x-should-retry") == (None if cause == "rate" else "false")
         assert sorted(provider.used) == [1, 2, 3]
@@ -272,13 +272,13 @@ async def test_a_model_that_no_plan_has_leaves_the_keys_to_other_models(provider
     refuse = no(400, "1311")
     provider.upstream.replies = [lambda request: refuse if request["model"] == "m" else whole("Hi")]
     async with proxy_of(provider.upstream, config=POOL) as url:
-        assert [(await ask(url)).status_code, (await ask(url, model="other")).status_code] == [502, 200]
+        assert [(await ask(url)).status_code, (await ask(url, model="other")).status_code] == [424, 200]
 
 
 async def test_an_answer_to_a_key_that_rests_ends_the_outage_of_a_pool(provider):
     provider.refusals = {number: [no(401)] for number in (1, 2, 3)}
     async with proxy_of(provider.upstream, config=POOL, clock=FakeClock()) as url:
-        assert [(await ask(url)).status_code for _ in range(3)] == [502, 200, 200]
+        assert [(await ask(url)).status_code for _ in range(3)] == [424, 200, 200]
     assert len(provider.used) == 5
 
 

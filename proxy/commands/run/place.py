@@ -118,6 +118,7 @@ def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) 
     """
     config = loaded.config
     hidden = {SEARCH} if declares_search else config.tools.keys()
+    has_callers = demands_key(loaded)
     config = msgspec.structs.replace(
         config,
         server=msgspec.structs.replace(
@@ -126,9 +127,9 @@ def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) 
         tools={name: _declared(tool) if name in hidden else tool for name, tool in config.tools.items()},
         state=_state(loaded, runs),
         telemetry=_telemetry(config.telemetry),
-        clients=config.clients if demands_key(loaded) else (ClientConfig(name="run", key=key, admin=True),),
+        clients=config.clients if has_callers else (ClientConfig(name="run", key=key, admin=True),),
     )
-    return msgspec.structs.replace(loaded, config=config, for_agent=True)
+    return msgspec.structs.replace(loaded, config=config, for_agent=True, is_for_one_run=not has_callers)
 
 
 def _telemetry(telemetry: TelemetryConfig) -> TelemetryConfig:
