@@ -48,7 +48,7 @@ class Loaded(msgspec.Struct, frozen=True):
         refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.
         clients_file: the file of more clients; None: the configuration has none.
         client_paths: the path of each usable client, such as `clients[0]`.
-        for_agent: whether the proxy serves one coding agent, as `toolproxy run` starts it, so that requests without tools
+        for_agent: whether the proxy serves one coding agent, as `toolproxy run` starts it: then requests without tools
             of their own get only the server tools that they declare.
         key_variables: the path of each entry with an `api_key` -> the variables that gave its keys.
         is_for_one_run: whether `toolproxy run` has started the proxy, and made the only key that it takes.

@@ -62,6 +62,11 @@ class ToolSelection(Struct, frozen=True):
     unlisted: tuple[ToolSpec, ...] = ()
     only_beside_own: bool = False
 
+    def beside(self, client_tools: Collection[str], request: Json) -> "ToolSelection":
+        """The selection as it holds for a request with these functions of the client's own."""
+        is_alone = not client_tools and (self.only_beside_own or is_side_request(request))
+        return self if is_alone is self.only_beside_own else replace(self, only_beside_own=is_alone)
+
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool that the client did not declare is to be added."""
         return tool.needs <= self.headers and self._chooses(tool)
@@ -178,9 +183,7 @@ def make_offer(
         chosen.append(search)
     demanded = len(chosen)
     client_tools = frozenset(names - offered.keys())
-    is_alone = not client_tools and (selection.only_beside_own or is_side_request(request))
-    if is_alone is not selection.only_beside_own:
-        selection = replace(selection, only_beside_own=is_alone)
+    selection = selection.beside(client_tools, request)
     if choice in (None, "auto") or selection.names is not None:
         chosen += [tool for tool in server_tools if selection.wants(tool) and allowed is None]
     known = {tool.name for tool in offered.values()} | names
