@@ -236,8 +236,8 @@ class UpstreamRefused(UpstreamError):
     def blame_operator(self, upstream: str, advice: str = "", *, source: str | None = None) -> None:
         """Make the error one of the operator's, whose key or account is refused.
 
-        The error is a 502, and only the log gets the upstream's message. If callers are the operator, it is a 424, which
-        agents and SDKs do not repeat, and says everything.
+        The error is a 502, and only the log gets the upstream's message. If callers are the operator, it is a 424,
+        which agents and SDKs do not repeat, and says everything.
 
         Args:
             upstream: the upstream's name in the configuration.
