@@ -4,6 +4,7 @@ import pytest
 
 from proxy.app import configuration
 from proxy.commands import overview
+from proxy.commands.run.place import for_one_run
 from proxy.config.model import keys_of
 from proxy.config.redaction import secrets_of
 from proxy.wire.errors import ConfigurationError
@@ -104,3 +105,27 @@ def test_check_names_several_keys_by_their_numbers_and_shows_none():
         "    s key 2: usable",
     ]
     assert ONE[4:] not in "\n".join([*lines, *loaded.warnings])
+
+
+@pytest.mark.parametrize(
+    ("api_key", "source"),
+    [
+        ("${ONE}", "ONE"),
+        ("${ALL}", "ALL"),
+        ('["${ONE}", "${TWO}", "${UNSET}"]', "ONE, TWO"),
+        ("${UNSET:-a-default-key-of-the-file}", "config.yaml:4"),
+        ("a-key-in-the-file-itself", "config.yaml:4"),
+    ],
+)
+def test_where_the_keys_of_an_upstream_come_from(api_key, source):
+    assert read(api_key).key_source("upstreams.it") == source
+
+
+def test_whoever_calls_is_the_operator_where_no_client_is_configured_and_in_a_proxy_for_one_run(tmp_path):
+    text = 'upstreams: {it: {base_url: "http://up/v1", api_key: "${ONE}"}}\n'
+    alone, shared = (
+        configuration.parse(text + more, ENVIRONMENT) for more in ("", "clients: [{name: a, key: k-of-a}]\n")
+    )
+    runs = [for_one_run(loaded, key="tp_1", runs=tmp_path) for loaded in (alone, shared)]
+    assert [loaded.serves_operator for loaded in (alone, shared, *runs)] == [True, False, True, False]
+    assert runs[0].needs_key

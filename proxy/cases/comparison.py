@@ -3,6 +3,7 @@
 An id may be another one, if it is the same wherever the old one was. Of opaque texts only the presence is compared.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ _IDS: Final = frozenset({
 })  # fmt: skip
 _TIMES: Final = frozenset({"created", "created_at", "completed_at", "retrieved_at", "seconds"})
 _OPAQUE: Final = frozenset({"encrypted_content", "encrypted_index", "signature"})
+_MASKED: Final = re.compile(r"x{6,}")
 _LONGEST: Final = 200  # characters of a value that is shown
 
 
@@ -84,7 +86,7 @@ class Comparison:
 
     def _texts(self, then: str, now: str, path: str) -> Iterator[tuple[str, Any, Any]]:
         """Texts; JSON in texts is compared field by field, so that the field is named."""
-        if then == now:
+        if then == now or _without_keys(then) == _without_keys(now):
             return
         if then[:1] in ("{", "[") and now[:1] in ("{", "["):
             try:
@@ -95,6 +97,11 @@ class Comparison:
                 yield from found
                 return
         yield path, then, now
+
+
+def _without_keys(text: str) -> str:
+    """A text in which keys are masked in one way: an answer of the proxy has other marks for them than a case."""
+    return _MASKED.sub("***", text)
 
 
 def is_same(then: Any, now: Any) -> bool:

@@ -763,13 +763,35 @@ async def test_a_refusal_of_the_operators_key_is_no_fault_of_the_clients(surface
     if surface.kind == "embeddings" and status == 200:
         pytest.skip("an answer with status 200 that is handed through is not read")
     refusal = Reply([orjson.dumps(body)], status=status)
-    answer = await surface.ask(refusal, config=CONFIG.replace("retries: 0", "retries: 2"))
+    clients, config = "clients: [{{name: a, key: key-of-a}}]", CONFIG.replace("retries: 0", "retries: 2")
+    answer = await surface.ask(refusal, config=config.replace("{more}", clients), key="key-of-a")
     assert (answer.status, answer.error["code"], answer.headers["x-should-retry"]) == (502, code, "false")
+    assert answer.error["message"] == (
+        "The upstream 'up' refuses the key or the account of this proxy. Tell its operator."
+    )
     assert "acct-77" not in answer.raw
     assert "upstream-secret" not in answer.raw
     assert len(surface.upstream.requests) == 1, "another try cannot help"
     [failed] = [line for line in logged() if line["event"] in ("turn.failed", "relay.failed")]
     assert body["error"]["message"].replace("upstream-secret", "***") in failed["why"]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(("status", "body", "code"), REFUSALS)
+async def test_where_no_client_is_configured_a_refused_key_is_a_424_that_says_which_and_why(
+    surface, logged, status, body, code
+):
+    if surface.kind == "embeddings" and status == 200:
+        pytest.skip("an answer with status 200 that is handed through is not read")
+    refusal = Reply([orjson.dumps(body)], status=status)
+    answer = await surface.ask(refusal, config=CONFIG.replace("retries: 0", "retries: 2"))
+    assert (answer.status, answer.error["code"], answer.headers["x-should-retry"]) == (424, code, "false")
+    message = answer.error["message"]
+    assert message.startswith("The upstream 'up' refuses the key or the account of config.yaml:3: HTTP ")
+    assert body["error"]["message"].replace("upstream-secret", "***") in message
+    assert message.endswith("To try the key: toolproxy check --probe")
+    assert "upstream-secret" not in answer.raw
+    assert len(surface.upstream.requests) == 1, "another try cannot help"
 
 
 @EVERYWHERE
@@ -789,7 +811,7 @@ async def test_a_fallback_answers_where_the_operators_key_is_refused(surface, st
         assert (await client.ask()).text == "Hi"
         surface.upstream.restart([refusal])
         answer = await client.ask()
-    assert (answer.status, answer.error["code"]) == (502, code)
+    assert (answer.status, answer.error["code"]) == (424, code)
     assert [request["model"] for request in surface.upstream.requests] == ["m", "the/real-name"]
 
 
@@ -910,7 +932,7 @@ async def test_a_refused_key_of_zai_comes_with_the_endpoint_that_it_may_belong_t
     refusal = Reply([b'{"error": {"code": "1113", "message": "Insufficient balance"}}'], status=429)
     config = CONFIG.replace("{upstream}/v1", f"{{upstream}}{path}")
     message = (await surface.ask(refusal, config=config, profile="glm")).error["message"]
-    assert message.startswith("The upstream 'up' refuses the key or the account of this proxy.")
+    assert message.startswith("The upstream 'up' refuses the key or the account of config.yaml:3: HTTP 429: Insuff")
     assert advice in message if advice else "ZAI_BASE_URL" not in message
     assert "127.0.0.1" not in message
 

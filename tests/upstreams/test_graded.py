@@ -46,11 +46,11 @@ STREAMED = {f"{way}-streamed": functools.partial(ask, stream=True) for way, ask 
 WAYS = {**WHOLE, **STREAMED}
 
 PASSING = [Fail(429, retry_after=0.4), Fail(503, retry_after=0.3, times=2), Fail(500), Fail(502), Fail(408), Fail(409)]
-# What an upstream answers -> what the client is told; its key is the operator's.
+# What an upstream answers -> what the client is told; its key is the operator's, who is whoever calls.
 FINAL = {
     400: (400, openai.BadRequestError),
-    401: (502, openai.InternalServerError),
-    403: (502, openai.InternalServerError),
+    401: (424, openai.APIStatusError),
+    403: (424, openai.APIStatusError),
     404: (404, openai.NotFoundError),
     422: (422, openai.UnprocessableEntityError),
 }

@@ -91,6 +91,16 @@ def test_a_refused_account_of_the_operator_is_a_502_without_the_upstreams_words(
     assert error.why == "HTTP 429: No balance on sk-1."
 
 
+def test_a_refused_account_is_a_424_with_the_upstreams_words_where_whoever_calls_is_the_operator():
+    error = UpstreamRefused("No balance.", status=429, type="t", code="1113", operator_code="upstream_quota_exceeded")
+    error.blame_operator("zai", "Set ZAI_BASE_URL.", source="ZAI_API_KEY")
+    assert (error.status, error.code, error.headers) == (424, "upstream_quota_exceeded", {"x-should-retry": "false"})
+    assert error.message == (
+        "The upstream 'zai' refuses the key or the account of ZAI_API_KEY: HTTP 429: No balance. Set ZAI_BASE_URL. "
+        "To try the key: toolproxy check --probe"
+    )
+
+
 def test_a_refusal_of_the_request_is_not_blamed_on_the_operator():
     error = UpstreamRefused("No such model.", status=404, type="t", code="model_not_found")
     error.blame_operator("zai")
