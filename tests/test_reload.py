@@ -23,7 +23,7 @@ from proxy.config import model as c
 from proxy.config import redaction
 from proxy.server.graceful import Server
 from proxy.server.process import _put_in_force, uvicorn_config
-from proxy.server.reload import FileWatch, Reloads, Trigger, keep_fixed
+from proxy.server.reload import FileWatch, Reloads, Trigger, keep_fixed, report
 from tests.fakes import FakeUpstream, chunk, stream, whole
 from tests.serving import CONFIG, serving
 from tests.test_cli import running
@@ -195,6 +195,21 @@ def test_a_watched_file_that_is_gone_is_told_of_once_and_read_when_there_is_one_
     path.write_text(text)
     assert [reloads.reload() is None for _ in range(5)] == [True, False, True, True, True]
     assert told == ["configuration.gone", "configuration.reloaded"]
+
+
+def test_a_reload_tells_only_the_news_of_what_is_disabled():
+    told = []
+    text = 'upstreams: {a: {base_url: "http://a/v1", api_key: "${A}"}, b: {base_url: "http://b/v1", api_key: "${B}"}}'
+    one, two = parse(text, {"A": "k" * 9}), parse(text, {})
+
+    def observe(event, /, **fields):
+        if event == "configuration.disabled":
+            told.append(fields["where"])
+
+    report(one, observe)
+    report(one, observe, before=one)
+    report(two, observe, before=one)
+    assert told == ["upstreams.b", "upstreams.a"]
 
 
 def test_requests_to_read_the_file_are_joined():

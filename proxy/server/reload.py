@@ -224,11 +224,11 @@ class Reloads:
         return Reading(loaded, needs_restart)
 
     def _accept(self, reading: Reading) -> None:
-        self.loaded = reading.loaded
+        before, self.loaded = self.loaded, reading.loaded
         self._trigger.watch_clients(reading.loaded.clients_file)
         for where in reading.needs_restart:
             self._observe("configuration.needs_restart", where=where)
-        report(reading.loaded, self._observe)
+        report(reading.loaded, self._observe, before=before)
         self._observe("configuration.reloaded")
         systemd.notify("READY=1")
 
@@ -258,14 +258,20 @@ def keep_fixed(loaded: Loaded, before: Loaded) -> tuple[Loaded, list[str]]:
     return msgspec.structs.replace(loaded, config=config), changed
 
 
-def report(loaded: Loaded, observe: Observer, *, tells_unset: bool = True) -> None:
+def report(loaded: Loaded, observe: Observer, *, before: Loaded | None = None, tells_unset: bool = True) -> None:
     """Log what is disabled in a configuration, and what is doubtful.
 
-    Without `tells_unset`, what is disabled only because a variable has no value is left to the banner of a terminal.
+    Args:
+        loaded: the configuration.
+        observe: takes the events.
+        before: the configuration that was in force; of what is disabled, only the news is logged.
+        tells_unset: whether it is logged what is disabled only because a variable has no value; otherwise the banner of
+            a terminal says so.
     """
+    known = {} if before is None else before.disabled
     fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(loaded)}
     for where, entry in loaded.disabled.items():
-        if not tells_unset and entry.variables:
+        if (where in known and known[where].why == entry.why) or (not tells_unset and entry.variables):
             continue
         observe("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
     for warning in loaded.warnings:

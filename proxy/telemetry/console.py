@@ -2,7 +2,7 @@
 
     12:04:31  app-one       glm-4.7                  200    2.31 s  2 turns  3 searches    1,204+310 tok  answer
     12:04:40  app-one       gpt-oss-120b             502    0.42 s  1 turn                                upstream_error
-              gmi: The upstream failed (HTTP 500): overloaded
+              gmi: upstream_error (HTTP 500, code 1305)
     12:05:02  [warning] configuration.disabled  where=upstreams.gmi why=GMI_API_KEY is not set
 
 Turns and tool calls have lines of their own at `log_level: debug` only; whatever is wrong has one always.
@@ -92,8 +92,7 @@ class Console:
         return text
 
     def _remember(self, line: Line) -> None:
-        why = line.get("why") or line.get("error") or line.get("code")
-        self._causes[line["request_id"]] = f"{line.get('upstream', 'upstream')}: {printable(why)}"
+        self._causes[line["request_id"]] = f"{line.get('upstream', 'upstream')}: {printable(_cause(line))}"
         if len(self._causes) > _MOST_CAUSES:
             self._causes.popitem(last=False)
 
@@ -113,6 +112,16 @@ class Console:
         if exception := line.get("exception"):
             text += "".join(f"\n{_INDENT}  {part}" for part in str(exception).splitlines())
         return text
+
+
+def _cause(line: Line) -> object:
+    """Why a turn failed: in words, or by the upstream's own status and code."""
+    if why := line.get("why"):
+        return why
+    words = line.get("upstream_message") or line.get("error") or line.get("code")
+    status, code = line.get("upstream_status"), line.get("upstream_code")
+    said = ", ".join(filter(None, (f"HTTP {status}" if status else "", f"code {code}" if code else "")))
+    return f"{words} ({said})" if said else words
 
 
 def _refused_page(line: Line) -> str | None:

@@ -113,7 +113,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "turn.failed": Event(
         _WARNING,
         "An upstream call of the tool loop failed, after all retries and fallbacks.",
-        "turn upstream rung seconds code status why",
+        "turn upstream rung seconds code status why upstream_status upstream_code",
     ),
     "turn.abandoned": Event(
         _INFO,
@@ -134,7 +134,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "relay.failed": Event(
         _WARNING,
         "A relayed request got no complete response, after all retries and fallbacks.",
-        "upstream upstream_model seconds code status why",
+        "upstream upstream_model seconds code status why upstream_status upstream_code",
     ),
     "relay.abandoned": Event(
         _DEBUG,
@@ -145,12 +145,12 @@ EVENTS: Final[Mapping[str, Event]] = {
     "upstream.retried": Event(
         _WARNING,
         "One attempt at an upstream failed; it is repeated after `wait` seconds.",
-        "upstream code status why seconds wait",
+        "upstream code status why upstream_status upstream_code seconds wait",
     ),
     "upstream.fell_back": Event(
         _WARNING,
         "One attempt at an upstream failed; the next model of `fallbacks` is tried.",
-        "upstream code status why seconds to upstream_model",
+        "upstream code status why upstream_status upstream_code seconds to upstream_model",
     ),
     "upstream.key_used": Event(
         _DEBUG, "An upstream with several keys is called with one of them, whose number is `key`.", "upstream key"

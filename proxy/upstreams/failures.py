@@ -31,7 +31,15 @@ from proxy.upstreams.full_context import full_context
 from proxy.upstreams.key_refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
 from proxy.upstreams.profile import Profile
 from proxy.wire.chat import Json
-from proxy.wire.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
+from proxy.wire.errors import (
+    SHORT_CODE,
+    Overloaded,
+    ProxyError,
+    UpstreamDown,
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
 
 E = TypeVar("E", bound=ProxyError)
 
@@ -108,7 +116,6 @@ _STATUSES: Mapping[str, int] = {
 }
 _OVERLOADED = 503
 _STATUS = re.compile(r"[45][0-9]{2}")
-_LOGGED_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TOO_LARGE_IN_FRONT = "The request is too large for a server in front of the model (HTTP 413)."
 _CODE_IN_MESSAGE = re.compile(r"\[(\d{4})\]")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -307,7 +314,7 @@ def _said(failure: E, status: int | None, found: Json, code: str | None = None) 
     """A failure with the upstream's own status and code, for the log."""
     code = code or (None if found.get("code") is None else _words(found["code"]))
     failure.upstream_status = status
-    failure.upstream_code = code if code is not None and _LOGGED_CODE.fullmatch(code) else None
+    failure.upstream_code = code if code is not None and SHORT_CODE.fullmatch(code) else None
     return failure
 
 

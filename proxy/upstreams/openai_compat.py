@@ -220,7 +220,7 @@ class OpenAICompatible:
 
     def redact(self, error: ProxyError) -> None:
         """Mask the secrets in an error of this upstream, and make an error about the operator's account theirs."""
-        for name in ("message", "type", "code", "param"):
+        for name in ("message", "type", "code", "param", "upstream_code"):
             if text := getattr(error, name):
                 setattr(error, name, self._redacted(text))
         if isinstance(error, UpstreamRefused) and not self.of_client:

@@ -10,11 +10,15 @@ A client is answered with a `ProxyError`, whose class gives the HTTP status and 
 A `ConfigurationError` never reaches a client: it ends the start. The exceptions of tools are in `loop.results`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypedDict, Unpack
 
 CLIENT_CLOSED_REQUEST: Final = 499
 """nginx's status for a client that left; only logs and records have it."""
+
+SHORT_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""The codes of upstreams that the log may have."""
 
 _FAILED_DEPENDENCY: Final = 424
 
@@ -310,5 +314,18 @@ class ConfigurationError(Exception):
 
 
 def fault_of(error: ProxyError) -> dict[str, object]:
-    """An error as the fields of an event."""
-    return {"code": error.code, "status": error.status, "why": error.why}
+    """An error as the fields of an event; the upstream's words are content of messages, which it may quote."""
+    said = upstream_fields(error)
+    content = {"upstream_message": error.message} if said else None
+    return {"code": logged_code(error.code), "status": error.status, "why": error.why, **said, "content": content}
+
+
+def logged_code(code: str | None) -> str | None:
+    """A code as the log may have it: an upstream's own one may be any text, which would be content."""
+    return code if code is None or SHORT_CODE.fullmatch(code) else UpstreamError.code
+
+
+def upstream_fields(error: ProxyError) -> dict[str, object]:
+    """The upstream's own status and code for an error, as far as it gave any."""
+    said = {"upstream_status": error.upstream_status, "upstream_code": error.upstream_code}
+    return {name: value for name, value in said.items() if value is not None}

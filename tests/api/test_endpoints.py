@@ -794,6 +794,52 @@ async def test_where_no_client_is_configured_a_refused_key_is_a_424_that_says_wh
     assert len(surface.upstream.requests) == 1, "another try cannot help"
 
 
+SAID = [
+    (500, {"error": {"message": "overloaded: shard 7 of Bob is down", "code": "shard_down"}}, (500, "shard_down")),
+    (503, {"error": {"message": "of Bob"}}, (503, None)),
+    (400, {"error": {"message": "bad: Bob", "code": "1210"}}, (400, "1210")),
+    (429, {"error": {"message": "slow, Bob", "code": 1302}}, (429, "1302")),
+    (401, {"error": {"message": "no", "code": "invalid_api_key"}}, (401, "invalid_api_key")),
+    (422, {"error": {"message": "no, Bob", "code": "no, Bob"}}, (422, None)),
+    (404, {"error": {"message": "no, Bob", "code": "x" * 65}}, (404, None)),
+]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("content", [False, True])
+@pytest.mark.parametrize(("status", "body", "said"), SAID)
+async def test_the_log_has_the_upstreams_own_status_and_code_and_its_words_only_with_content(
+    surface, logged, status, body, said, content
+):
+    config = CONFIG.replace("retries: 0", "retries: 1")
+    more = "telemetry: {log_content: true}" if content else ""
+    answer = await surface.ask(Reply([orjson.dumps(body)], status=status), config=config, more=more)
+    assert answer.status >= 400
+    lines = {
+        line["event"]: (line.get("upstream_status"), line.get("upstream_code"))
+        for line in logged()
+        if line["event"] in ("turn.failed", "relay.failed", "upstream.retried", "request.completed")
+    }
+    assert lines.keys() >= {"request.completed"}
+    assert {*lines.values()} == {said}
+    if status >= 500 and surface.kind != "embeddings":
+        assert "upstream.retried" in lines
+    words = [line["upstream_message"] for line in logged() if "upstream_message" in line]
+    assert bool(words) is content
+    if not content and "Bob" in body["error"]["message"]:
+        assert "Bob" not in str([line for line in logged() if line["event"] in lines])
+
+
+@EACH_AND_RELAY
+async def test_the_log_says_by_which_status_a_fallback_was_needed(surface, logged):
+    config = CONFIG.replace("m: {{upstream: up}}", "m: {{upstream: up, fallbacks: [alias]}}")
+    refusal = Reply([b'{"error": {"message": "no", "code": "gone"}}'], status=500)
+    assert (await surface.ask(refusal, turn("Hi"), config=config)).text == "Hi"
+    [line] = [line for line in logged() if line["event"] == "upstream.fell_back"]
+    assert (line["upstream_status"], line["upstream_code"]) == (500, "gone")
+    assert not [line for line in logged() if line["event"] == "request.completed" and "upstream_status" in line]
+
+
 @EVERYWHERE
 async def test_the_log_has_the_name_of_a_model_that_does_not_exist(surface, logged):
     answer = await surface.ask(model="glm-" + "9" * 200)

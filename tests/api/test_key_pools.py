@@ -255,6 +255,38 @@ async def test_a_429_about_the_size_of_one_request_is_its_answer_and_rests_no_ke
         assert (await ask(url, path=path)).status_code == 200
 
 
+@pytest.mark.parametrize("status", [402, 403, 429])
+@pytest.mark.parametrize(("profile", "seconds"), [("glm", 3600), ("openai", 9 * 3600)])
+async def test_a_reset_in_words_without_a_code_has_the_time_of_china_at_zai(provider, logged, status, profile, seconds):
+    message = "You have used up your plan. Your limit will reset at 2023-11-15 07:13:20"
+    provider.refusals = {number: always([no(status, message=message)]) for number in (1, 2, 3)}
+    config = POOL.replace("profile: glm", f"profile: {profile}")
+    async with proxy_of(provider.upstream, config=config, clock=FakeClock()) as url:  # at 2023-11-14 22:13:20 UTC
+        response = await ask(url)
+    assert (response.status_code, response.headers["retry-after"], response.headers["x-should-retry"]) == (
+        429, str(seconds), "false"
+    )  # fmt: skip
+    rests = {(line["cause"], line["seconds"]) for line in logged() if line["event"] == "upstream.key_rests"}
+    assert rests == {("window", seconds)}
+
+
+@pytest.mark.parametrize("shape", ["event", "chunk", "whole"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_an_error_that_names_a_rate_in_words_inside_a_success_rests_the_key(provider, logged, path, shape):
+    error = {"error": {"type": "rate_limit_error", "message": "Slow down", "retry_after": 7}}
+    inside = {
+        "event": Reply([b"event: error\ndata: %b\n\n" % orjson.dumps(error)], content_type="text/event-stream"),
+        "chunk": stream(event(error), done=False),
+        "whole": Reply([orjson.dumps(error)]),
+    }[shape]
+    provider.refusals = {number: always([inside]) for number in (1, 2, 3)}
+    async with proxy_of(provider.upstream, config=POOL, clock=FakeClock()) as url:
+        response = await ask(url, path=path, stream=shape != "whole")
+        assert (response.status_code, response.headers["retry-after"]) == (429, "7")
+    rests = [(line["cause"], line["seconds"]) for line in logged() if line["event"] == "upstream.key_rests"]
+    assert rests == [("rate", 7)] * 3
+
+
 async def test_a_rate_goes_on_with_the_next_key_at_once_and_its_rest_is_not_waited_for(provider):
     clock = FakeClock()
     async with proxy_of(provider.upstream, config=POOL, clock=clock) as url:

@@ -53,6 +53,18 @@ def test_a_failure_stands_below_its_request():
     assert second.strip() == "gmi: HTTP 500: [2Jbroken"
 
 
+def test_a_failure_without_words_has_the_upstreams_status_and_code():
+    failed = {**LINE, "level": "warning", "event": "turn.failed", "upstream": "zai", "code": "upstream_error"}
+    for said, shown in (
+        ({"upstream_status": 500}, "zai: upstream_error (HTTP 500)"),
+        ({"upstream_status": 429, "upstream_code": "1302"}, "zai: upstream_error (HTTP 429, code 1302)"),
+        ({"upstream_code": "x", "upstream_message": "No."}, "zai: No. (code x)"),
+        ({"upstream_status": 401, "why": "HTTP 401: no"}, "zai: HTTP 401: no"),
+    ):
+        (text,) = rendered({**failed, **said}, {**COMPLETED, "status": 502, "error": "upstream_error"})
+        assert text.splitlines()[1].strip() == shown
+
+
 def test_a_long_cause_takes_several_lines_and_a_very_long_one_is_cut():
     for words, lines in ((20, 3), (400, 5)):
         failed = {**LINE, "level": "warning", "event": "turn.failed", "upstream": "gmi", "why": "out of order " * words}

@@ -3,6 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.kit.rests import Refusal
+from proxy.kit.sent import NOTHING
 from proxy.upstreams.answers import parse_chunk, parse_completion
 from proxy.upstreams.failures import clipped, from_response, raise_if_failed
 from proxy.upstreams.profile import OPENAI
@@ -101,6 +103,53 @@ def test_whether_and_when_a_retry_helps_is_passed_on(status, headers, body, pass
 def test_an_error_inside_a_success_is_found(body, status, message):
     error = error_in(body)
     assert (error.status, error.message) == (status, message)
+
+
+NAMED = [
+    ({"code": "429"}, 429, "rate"),
+    ({"code": "rate_limit_exceeded"}, 429, "rate"),
+    ({"type": "rate_limit_error"}, 429, "rate"),
+    ({"status": "RESOURCE_EXHAUSTED"}, 429, "rate"),
+    ({"code": "insufficient_quota"}, 429, "credit"),
+    ({"type": "billing_error"}, 402, "credit"),
+    ({"type": "authentication_error"}, 401, "refused"),
+    ({"code": "invalid_api_key"}, 401, "refused"),
+    ({"status": "401"}, 401, "refused"),
+    ({"type": "permission_error"}, 403, None),
+    ({"type": "invalid_request_error"}, 400, None),
+    ({"status_code": "422"}, 422, None),
+    ({"type": "overloaded_error"}, 503, None),
+    ({"code": "503"}, 503, None),
+    ({"code": "500"}, 502, None),
+    ({"code": "400001"}, 502, None),
+    ({"type": "server_error"}, 502, None),
+]
+
+
+@pytest.mark.parametrize(("named", "status", "cause"), NAMED)
+def test_an_error_inside_a_success_that_names_itself_in_words_has_the_status_that_they_mean(named, status, cause):
+    for body in ({"error": {**named, "message": "m"}}, {"type": "error", "error": {**named, "message": "m"}}):
+        error = error_in(body)
+        assert (error.status, getattr(error, "cause", None)) == (status, cause)
+
+
+@pytest.mark.parametrize("named", [{"code": "429"}, {"type": "rate_limit_error"}])
+def test_a_time_after_which_to_retry_survives_inside_a_success(named):
+    error = error_in({"error": {**named, "message": "m", "retry_after": 17}}).read_again(sent=NOTHING)
+    assert error.as_refusal(0.0) == Refusal("rate", 17)
+
+
+@pytest.mark.parametrize(("status", "body"), [(502, b"<html>502 Bad Gateway</html>"), (503, b""), (504, b"{}")])
+def test_a_failure_without_words_says_its_status_once(status, body):
+    assert from_response(status, {}, body).message == f"The upstream failed (HTTP {status})."
+
+
+def test_a_413_of_a_server_in_front_of_the_model_is_said_in_words():
+    error = from_response(413, {}, b"<html><h1>413 Request Entity Too Large</h1></html>")
+    assert (error.status, error.message) == (
+        413, "The request is too large for a server in front of the model (HTTP 413)."
+    )  # fmt: skip
+    assert from_response(413, {}, b'{"error": "Payload of 9 MB"}').message == "Payload of 9 MB"
 
 
 @pytest.mark.parametrize(

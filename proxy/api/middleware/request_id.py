@@ -14,7 +14,15 @@ from proxy.kit import request_context
 from proxy.kit.timeouts import elapsed
 from proxy.paths import OPEN_PATHS
 from proxy.ports import Clock, Observer
-from proxy.wire.errors import CLIENT_CLOSED_REQUEST, InternalError, ModelNotFound, ProxyError, Stopping
+from proxy.wire.errors import (
+    CLIENT_CLOSED_REQUEST,
+    InternalError,
+    ModelNotFound,
+    ProxyError,
+    Stopping,
+    logged_code,
+    upstream_fields,
+)
 from proxy.wire.relayed import Headers
 
 _ERROR_SECONDS = 2.0
@@ -67,8 +75,8 @@ class RequestId:
             _release_frames(exc)
             return CLIENT_CLOSED_REQUEST
         except ProxyError as exc:
-            if exc.code:
-                request_context.add({"error": exc.code})
+            if fields := {**({"error": logged_code(exc.code)} if exc.code else {}), **upstream_fields(exc)}:
+                request_context.add(fields)
             if isinstance(exc, ModelNotFound):
                 request_context.add({"unknown_model": exc.model[:_LONGEST_LOGGED]})
             if exc.is_limit:
