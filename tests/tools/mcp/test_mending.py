@@ -9,7 +9,7 @@ import pytest
 
 from proxy.loop.results import ToolError
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import MOST_VALUES, fault_of
+from proxy.tools.kinds.mcp.mending import MOST_VALUES, ListReading, fault_of
 from proxy.tools.kinds.mcp.transport import _Bounded
 from tests.serving import serving
 from tests.tools.mcp.test_client import session
@@ -201,7 +201,7 @@ async def test_each_event_of_a_stream_is_passed_on_whole_and_counted_by_itself(e
 
     event = b"data: " + orjson.dumps([0] * (MOST_VALUES // 2 if cut > 7 else 20)) + end
     sent = event * 5
-    bounded = _Bounded(Body(), 10**6, is_stream=True)
+    bounded = _Bounded(Body(), 10**6, ListReading(), is_stream=True)
     assert [part async for part in bounded if part] == [event] * 5
 
 

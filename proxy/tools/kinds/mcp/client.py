@@ -151,14 +151,14 @@ class McpServer:
 
     async def _hold_session(self, transport: SessionTransport, publish: Publish) -> str:
         """Keep one session open until it breaks, and return the reason."""
-        ended, reading = asyncio.Event(), ListReading()
+        ended, reading = asyncio.Event(), transport.reading
 
         def end() -> None:
             ended.set()
             self._changed.set()
 
         try:
-            client = open_client(self._config, transport, reading, on_message=self._on_message, ended=end)
+            client = open_client(self._config, transport, on_message=self._on_message, ended=end)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
                 await self._list(client, reading, publish)
                 patience.reschedule(None)
@@ -290,10 +290,10 @@ async def list_once(config: McpConfig, mask: Redact) -> list[ListedTool]:
     Raises:
         ToolUnavailable: there can be no session; the message has the reason.
     """
-    transport, reading = SessionTransport(), ListReading()
+    transport = SessionTransport()
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport, reading) as client:
-            return await list_tools(client, reading, mask) or []
+        async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport) as client:
+            return await list_tools(client, transport.reading, mask) or []
     except Exception as exc:
         raise ToolUnavailable(why_not(exc, transport)) from exc
 

@@ -2,7 +2,7 @@
 
 What a server leaves out has its default. What one tool or one part of a result has wrong costs that tool or part, not
 the list or the result. Lists and results are bounded before the client checks them, which takes it a while, and a page
-of a list that has not changed since it was last read is not checked again.
+of a list that has not changed since it was last read is not parsed again.
 """
 
 import asyncio
@@ -67,12 +67,9 @@ class ListReading:
         """Begin to read the list as a whole."""
         self.known, self.read, self.refused = [], [], []
 
-    def is_known(self, tools: list[Any]) -> bool:
-        """Whether the next page has nothing but what it had in the last reading."""
-        try:
-            self.read.append(sha256(orjson.dumps(tools)).digest())
-        except (orjson.JSONEncodeError, RecursionError):
-            return False
+    def is_known(self, tools: bytes) -> bool:
+        """Whether the next page, whose tools are given as they were sent, is the one of the last reading."""
+        self.read.append(sha256(tools).digest())
         at = len(self.read) - 1
         return self.known[at : at + 1] == self.read[at:]
 
@@ -118,13 +115,7 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
             result |= {"capabilities": {}, **_COMPLETE, **result} | _LIST
             return
         if isinstance(tools := result.get("tools"), list):
-            version = self._version()
-            if self._reading.is_known(tools):
-                # A page with a cursor, even an empty one, is no whole list, after which the client forgets all others.
-                cursor = result.get("nextCursor") or ""
-                result |= {"tools": [], "nextCursor": cursor, "_meta": {UNCHANGED: True}} | _LIST
-                return
-            result |= {"tools": await self._well_formed(tools, version)} | _LIST
+            result |= {"tools": await self._well_formed(tools, self._version())} | _LIST
         elif self._version() >= "2026":
             result |= _COMPLETE | result
         if "content" in result or "structuredContent" in result:
@@ -148,19 +139,45 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         return found
 
 
-def without_large_tools(message: bytes) -> bytes | None:
-    """A list of tools that holds too many values without those of its tools that hold the most; None: it is no list.
+def readable(message: bytes, reading: ListReading) -> bytes | None:
+    """A message as the client is to read it, in bounded time; None: there is no such message.
 
-    It is not parsed for that, except into parts.
+    A page of a list that is known comes without its tools, and one with too many values without the largest of them.
+    Neither is parsed for that, except into parts.
+
+    Args:
+        message: a JSON text, or an event of a stream with one line of data.
+        reading: which pages of the list are known.
     """
+    less = message
+    if b'"tools"' in message:
+        begin, end = message.find(b"{"), message.rfind(b"}") + 1
+        less = message[:begin] + _list_to_read(message[begin:end], reading) + message[end:]
+    return None if holds_too_many_values(less, MOST_VALUES) else less
+
+
+def _list_to_read(message: bytes, reading: ListReading) -> bytes:
+    """What is to be read of a message that may be a page of a list; another message as it is."""
     try:
         reply = msgspec.json.decode(message, type=dict[str, Raw])
         result = msgspec.json.decode(reply["result"], type=dict[str, Raw])
         tools = msgspec.json.decode(result["tools"], type=list[Raw])
     except (msgspec.DecodeError, KeyError, RecursionError):
-        return None
-    kept = [_stand_in(tool) if holds_too_many_values(bytes(tool), MOST_VALUES_OF_TOOL) else tool for tool in tools]
-    return msgspec.json.encode({**reply, "result": Raw(msgspec.json.encode({**result, "tools": kept}))})
+        return message
+    if reading.is_known(bytes(result["tools"])):
+        # A page with a cursor, even an empty one, is no whole list, after which the client forgets all others.
+        less: dict[str, Any] = {"nextCursor": "", **result, "tools": [], "_meta": {UNCHANGED: True}}
+        if less["nextCursor"] == b"null":
+            less["nextCursor"] = ""
+    elif holds_too_many_values(message, MOST_VALUES):
+        less = {**result, "tools": [*map(_less_of, tools)]}
+    else:
+        return message
+    return msgspec.json.encode({**reply, "result": less})
+
+
+def _less_of(tool: Raw) -> Raw | Json:
+    return _stand_in(tool) if holds_too_many_values(bytes(tool), MOST_VALUES_OF_TOOL) else tool
 
 
 def _stand_in(tool: Raw) -> Json:

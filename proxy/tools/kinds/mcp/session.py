@@ -35,7 +35,6 @@ class SessionLost(Exception):
 def open_client(
     config: McpConfig,
     transport: SessionTransport,
-    reading: ListReading,
     *,
     on_message: MessageHandlerFnT | None = None,
     ended: Callable[[], None] = lambda: None,
@@ -44,7 +43,7 @@ def open_client(
     if config.url is not None:
         streams = over_http(config.url, config.headers, transport)
     else:
-        streams = over_stdio(config.command or (), config.env, ended=ended)
+        streams = over_stdio(config.command or (), config.env, transport.reading, ended=ended)
 
     def is_allowed(name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in config.allow)
@@ -52,7 +51,7 @@ def open_client(
     @asynccontextmanager
     async def mended() -> AsyncIterator[Streams]:
         async with streams as (incoming, outgoing):
-            yield MendedMessages(incoming, lambda: client.protocol_version, is_allowed, reading), outgoing
+            yield MendedMessages(incoming, lambda: client.protocol_version, is_allowed, transport.reading), outgoing
 
     us = Implementation(name="toolproxy", version=__version__)
     client = Client(mended(), cache=None, message_handler=on_message, client_info=us)

@@ -29,7 +29,6 @@ from proxy.ports import Clock, Observer
 from proxy.tools.kinds.mcp.calls import AWAY, ConnectionBroke, NotCarriedOut, make_call
 from proxy.tools.kinds.mcp.changes import definition_of, hash_of
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import ListReading
 from proxy.tools.kinds.mcp.offered import OfferedTools
 from proxy.tools.kinds.mcp.session import list_tools, open_client, why_not
 from proxy.tools.kinds.mcp.transport import SessionTransport
@@ -215,7 +214,7 @@ class RequestSession:
         self.task: asyncio.Task[None] | None = None
         self._config = config
         self._lost = lost
-        self._reading, self._transport = ListReading(), SessionTransport()
+        self._transport = SessionTransport()
         self._client: Client | None = None
         self._begun = asyncio.Event()  # the attempt to begin it has ended
         self._over = asyncio.Event()
@@ -223,7 +222,7 @@ class RequestSession:
     async def hold(self) -> None:
         """Hold the session until `close`. A failure of one session concerns no other."""
         try:
-            client = open_client(self._config, self._transport, self._reading, ended=self._over.set)
+            client = open_client(self._config, self._transport, ended=self._over.set)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
                 patience.reschedule(None)
                 self._client = client
@@ -249,11 +248,11 @@ class RequestSession:
         """The list of the server, and what is left out of it. Raises `ToolUnavailable`."""
         client = await self.client()
         try:
-            listed = await list_tools(client, self._reading, mask)
+            listed = await list_tools(client, self._transport.reading, mask)
         except Exception as exc:
             self._lost(self, why_not(exc, self._transport))
             raise ToolUnavailable(AWAY, blame="nobody") from exc
-        return listed or (), self._reading.refused
+        return listed or (), self._transport.reading.refused
 
     def close(self) -> None:
         """End the session, or the attempt to begin it. Its task ends by itself if the cancellation is swallowed."""
