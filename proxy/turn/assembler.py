@@ -251,7 +251,9 @@ class Assembler:
         return message
 
     def _chunk(self, delta: Json) -> Json:
-        return {**self._envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        chunk = {**self._envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        chunk.pop(_SEARCH_RESULTS, None)  # shown when they came
+        return chunk
 
     def _fold(self, choice: Json) -> bool:
         """Fold a choice into the turn, and remove from it whatever must not be shown; whether anything is left."""

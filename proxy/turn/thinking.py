@@ -1,11 +1,11 @@
 """Thoughts that a model has written at the beginning of its text, between `<think>` and `</think>`.
 
 Servers of GLM without a parser for thoughts send them so, and some send the end mark alone, because their template has
-written the first one. A thought without its first mark looks like an answer until its end, so only the first words of
-a text wait for a lone end mark, and only where no thoughts came before the text.
+written the first one. A thought without its first mark looks like an answer until its end, so only the first piece of a
+stream waits for a lone end mark, and only where no thoughts came before the text. A whole answer is one piece.
 
-    BEGINNING --<think>--> THOUGHTS --</think>--> AFTER --a word--> done
-        |----</think> within the first words--------^                 ^
+    BEGINNING --<think>--> THOUGHTS --</think>--> AFTER --a word--> DONE
+        |----</think> in the first two pieces-------^                 ^
         '----anything else--------------------------------------------'
 """
 
@@ -16,7 +16,6 @@ from msgspec import Struct
 from proxy.wire.chat import Json
 
 _BEGIN, _END = "<think>", "</think>"
-_FIRST_WORDS = 64  # characters: some 16 tokens, which take a fifth of a second
 _QUOTES = ("`", "'", '"')  # a mark behind one of these is what the text is about
 
 
@@ -32,6 +31,7 @@ class ThoughtsInText(Struct):
 
     _state: _State = _State.BEGINNING
     _held: str = ""
+    _is_first: bool = True  # whether the next piece is the first one
 
     @property
     def is_done(self) -> bool:
@@ -46,7 +46,7 @@ class ThoughtsInText(Struct):
             has_thoughts: whether the server has sent thoughts of this turn as such.
         """
         if isinstance(text := delta.get("content"), str) and text:
-            self._put(delta, *self._split(text, 0 if has_thoughts else _FIRST_WORDS))
+            self._put(delta, *self._split(text, has_thoughts=has_thoughts))
 
     def close(self) -> Json:
         """The text that is held back, as a delta; there is nothing to split afterwards."""
@@ -60,11 +60,11 @@ class ThoughtsInText(Struct):
         if thoughts:
             delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
 
-    def _split(self, text: str, first_words: int) -> tuple[str, str]:
+    def _split(self, text: str, *, has_thoughts: bool) -> tuple[str, str]:
         text, self._held = self._held + text, ""
         match self._state:
             case _State.BEGINNING:
-                return self._begin(text, first_words)
+                return self._begin(text, has_thoughts=has_thoughts)
             case _State.THOUGHTS:
                 return self._think(text)
             case _State.AFTER:
@@ -72,15 +72,17 @@ class ThoughtsInText(Struct):
             case _State.DONE:
                 return "", text
 
-    def _begin(self, text: str, first_words: int) -> tuple[str, str]:
+    def _begin(self, text: str, *, has_thoughts: bool) -> tuple[str, str]:
         words = text.lstrip()
+        is_first, self._is_first = self._is_first, False
         if words.startswith(_BEGIN):
             self._state = _State.THOUGHTS
             return self._think(words.removeprefix(_BEGIN))
-        at = words.find(_END, 0, first_words + len(_END))
-        if at >= 0 and words[:at][-1:] not in _QUOTES:
-            return words[:at], self._answer(words[at + len(_END) :])
-        if at < 0 and (_BEGIN.startswith(words) or _may_end(words, first_words)):
+        thoughts, mark, answer = words.partition(_END)
+        if mark and not (thoughts and has_thoughts) and _BEGIN not in thoughts and thoughts[-1:] not in _QUOTES:
+            return thoughts, self._answer(answer)
+        waits = is_first and not has_thoughts
+        if not mark and (waits or _BEGIN.startswith(words) or _ends_in_mark(words, has_thoughts=has_thoughts)):
             self._held = text
             return "", ""
         self._state = _State.DONE
@@ -102,7 +104,7 @@ class ThoughtsInText(Struct):
         return answer
 
 
-def _may_end(words: str, first_words: int) -> bool:
-    """Whether an end mark may still begin within the first words."""
+def _ends_in_mark(words: str, *, has_thoughts: bool) -> bool:
+    """Whether the words end in the beginning of an end mark that would count."""
     at = words.rfind("<")
-    return len(words) <= first_words or (0 <= at <= first_words and _END.startswith(words[at:]))
+    return at >= 0 and _END.startswith(words[at:]) and not (at and has_thoughts)

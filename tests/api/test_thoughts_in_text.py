@@ -6,11 +6,12 @@ from tests.api.answer import Text, Thoughts
 from tests.api.surfaces import DOOR, SEARCH, on
 from tests.fakes import turn
 
-TEXTS = ["<think>Hm, so.</think>\n\nThe answer.", "Hm, so.</think>The answer."]
+MARKED = "<think>Hm, so.</think>\n\nThe answer."
+# In a stream, one piece waits for an end mark alone.
+TEXTS = [*((MARKED, size) for size in (1, 7, 1000)), (["Hm, so.", "</think>", "The answer."], 7), (MARKED[7:], 1000)]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(("text", "size"), TEXTS)
 async def test_thoughts_in_the_text_of_glm_are_thoughts(surface, text, size):
     answer = await surface.ask(turn(text, size=size), profile="glm", thinking=True, search=True)
     assert [part.text for part in answer.parts if isinstance(part, Text)] == ["The answer."]
