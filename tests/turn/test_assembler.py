@@ -96,12 +96,12 @@ def choices(shown):
 
 def test_the_log_probabilities_of_text_that_was_held_back_are_shown_with_the_text_that_follows():
     assembler = Assembler()
-    shown = feed(assembler, rated("a"), rated("nother"), rated(" one,\n"), rated("a"), says("nd"))
-    assert [one["delta"]["content"] for one in choices(shown)] == ["another", " one,\n", "and"]
-    assert tokens(shown) == [["a", "nother"], [" one,\n"], ["a"]]
-    rest = [*feed(assembler, rated(" a"), ends()), *assembler.close()]
-    assert "".join(one["delta"]["content"] for one in choices(rest)) == " a"
-    assert [token for one in tokens(rest) for token in one] == [" a"]
+    shown = feed(assembler, rated("<"), rated("b> and"), rated(" one,\n"), rated("<"), says("b>"))
+    assert [one["delta"]["content"] for one in choices(shown)] == ["<b> and", " one,\n", "<b>"]
+    assert tokens(shown) == [["<", "b> and"], [" one,\n"], ["<"]]
+    rest = [*feed(assembler, rated(" <"), ends()), *assembler.close()]
+    assert "".join(one["delta"]["content"] for one in choices(rest)) == " <"
+    assert [token for one in tokens(rest) for token in one] == [" <"]
 
 
 def test_log_probabilities_that_are_no_list_stay_as_they_are():
@@ -122,7 +122,7 @@ def test_a_forced_text_behind_long_thoughts_is_shown_when_there_is_enough_of_it(
 
 def test_an_empty_model_in_the_first_chunk_is_none():
     assembler = Assembler()
-    feed(assembler, {"id": "", "model": "", "choices": [], "prompt_filter_results": []}, says("a", "stop"))
+    feed(assembler, {"id": "", "model": "", "choices": [], "prompt_filter_results": []}, says("<", "stop"))
     assert assembler.close()[0]["model"] == "m"
     assert assembler.finish().envelope["model"] == "m"
 
@@ -132,20 +132,20 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     feed(assembler, thinks("Hm"))
     assert deltas(feed(assembler, thinks(", yes"))) == [{"reasoning_content": ", yes"}]
     assert deltas(feed(assembler, says("It"), says(" is\n"))) == [{"content": "It"}, {"content": " is\n"}]
-    assert feed(assembler, says("a")) == []  # what may be the beginning of a name waits
-    assert deltas(feed(assembler, says("nother", "stop"))) == [{"content": "another"}]
+    assert feed(assembler, says("<")) == []  # what may be the beginning of a mark waits
+    assert deltas(feed(assembler, says("b>", "stop"))) == [{"content": "<b>"}]
     assert assembler.calls.take_ready() == []
     assert finish(assembler).message == {
         "role": "assistant",
         "reasoning_content": "Hm, yes",
-        "content": "It is\nanother",
+        "content": "It is\n<b>",
     }
 
 
 def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
     assembler = Assembler()
     feed(assembler, says("It ", web_search=[1]))
-    (shown,) = feed(assembler, says("a", web_search=[2]))  # which may be the beginning of a name
+    (shown,) = feed(assembler, says("<", web_search=[2]))  # which may be the beginning of a mark
     assert (shown["choices"], shown["web_search"]) == ([], [2])
 
 

@@ -19,14 +19,13 @@ CALLS = [
     f"<|start|>assistant<|channel|>commentary to=functions.web_search<|message|>{JSON}<|call|>",
     f"<|start|>assistant to=functions.web_search<|channel|>commentary json<|message|>{JSON}<|call|>",
 ]
-LOST = [  # their first word is no sign of a call by itself
-    f"functions.web_search<|channel|>commentary json<|message|>{JSON}<|call|>",
-    "web_search<arg_key>query</arg_key><arg_value>zebra</arg_value></tool_call>",
-    f"web_search<|channel|>commentary json<|message|>{JSON}",
-    f"commentary to=functions.web_search json<|message|>{JSON}",
-    f"to=functions.web_search<|message|>{JSON}",
+LOST = [  # with the words before their first mark, which may be shown
+    (f"functions.web_search<|channel|>commentary json<|message|>{JSON}<|call|>", "functions.web_search"),
+    ("web_search<arg_key>query</arg_key><arg_value>zebra</arg_value></tool_call>", "web_search"),
+    (f"web_search<|channel|>commentary json<|message|>{JSON}", "web_search"),
+    (f"commentary to=functions.web_search json<|message|>{JSON}", "commentary to"),
+    (f"to=functions.web_search<|message|>{JSON}", "to"),
 ]
-FIRST_WORDS = {word[:end] for word in ("web", "commentary", "to", "functions") for end in range(1, 11)}
 
 
 def cut_off(text, *, step, asked=AskedJson.NO, tools=TOOLS):
@@ -46,11 +45,12 @@ def test_nothing_of_a_call_is_shown_however_early_it_was_cut_off(before, call, s
 
 @pytest.mark.parametrize("step", [1, 2, 1000])
 @pytest.mark.parametrize("before", ["", BEFORE])
-@pytest.mark.parametrize("call", LOST)
-def test_of_a_call_without_its_first_marks_only_an_ordinary_word_is_shown(before, call, step):
+@pytest.mark.parametrize(("call", "words"), LOST)
+def test_of_a_call_without_its_first_marks_only_the_words_before_the_next_one_are_shown(before, call, words, step):
     for end in range(len(call)):
         shown, _ = cut_off(before + call[:end], step=step)
-        assert shown == before or shown.removeprefix(before).strip() in FIRST_WORDS, call[:end]
+        assert shown.startswith(before)
+        assert words.startswith(shown.removeprefix(before)), call[:end]
 
 
 @pytest.mark.parametrize("step", [1, 1000])

@@ -1,3 +1,4 @@
+import re
 import sys
 from itertools import pairwise
 from time import process_time
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.turn.asked_json import AskedJson
 from proxy.turn.leaks import Leak, clean_name, fits
-from proxy.turn.leaks.filter import MAX_BUFFERED, LeakFilter
+from proxy.turn.leaks.filter import MAX_BUFFERED, MOST_MARKS, Code, LeakFilter, Text
 from proxy.turn.leaks.glm import split_glued_name
 from proxy.turn.leaks.written import holds_raw_format, is_bare_call
 from proxy.turn.turn_bounds import MOST_CALLS
@@ -51,9 +52,6 @@ LEAKED = [
     (THOUGHT + CALL, "", [QUERY]),
     (f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>Hello<|return|>", "Hello", []),
     (f"<|channel|>commentary {TO} {JSON}", "", [QUERY]),
-    (f"web_search<|channel|>commentary json<|message|>{JSON}", "", [QUERY]),
-    (f"functions.web_search<|channel|>commentary<|message|>{JSON}<|call|>", "", [QUERY]),
-    (f"assistant<|channel|>commentary {TO}<|message|>{JSON}", "", [QUERY]),
     ("<tool_call>unknown<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>", "", [Leak("unknown", '{"a":"x"}')]),
     ("<tool_call>functions.web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>", "", [QUERY]),
     (
@@ -61,9 +59,6 @@ LEAKED = [
         "!",
         [Leak("web_search", '{"query":"a</tool_call>b"}')],
     ),
-    (f"Let me.\nweb_search<|channel|>commentary json<|message|>{JSON}", "Let me.\n", [QUERY]),
-    (f"\u6211\u6765\u641c\u7d22\u4e00\u4e0b{GLM_TAIL}", "\u6211\u6765\u641c\u7d22\u4e00\u4e0b", [QUERY]),
-    (f"\u597d\u7684commentary {TO}<|message|>{JSON}<|call|>", "\u597d\u7684", [QUERY]),
     (f"<|channel|>commentary to= functions.web_search<|message|>{JSON}", "", [QUERY]),
     (f"<|channel|>commentary json<|message|>{JSON}", "", [QUERY]),
     (f"{THOUGHT}The answer is 42.", "The answer is 42.", []),
@@ -73,15 +68,8 @@ LEAKED = [
         [QUERY, Leak("open_door", '{"door":1}')],
     ),
     # harmony without `<|message|>`
-    (f"web_search<|channel|>commentary {JSON}", "", [QUERY]),
-    (f"web_search<|channel|>commentary{JSON}", "", [QUERY]),
-    (f"Hm. web_search<|channel|>commentary\n{JSON}", "Hm. ", [QUERY]),
-    (f"web_search<|channel|>commentary <|constrain|>json{JSON}<|call|>", "", [QUERY]),
     (f"<|channel|>commentary json {JSON}", "", [QUERY]),
     (f"<|channel|>final {JSON.replace('query', 'city')}", '{"city":"x"}', []),
-    ("open_door<|channel|>commentary", "", [Leak("open_door", "{}")]),
-    ("open_door<|channel|>commentary json<|message|>", "", [Leak("open_door", "{}")]),
-    ("Well. functions.open_door<|channel|>commentary json\n", "Well. ", [Leak("open_door", "{}")]),
     ("<|channel|>commentary to=functions.open_door", "", [Leak("open_door", "{}")]),
     ("<|start|>assistant to=nobody<|channel|>commentary<|call|>", "", [Leak("nobody", "{}")]),
     (f"{THOUGHT}<|start|>assistant<|channel|>commentary to=open_door", "", [Leak("open_door", "{}")]),
@@ -96,9 +84,6 @@ LEAKED = [
     # GLM-4.5v: its answer in a box, and its call without the opening tag
     ("<|begin_of_box|>42<|end_of_box|>", "42", []),
     ("So: <|begin_of_box|>`a < b`<|end_of_box|>.", "So: `a < b`.", []),
-    (f"Ha!\n<|begin_of_box|>{GLM_TAIL_LINES}", "Ha!\n", [QUERY]),
-    (f"Ha! {GLM_TAIL}<|end_of_box|>\nDone", "Ha! \nDone", [QUERY]),
-    (GLM_TAIL.removesuffix("</tool_call>"), "", [QUERY]),
     # Hermes
     (HERMES, "", [QUERY]),
     (f"Let me.\n<tool_call>\n{HERMES_JSON}\n</tool_call>\n", "Let me.\n\n", [QUERY]),
@@ -113,20 +98,40 @@ LEAKED = [
         [Leak("web_search", r'{"query":"\"</tool_call>"}')],
     ),
     # harmony without its first marks, as gpt-oss has been seen to think it
-    (f"We call the tool.commentary to=repo.open code<|message|>{JSON}", "We call the tool.", [Leak("repo.open", JSON)]),
-    (f"So: commentary {TO} json<|message|>{JSON}<|call|>", "So: ", [QUERY]),
-    (f"So {TO}<|message|>{JSON}", "So ", [QUERY]),
-    (f"So {TO} <|constrain|>json<|message|>{JSON}", "So ", [QUERY]),
     # glued to the sentence before it
-    (f"I must look.assistantcommentary {TO} json<|message|>{JSON}", "I must look.", [QUERY]),
-    (f"I must look.web_search<|channel|>commentary json<|message|>{JSON}", "I must look.", [QUERY]),
-    (f"I must look.functions.web_search<|channel|>commentary<|message|>{JSON}", "I must look.", [QUERY]),
-    (f"I must look.assistant<|channel|>commentary {TO}<|message|>{JSON}<|call|>", "I must look.", [QUERY]),
-    (f"I must look.{GLM_TAIL}", "I must look.", [QUERY]),
     ("<tool_call>open_door</tool_call>!", "!", [Leak("open_door", "{}")]),
     # after marks that are only mentioned
     (f"Of <tool_call> and <|channel|>, we use\n{GLM}", "Of <tool_call> and <|channel|>, we use\n", [QUERY]),
     (f"The <|end|> mark ends it.\n{CALL}", "The <|end|> mark ends it.\n", [QUERY]),
+]  # fmt: skip
+
+# Calls whose first mark was lost, with the words before the next mark, which a stream may have shown.
+LOST = [
+    (f"web_search<|channel|>commentary json<|message|>{JSON}", "", [QUERY], "web_search"),
+    (f"functions.web_search<|channel|>commentary<|message|>{JSON}<|call|>", "", [QUERY], "functions.web_search"),
+    (f"assistant<|channel|>commentary {TO}<|message|>{JSON}", "", [QUERY], "assistant"),
+    (f"Let me.\nweb_search<|channel|>commentary json<|message|>{JSON}", "Let me.\n", [QUERY], "web_search"),
+    (f"\u6211\u6765\u641c\u7d22\u4e00\u4e0b{GLM_TAIL}", "\u6211\u6765\u641c\u7d22\u4e00\u4e0b", [QUERY], "web_search"),
+    (f"\u597d\u7684commentary {TO}<|message|>{JSON}<|call|>", "\u597d\u7684", [QUERY], "commentary to"),
+    (f"web_search<|channel|>commentary {JSON}", "", [QUERY], "web_search"),
+    (f"web_search<|channel|>commentary{JSON}", "", [QUERY], "web_search"),
+    (f"Hm. web_search<|channel|>commentary\n{JSON}", "Hm. ", [QUERY], "web_search"),
+    (f"web_search<|channel|>commentary <|constrain|>json{JSON}<|call|>", "", [QUERY], "web_search"),
+    ("open_door<|channel|>commentary", "", [Leak("open_door", "{}")], "open_door"),
+    ("open_door<|channel|>commentary json<|message|>", "", [Leak("open_door", "{}")], "open_door"),
+    ("Well. functions.open_door<|channel|>commentary json\n", "Well. ", [Leak("open_door", "{}")], "functions.open_door"),
+    (f"Ha!\n<|begin_of_box|>{GLM_TAIL_LINES}", "Ha!\n", [QUERY], "web_search\n"),
+    (f"Ha! {GLM_TAIL}<|end_of_box|>\nDone", "Ha! \nDone", [QUERY], "web_search"),
+    (GLM_TAIL.removesuffix("</tool_call>"), "", [QUERY], "web_search"),
+    (f"We call the tool.commentary to=repo.open code<|message|>{JSON}", "We call the tool.", [Leak("repo.open", JSON)], "commentary to"),
+    (f"So: commentary {TO} json<|message|>{JSON}<|call|>", "So: ", [QUERY], "commentary to"),
+    (f"So {TO}<|message|>{JSON}", "So ", [QUERY], "to"),
+    (f"So {TO} <|constrain|>json<|message|>{JSON}", "So ", [QUERY], "to"),
+    (f"I must look.assistantcommentary {TO} json<|message|>{JSON}", "I must look.", [QUERY], "assistantcommentary to"),
+    (f"I must look.web_search<|channel|>commentary json<|message|>{JSON}", "I must look.", [QUERY], "web_search"),
+    (f"I must look.functions.web_search<|channel|>commentary<|message|>{JSON}", "I must look.", [QUERY], "functions.web_search"),
+    (f"I must look.assistant<|channel|>commentary {TO}<|message|>{JSON}<|call|>", "I must look.", [QUERY], "assistant"),
+    (f"I must look.{GLM_TAIL}", "I must look.", [QUERY], "web_search"),
 ]  # fmt: skip
 
 NOT_LEAKED = [
@@ -194,7 +199,7 @@ NOT_LEAKED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "shown", "leaks"), LEAKED)
+@pytest.mark.parametrize(("text", "shown", "leaks"), LEAKED + [lost[:3] for lost in LOST])
 def test_a_call_that_leaked_is_found_and_never_shown(text, shown, leaks):
     assert read(text) == (shown, leaks, False)
 
@@ -204,12 +209,15 @@ def test_what_only_looks_similar_stays_as_it_is(text):
     assert read(text) == (text, [], False)
 
 
-@pytest.mark.parametrize("text", [text for text, *_ in LEAKED] + NOT_LEAKED)
+MARKED = [text for text, *_ in LEAKED] + NOT_LEAKED
+
+
+@pytest.mark.parametrize("text", MARKED)
 def test_one_character_at_a_time_gives_the_same(text):
     assert read(*text) == read(text)
 
 
-@pytest.mark.parametrize("text", [text for text, *_ in LEAKED] + NOT_LEAKED)
+@pytest.mark.parametrize("text", MARKED)
 def test_two_pieces_and_tokens_give_the_same(text):
     for at in range(1, len(text)):
         assert read(text[:at], text[at:]) == read(text)
@@ -217,10 +225,23 @@ def test_two_pieces_and_tokens_give_the_same(text):
         assert read(*tokens(text, seed)) == read(text)
 
 
-@given(st.sampled_from([text for text, *_ in LEAKED] + NOT_LEAKED), st.lists(st.integers(0, 200)))
+@given(st.sampled_from(MARKED), st.lists(st.integers(0, 200)))
 def test_any_cut_gives_the_same(text, cuts):
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     assert read(*(text[a:b] for a, b in pairwise(bounds))) == read(text)
+
+
+@pytest.mark.parametrize(("text", "shown", "leaks", "words"), LOST)
+def test_of_a_call_whose_first_mark_was_lost_a_stream_shows_the_words_before_its_next_mark_at_most(
+    text, shown, leaks, words
+):
+    at = next(at for at in range(len(shown) + 1) if read(*text)[0] == shown[:at] + words + shown[at:])
+    possible = [shown[:at] + words[:end] + shown[at:] for end in range(len(words) + 1)]
+    cuts = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
+    for pieces in [*cuts, *(tokens(text, seed) for seed in range(5))]:
+        streamed, *found = read(*pieces)
+        assert found == [leaks, False]
+        assert streamed in possible
 
 
 WORDS = [
@@ -249,21 +270,15 @@ ALPHABET = st.sampled_from([*WORDS, "\n", "a "])
 
 
 @given(st.lists(ALPHABET), st.lists(ALPHABET))
-def test_whatever_comes_the_cut_makes_no_difference_and_nothing_is_made_up(left, right):
+def test_whatever_comes_a_cut_changes_no_more_than_the_words_before_a_mark_and_nothing_is_made_up(left, right):
     left, right = "".join(left), "".join(right)
     shown, *rest = read(left, right)
     uncut, *same = read(left + right)
     assert rest == same
-    # Within a sentence, an ordinary word does not wait, even if it proves to be the first of a call.
-    assert shown.replace("commentary", "").split() == uncut.replace("commentary", "").split()
+    more = len(shown) - len(uncut)
+    places = [at for at in range(len(uncut) + 1) if shown[:at] + shown[at + more :] == uncut]
+    assert any(re.fullmatch(r"[\w.=\s-]*", shown[at : at + more]) for at in places)
     assert len(uncut) <= len(shown) <= len(left + right)
-
-
-class LongWay(LeakFilter):
-    """A filter that looks at everything."""
-
-    def feed(self, text):
-        return self._feed(text)
 
 
 PIECES = [*" \n.=-<`~|{aswebto", "the ", "functions.", "assistant", "web_", "search"]
@@ -271,14 +286,15 @@ PROSE = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
 
 
 @given(st.lists(PROSE, max_size=8))
-def test_the_short_way_leads_to_the_same_place_as_the_long_one(pieces):
-    short, long = LeakFilter(TOOLS), LongWay(TOOLS)
-    shown = ["", ""]
-    for piece in pieces:
-        shown = [text + leaks.feed(piece) for text, leaks in zip(shown, (short, long), strict=True)]
-        assert shown[0].startswith(shown[1])  # within a sentence, it does not look whether a piece continues a call
-    assert shown[0] + short.close() == shown[1] + long.close()
-    assert (short.leaks, short.garbled) == (long.leaks, long.garbled)
+def test_a_piece_that_is_not_looked_at_is_shown_as_if_it_had_been(pieces):
+    quick = LeakFilter(TOOLS)
+    expected = [*map(quick.feed, pieces), quick.close()]
+    with pytest.MonkeyPatch.context() as patch:
+        for state in (Text, Code):
+            patch.setattr(state, "passes", lambda *_: False)
+        slow = LeakFilter(TOOLS)
+        assert [*map(slow.feed, pieces), slow.close()] == expected
+    assert (quick.leaks, quick.garbled) == (slow.leaks, slow.garbled)
 
 
 def test_plain_text_goes_the_short_way_and_nothing_of_it_is_held():
@@ -288,8 +304,8 @@ def test_plain_text_goes_the_short_way_and_nothing_of_it_is_held():
         assert leaks.feed(text) == text
 
 
-@pytest.mark.parametrize("text", [" the web_", " assistant", " to=", " functions", " to=functions.open"])
-def test_what_may_be_the_name_of_a_call_waits_for_what_follows(text):
+@pytest.mark.parametrize("text", [" to=", " commentary to=functions.open", " to=open_door code"])
+def test_a_recipient_waits_for_what_follows(text):
     leaks = LeakFilter(TOOLS)
     leaks.feed("Now")
     first = leaks.feed(text)
@@ -537,6 +553,55 @@ def test_the_work_grows_with_the_length_of_the_text_and_no_faster(piece):
     assert work(400_000) < 3 * work(200_000)
 
 
+# A text of two megabytes: marks that begin no call, that begin one and are none, rows that open and close code.
+WORST = [
+    "<|channel|>",
+    "<|channel|>, ",
+    "<|channel|>commentary, ",
+    "<|start|>assistant<|channel|>",
+    "<|end|>",
+    "<tool_call>",
+    "<tool_call>unknown</tool_call>",
+    '<tool_call>{"name": "x"</tool_call>',
+    "<tool_call>x<arg_value>",
+    "<arg_key>",
+    "web_search<arg_key>",
+    "web_search <",
+    "to=x <|message|>",
+    "<|begin_of_box|>",
+    "<",
+    "<|",
+    "`",
+    "` ",
+    "`` ",
+    "```\n",
+    "~~~ ",
+    "`<",
+    "to=",
+    "{",
+    "<tool_call>{",
+]
+
+
+@pytest.mark.parametrize("piece", WORST)
+def test_two_megabytes_of_what_looks_like_calls_keep_nobody_waiting(piece):
+    text = piece * (2_000_000 // len(piece))
+    begun = process_time()
+    shown, found, _ = read(text)
+    assert process_time() - begun < 0.4  # 0.1 on a machine that does nothing else
+    assert found == []
+    assert text.endswith(shown[-1000:])
+
+
+def test_a_text_with_more_marks_than_a_model_can_have_written_is_text_from_then_on():
+    many = "<|channel|>, " * MOST_MARKS
+    assert read(many, GLM) == (many + GLM, [], False)
+    assert read(many[: len(many) // 32], GLM) == (many[: len(many) // 32], [QUERY], False)
+    ticks = "`x` " * (MOST_MARKS // 2)
+    assert read(ticks, GLM) == (ticks + GLM, [], False)
+    assert read("```\n" + "`` " * MOST_MARKS, "\n```\n", GLM)[0].endswith(GLM)
+
+
 def test_a_value_is_text_where_the_schema_says_so():
     _, (leak,), _ = read("<tool_call>web_search<arg_key>query</arg_key><arg_value>2024</arg_value></tool_call>")
     assert leak.arguments == '{"query":"2024"}'
@@ -581,6 +646,19 @@ def test_a_text_is_a_bare_call_only_if_it_is_nothing_else(text, is_call):
     assert is_bare_call(text, tools, asked_json=lambda: AskedJson.NO) is is_call
 
 
+def test_a_text_that_is_longer_than_any_calls_is_an_answer():
+    text = "web_search() " * 30_000
+    assert not is_bare_call(text, {"web_search": {}}, asked_json=lambda: AskedJson.NO)
+    assert is_bare_call(text[:13_000], {"web_search": {}}, asked_json=lambda: AskedJson.NO)
+
+
+@pytest.mark.parametrize("name", ["<arg_key>", "web_search<arg_key>a</arg_key><arg_value>", "{", "<|"])
+def test_a_name_of_a_megabyte_is_looked_at_once(name):
+    begun = process_time()
+    split_glued_name(name * (1_000_000 // len(name)), "", TOOLS)
+    assert process_time() - begun < 0.4
+
+
 @pytest.mark.parametrize("call", ["web_search() ", '{"name": "web_search", "arguments": {}}\n'])
 def test_each_of_many_calls_is_read_once(call):
     def seconds(times):
@@ -589,7 +667,7 @@ def test_each_of_many_calls_is_read_once(call):
         return process_time() - begun
 
     # Read once, it takes 10 times as long; if each call copies what follows it, 70 times or more.
-    assert min(seconds(60_000) for _ in range(2)) < 30 * min(seconds(6_000) for _ in range(2))
+    assert min(seconds(6_000) for _ in range(2)) < 30 * min(seconds(600) for _ in range(2))
 
 
 def test_a_call_full_of_quotation_marks_that_are_never_closed_is_read_once():

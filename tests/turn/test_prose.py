@@ -72,8 +72,8 @@ def test_a_word_that_only_could_begin_a_call_is_shown_at_once(pieces):
 
 def test_in_a_text_of_many_tags_and_formulas_the_sign_of_both_waits_no_longer():
     leaks = LeakFilter({"web_search": {}})
-    pieces = ["x", " <", " y"] * 5
-    assert [leaks.feed(piece) for piece in pieces] == [*["x", "", " < y"] * 3, *["x", " <", " y"] * 2]
+    pieces = ["x", " <", " y"] * 6
+    assert [leaks.feed(piece) for piece in pieces] == [*["x", "", " < y"] * 4, *["x", " <", " y"] * 2]
     assert leaks.feed(" <") + leaks.feed("tool_call>web_search{}</tool_call>") == " <"
     assert [leak.name for leak in leaks.leaks] == ["web_search"]
     assert leaks.feed(" <") == ""  # a text with a call may have another
@@ -87,7 +87,10 @@ def test_in_a_text_of_many_tags_and_formulas_the_sign_of_both_waits_no_longer():
             " web_search",
         ),
         (["Then", " the", " commentary", " to=web_search", '<|message|>{"query":"x"}'], " commentary"),
-        (["x" * 50] * 40 + [" ", "web_search", "<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>"], " "),
+        (
+            ["x" * 50] * 40 + [" ", "web_search", "<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>"],
+            " web_search",
+        ),
     ],
 )
 def test_a_call_within_a_sentence_is_found_although_its_first_words_were_shown(pieces, shown):

@@ -11,12 +11,11 @@
               {"query": "x"}                                                        (nothing but the arguments)
 
 Each of `glm`, `harmony` and `bare` has a `Syntax`; `filter` finds their calls in a text that arrives in pieces.
-`openings` knows how a call begins whose first marks were lost. `written` recognises further formats, which are not
-parsed: a text in such a format is not an answer.
+`written` recognises further formats, which are not parsed: a text in such a format is not an answer.
 """
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
@@ -27,7 +26,7 @@ from proxy.wire.chat import Json
 LONGEST_NAME = 128
 """The longest name of a tool that is recognised in a text."""
 
-WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
+_WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
 """The last word of a text. ASCII only, as names of tools are: Chinese text has no blank before a name."""
 
 # Harmony's marks and GLM's tags, of which the last may be cut off.
@@ -97,6 +96,13 @@ class Syntax(Struct, frozen=True):
     read: Callable[[str, Mapping[str, Json], End], Found]
 
 
+def one_of(marks: Collection[str]) -> str:
+    """A regular expression for any of the marks, which looks at each `<` of a text only once."""
+    tokens = [re.escape(mark[2:]) for mark in marks if mark.startswith("<|")]
+    tags = [re.escape(mark[1:]) for mark in marks if not mark.startswith("<|")]
+    return rf"<(?:{'|'.join(tags)}|\|(?:{'|'.join(tokens)}))"
+
+
 def clean_name(name: str, tools: Container[str]) -> str:
     """A function's name without the parts of a raw format that servers leave attached to it.
 
@@ -119,7 +125,7 @@ def last_word(text: str) -> str:
     """The last word of a text, with the blanks after it; empty: the text ends with no word, or with a long one."""
     text = text[-LONGEST_NAME:]
     words = text.rsplit(None, 1)
-    match = WORD_AT_END.search(words[-1]) if words else None
+    match = _WORD_AT_END.search(words[-1]) if words else None
     return text[text.rindex(words[-1]) + match.start() :] if match else ""
 
 

@@ -4,85 +4,140 @@ Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an a
 `<|end_of_box|>`, are not shown either. Text that only looks similar stays text: markers in code (a user asks about
 `<tool_call>`), harmony's words without harmony's structure, and JSON that the client asked for.
 
-    beginning   only blanks have arrived
-    text        shown as it comes, up to a mark of one of the `SYNTAXES`; what may begin a call waits (`openings`)
-    code        shown as it comes, up to the mark that closes the code
-    call        nothing is shown until the `Scanner` finds the end of the call, or that it is none
+                    a word                    a row of backticks or tildes
+    Beginning ------------------> Text <--------------------------------------> Code
+        |                        |    ^      the same row again; a line end
+        | a brace                |    |
+        |                 a mark |    | the call ends, or it is none
+        |                        v    |
+        +----------------------> Call +      and from each of them, once too much was looked at, to Spent
 
-Each character is examined a bounded number of times, and at most `MAX_BUFFERED` characters are buffered.
+    Beginning   only blanks have arrived; they wait
+    Text        shown as it comes; what may be the beginning of a mark waits
+    Code        shown as it comes
+    Call        waits until its `Scanner` finds the end of the call, or that it is none
+    Spent       shown as it comes, whatever it is
+
+The filter has one window on the text. The characters before `_seen` have been looked at, those before `_shown` have
+been shown or taken out. Of those the last few stay, because a call may begin with words before its mark:
+
+    ... and so web_search<|channel|>commentary {"query": "x
+               |         |          |                      |
+               start     mark       mark_end               _seen, up to which the scanner has read
+
+A call whose first mark was lost, as it was here, begins with words that a stream may have shown before the next mark
+came. Whatever is in one piece with the mark is taken out.
+
+Each character is looked at a bounded number of times, and at most `MAX_BUFFERED` characters wait.
 """
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from proxy.turn.asked_json import AskedJson
-from proxy.turn.leaks import End, Leak, NotACall, Scanner, Syntax, bare, glm, harmony
-from proxy.turn.leaks.openings import Openings, Place, is_inside, is_ordinary, place_after
+from proxy.turn.leaks import End, Leak, NotACall, Scanner, Syntax, bare, glm, harmony, one_of
 from proxy.turn.turn_bounds import require_few_calls
 from proxy.wire.chat import Json
 
-SYNTAXES = (glm.SYNTAX, harmony.SYNTAX)
+SYNTAXES: Final = (glm.SYNTAX, harmony.SYNTAX)
 """The raw formats whose calls begin with a mark. An object without marks (`bare`) may only be the whole text."""
 
-MAX_BUFFERED = 64 * 1024
+MAX_BUFFERED: Final = 64 * 1024
 """A longer text is not a tool call: it is shown, however it began."""
 
-# Text is processed in pieces of this size, so that cutting out a call never copies more.
-_STEP = 1024
-# How much of the text before a piece is kept: more than a header, and than a word before one.
-_CONTEXT = 256
+MOST_MARKS: Final = 32 * 1024
+"""The rows of backticks that are looked at in one text, which takes 30 ms. A model writes 131,072 tokens at most."""
 
-_BOXES = ("<|begin_of_box|>", "<|end_of_box|>")
-_SYNTAX_OF = {mark: syntax for syntax in SYNTAXES for mark in syntax.marks}
-_MARKS = (*_SYNTAX_OF, *_BOXES)
-_MARKS_BEGUN = frozenset(mark[:end] for mark in _MARKS for end in range(1, len(mark)))
-_LONGEST_MARK = max(map(len, _MARKS))
+# The cost of a mark of a call, in those of a row of backticks: the words before it and a scanner take some 10 us.
+_MARK_COSTS: Final = 16
+# So many `<` that begin no mark are told from one in the time of a row of backticks.
+_SIGNS_PER_MARK: Final = 32
+# A scanner is given so many characters at a time, so that a call that is none after a few of them costs no more.
+_STEP: Final = 1024
+# How much of the text before a mark is kept: more than a header, and than a word before one.
+_CONTEXT: Final = 256
+
+_BOXES: Final = ("<|begin_of_box|>", "<|end_of_box|>")
+_SYNTAX_OF: Final = {mark: syntax for syntax in SYNTAXES for mark in syntax.marks}
+_MARKS: Final = (*_SYNTAX_OF, *_BOXES)
+_MARKS_BEGUN: Final = frozenset(mark[:end] for mark in _MARKS for end in range(1, len(mark)))
+_LONGEST_MARK: Final = max(map(len, _MARKS))
 # Each alternative begins with a literal character, so that the regex engine skips all other text fast.
-_TOKEN = re.compile("``*|~~*|" + "|".join(map(re.escape, _MARKS)))
-_TOKEN_IN_SPAN = re.compile(f"\n|{_TOKEN.pattern}")  # a span of code ends with its line
-_FENCE = 3  # the backticks that open a block of code
-_LONGEST_FENCE = 64  # more of them are no other fence
-# `<`, `<|`, `<t` and `<a` begin tags of HTML and formulas as well.
-_SHORT_MARK = 2
-# A text in which so many words, or `<`, have waited in vain has many more of them. From then on they are shown at once:
-# a call is still found, but its first letters may have been shown. Half of the patience is kept for the likely places.
-_PATIENCE = 6
-_SURE, _LIKELY, _RARE = -1, 0, 3  # waits always; while patience is left; while more than half of it is left
-_LIKELIHOOD = {Place.START: _LIKELY, Place.SENTENCE: _RARE, Place.FIRST_WORD: _RARE}
+_TOKEN: Final = re.compile(f"``*|~~*|{one_of(_MARKS)}")
+_FENCE: Final = 3  # the backticks or tildes that open a block of code; fewer backticks open a span, in one line
+_LONGEST_FENCE: Final = 64  # more of them are no other fence
+_SPAN_TOKEN: Final = re.compile("\n|``*")
+_BLOCK_TOKENS: Final = {"`": re.compile("``*"), "~": re.compile("~~*")}
+# `<`, `<|`, `<t` and `<a` begin tags of HTML and formulas as well. A text in which they have waited in vain so many
+# times has many more: from then on they are shown at once, and a call that follows is still found.
+_SHORT_MARK: Final = 2
+_PATIENCE: Final = 4
+# Where a text was cut off, they began a call only here: at the beginning of the text, of a line or of a sentence.
+_CALL_MAY_BEGIN: Final = re.compile("(?:\\A|[\n.!?:\u2026\u3002\uff01\uff1f\uff1a]) *\\Z")
 
 
-class _Opening(Struct, frozen=True):
-    """The possible beginning of a call at the end of the buffer.
+class Beginning(Struct, frozen=True):
+    """Only blanks have arrived."""
 
-    Attributes:
-        start: the index in the buffer.
-        least_patience: it waits for what follows if more than this is left of the filter's patience.
-        is_cut_call: whether it is taken for a call if nothing follows, because a limit has cut off the text.
-    """
-
-    start: int
-    least_patience: int
-    is_cut_call: bool
+    def passes(self, _: str) -> bool:
+        """Whether a piece of text is shown without a look at it."""
+        return False
 
 
-class _Call(Struct):
+class Text(Struct, frozen=True):
+    """Text outside of code and calls."""
+
+    def passes(self, piece: str) -> bool:
+        """Whether a piece of text can neither hold nor begin a mark, or a recipient (`to=`)."""
+        return not ("<" in piece or "`" in piece or "~" in piece or "=" in piece)
+
+
+class Code(Struct, frozen=True):
+    """Code, which ends with the row of backticks or tildes that has opened it."""
+
+    fence: str
+
+    def passes(self, piece: str) -> bool:
+        """Whether the code cannot end in a piece of text."""
+        return not (self.fence[0] in piece or "\n" in piece)
+
+
+class Call(Struct, frozen=True):
     """A call that has begun.
 
     Attributes:
         syntax: the raw format that it is written in.
         scanner: looks for its end.
+        start: the index in the window at which it begins.
         mark_end: the index after its first mark.
-        pieces: the pieces of its text so far.
-        length: how many characters these have.
     """
 
     syntax: Syntax
     scanner: Scanner
+    start: int
     mark_end: int
-    pieces: list[str] = []
-    length: int = 0
+
+    def passes(self, _: str) -> bool:
+        """Whether a piece of text is shown without a look at it."""
+        return False
+
+
+class Spent(Struct, frozen=True):
+    """Text after `MOST_MARKS`."""
+
+    def passes(self, _: str) -> bool:
+        """Whether a piece of text is shown without a look at it."""
+        return True
+
+
+State: TypeAlias = Beginning | Text | Code | Call | Spent
+
+_BEGINNING: Final = Beginning()
+_TEXT: Final = Text()
+_SPENT: Final = Spent()
 
 
 class LeakFilter(Struct):
@@ -99,44 +154,34 @@ class LeakFilter(Struct):
     asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
     leaks: list[Leak] = []
     garbled: bool = False
-    _flows: bool = False  # text or code has begun, no call has, and nothing waits
-    _openings: Openings = Openings(())
-    _initials: frozenset[str] = frozenset()  # the first characters of these
-    _is_begun: bool = False  # whether a character other than a blank has arrived
-    _code: str = ""  # the mark that opened the current code, and will close it
-    _call: _Call | None = None
-    _buffer: str = ""  # text at whose end a call or a mark may begin
-    _shown: int = 0  # how many characters of the buffer, or of the call, were shown already
-    _before: str = ""  # the end of the text before the buffer
+    _state: State = _BEGINNING
+    _window: str = ""
+    _seen: int = 0
+    _shown: int = 0
+    _left: int = MOST_MARKS  # how many more marks are looked at
     _patience: int = _PATIENCE
 
-    def __post_init__(self) -> None:
-        self._openings = Openings(self.tools)
-        self._initials = self._openings.initials
-
     def feed(self, text: str) -> str:
-        """The text that may be shown now. Most pieces are words or a sign that cannot belong to a call."""
-        if self._flows and len(text) <= _STEP:
-            earlier, blank, word = text.rpartition(" ")
-            is_plain = word.isalnum() and word.isascii() and word[0] not in self._initials
-            is_plain = is_plain and (not earlier or earlier.isalnum())
-            if is_plain or self._is_plain(text):
-                self._before = before = blank + word if is_plain and blank else self._before + text
-                if len(before) > _STEP:
-                    self._before = before[-_CONTEXT:]
-                return text
-        if len(text) <= _STEP:
-            return self._feed(text)
-        return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
+        """The text that may be shown now.
 
-    def _is_plain(self, text: str) -> bool:
-        """Whether no call or code can begin or end in a piece, nor a call at its end."""
-        if self._code:
-            return not ("`" in text or "~" in text or "\n" in text)
-        if "<" in text or "`" in text or "~" in text or "to=" in text:
-            return False
-        word = words[-1] if (words := text.rsplit(None, 1)) else ""
-        return not self._openings.may_end(word) or is_inside(self._before, text, word)
+        Raises:
+            UpstreamError: the text holds too many calls.
+        """
+        window = self._window + text
+        if self._seen == len(self._window) and self._state.passes(text):  # nearly every piece
+            self._window = window = window if len(window) <= _STEP else window[-_CONTEXT:]
+            self._seen = self._shown = len(window)
+            return text
+        self._window = window
+        self._left -= text.count("<") // _SIGNS_PER_MARK
+        out: list[str] = []
+        goes_on = True
+        while goes_on:
+            if self._left <= 0 and not isinstance(self._state, Call):
+                self._state = _SPENT
+            goes_on = self._advance(out)
+        self._trim()
+        return "".join(out)
 
     def close(self, *, is_cut: bool = False) -> str:
         """The rest of the text so far, without leaks. More text may follow.
@@ -145,193 +190,188 @@ class LeakFilter(Struct):
             is_cut: whether a limit has cut off the text, so that it may end with the beginning of a call.
 
         Raises:
-            UpstreamError: the text holds too many calls, or one with arguments that are nested too deep.
+            UpstreamError: the text holds too many calls.
         """
-        if self._call is not None:
-            return self._end_call(self._call, End.CUT if is_cut else End.TEXT)
-        shown: list[str] = []
-        if is_cut and not self._code and (opening := self._opening(0)) and opening.is_cut_call:
+        out: list[str] = []
+        if isinstance(self._state, Call):
+            self._end_call(self._state, End.CUT if is_cut else End.TEXT, out)
+            self._window, self._seen, self._shown = "", 0, 0
+        elif is_cut and isinstance(self._state, Text) and self._waits_for_call():
             self.garbled = True
-            self._buffer = self._buffer[: max(opening.start, self._shown)]
-        self._show(len(self._buffer), shown)
-        return "".join(shown)
+            self._show(self._seen, out)
+            self._seen = self._shown = len(self._window)
+        else:
+            self._show(len(self._window), out)
+        return "".join(out)
 
-    def _feed(self, piece: str) -> str:
-        shown: list[str] = []
-        rest: str | None = piece
-        while rest is not None:
-            if self._call is not None:
-                rest = self._feed_call(self._call, rest, shown)
-            elif self._is_begun:
-                rest = self._feed_text(rest, shown)
-            else:
-                rest = self._begin(rest, shown)
-        self._flows = self._is_begun and self._call is None and not self._buffer
-        return "".join(shown)
+    def _advance(self, out: list[str]) -> bool:
+        """Read on in the window up to the next change of state; False: there is none before more text arrives."""
+        match self._state:
+            case Beginning():
+                return self._begin()
+            case Text():
+                return self._read_text(out)
+            case Code() as code:
+                return self._read_code(code, out)
+            case Call() as call:
+                return self._read_call(call, out)
+            case _:  # spent
+                self._show(len(self._window), out)
+                self._seen = self._shown
+                return False
+
+    def _begin(self) -> bool:
+        begun = self._window.lstrip()
+        if not begun and len(self._window) < _CONTEXT:
+            return False
+        self._state = _TEXT
+        if begun.startswith("{") and (asked := self.asked_json()) is not AskedJson.BY_FORMAT:
+            self._begin_call(bare.syntax(only_sure=asked is AskedJson.IN_WORDS), 0, 0)
+        return True
 
     # -- text and code --
 
-    def _begin(self, piece: str, shown: list[str]) -> str | None:
-        """The text so far, once it has a character other than a blank, or many blanks."""
-        text, self._buffer = self._buffer + piece, ""
-        begun = text.lstrip()
-        if not begun and len(text) < _CONTEXT:
-            self._buffer = text
-            return None
-        self._is_begun = True
-        if begun.startswith("{") and (asked := self.asked_json()) is not AskedJson.BY_FORMAT:
-            self._buffer = text
-            return self._begin_call(bare.syntax(only_sure=asked is AskedJson.IN_WORDS), 0, 0, shown)
-        return text
+    def _read_text(self, out: list[str]) -> bool:
+        window = self._window
+        while self._left > 0 and (token := _TOKEN.search(window, self._seen)):
+            row, self._seen = token[0], token.end()
+            if row[0] == "<":
+                if self._take_mark(row, token.start(), out):
+                    return True
+                continue
+            self._left -= 1
+            if self._seen == len(window):  # there may be more of them
+                self._wait_in_fence(token.start(), out)
+                return False
+            if row[0] == "`" or len(row) >= _FENCE:
+                self._state = Code(row[:_LONGEST_FENCE])
+                return True
+        if self._left <= 0:
+            return True
+        self._show_text(out)
+        return False
 
-    def _feed_text(self, piece: str, shown: list[str]) -> str | None:
-        """Show the text up to the next call, and return the call so far; None: there is no call."""
-        waited = len(self._buffer) > self._shown
-        self._buffer += piece
-        at = 0
-        while match := (_TOKEN_IN_SPAN if 0 < len(self._code) < _FENCE else _TOKEN).search(self._buffer, at):
-            mark, start, at = match.group(), match.start(), match.end()
-            if mark[0] == "<":
-                if syntax := _SYNTAX_OF.get(mark):
-                    length = None if self._code else syntax.header_length(self._text_before(start), mark, self.tools)
-                    if length is not None:
-                        return self._begin_call(syntax, start - length, at, shown)
-                elif not self._code:  # a box
-                    self._show(max(start, self._shown), shown, keep=at)
-                    self._before, at = "", 0
-            elif mark == "\n":
-                self._code = ""
-            elif at == len(self._buffer):  # there may be more of them
-                self._show(at, shown, keep=max(start, at - _LONGEST_FENCE))
-                return None
-            else:
-                self._pass_fence(mark[:_LONGEST_FENCE])
-        self._show_decided(at, shown, waited=waited)
-        return None
+    def _take_mark(self, mark: str, start: int, out: list[str]) -> bool:
+        """Take a mark, up to `_seen`, out of the text, or begin the call that it belongs to; whether a call begins."""
+        syntax = _SYNTAX_OF.get(mark)
+        if syntax is None:  # a box
+            self._left -= 1
+            self._show(start, out)
+            self._shown = self._seen
+            return False
+        self._left -= _MARK_COSTS
+        length = syntax.header_length(self._window[max(0, start - _CONTEXT) : start], mark, self.tools)
+        if length is None:
+            return False
+        self._show(start - length, out)
+        self._begin_call(syntax, start - length, self._seen)
+        return True
 
-    def _pass_fence(self, mark: str) -> None:
-        """Enter or leave code: a block at three or more marks, a span at fewer. The same mark closes the code."""
-        if self._code:
-            is_end = mark == self._code or (len(self._code) >= _FENCE and mark.startswith(self._code))
-            self._code = "" if is_end else self._code
-        elif mark[0] == "`" or len(mark) >= _FENCE:
-            self._code = mark
+    def _show_text(self, out: list[str]) -> None:
+        """Show the rest of the window, but for what may be the beginning of a call at its end."""
+        window = self._window
+        self._seen = end = self._end_of_text()
+        if window[end : end + 1] == "<" and end + _SHORT_MARK >= len(window):
+            self._patience -= 1
+            if self._patience < 0:
+                end = len(window)
+            elif window[self._shown : end].isspace():  # the blanks wait too, so that the piece is not split
+                end = self._shown
+        self._show(end, out)
 
-    def _show_decided(self, begin: int, shown: list[str], *, waited: bool) -> None:
-        """Show the buffer but for its end, if a call may begin there.
+    def _read_code(self, code: Code, out: list[str]) -> bool:
+        window, is_span = self._window, len(code.fence) < _FENCE
+        tokens = _SPAN_TOKEN if is_span else _BLOCK_TOKENS[code.fence[0]]
+        for token in tokens.finditer(window, self._seen):
+            self._left -= 1
+            row, self._seen = token[0], token.end()
+            if row != "\n" and self._seen == len(window):
+                self._wait_in_fence(token.start(), out)
+                return False
+            if row in ("\n", code.fence) or (not is_span and row.startswith(code.fence)):
+                self._state = _TEXT
+                return True
+            if self._left <= 0:
+                return True
+        self._seen = len(window)
+        self._show(self._seen, out)
+        return False
 
-        Args:
-            begin: the index after the last mark.
-            shown: takes the text.
-            waited: whether the buffer waited for the latest piece; what may still begin a call goes on waiting.
-        """
-        end = len(self._buffer)
-        opening = None if self._code else self._opening(begin)
-        if opening is None:
-            self._show(end, shown)
-            return
-        waits = waited and opening.start <= self._shown
-        if not waits and (waits := self._patience > opening.least_patience):
-            self._patience -= opening.least_patience is not _SURE
-        if waits:
-            end, begin = max(opening.start, self._shown), max(begin, self._shown)
-            if not any(map(str.isalnum, self._buffer[begin:end])):
-                end = begin  # blanks and signs before it wait too, so that a piece stays whole
-        self._show(end, shown, keep=min(end, opening.start))
+    def _wait_in_fence(self, start: int, out: list[str]) -> None:
+        """Show a row of backticks or tildes at the end of the window, which is looked at again when more follows."""
+        end = len(self._window)
+        self._show(end, out)
+        self._seen = max(start, end - _LONGEST_FENCE)
 
-    def _opening(self, begin: int) -> _Opening | None:
-        """The possible beginning of a call at the end of the buffer, from the index `begin` on."""
-        end = len(self._buffer)
-        at = self._buffer.rfind("<", max(begin, end - _LONGEST_MARK))
-        if at >= 0 and self._buffer[at:] in _MARKS_BEGUN:
-            before = self._text_before(at)
-            if header := max(syntax.header_length(before, "", self.tools) or 0 for syntax in SYNTAXES):
-                return _Opening(max(0, at - header), _SURE, is_cut_call=True)
-            is_short = end - at <= _SHORT_MARK
-            is_cut_call = not is_short or place_after(before) in (Place.START, Place.SENTENCE)
-            return _Opening(at, _RARE if is_short else _SURE, is_cut_call)
-        before = self._text_before(end)
-        length = self._openings.length_at_end(before)
-        if not length:
-            return None
-        place = place_after(before[:-length])
-        if not is_ordinary(before[-length:]):
-            return _Opening(max(0, end - length), _SURE, is_cut_call=place is not Place.INSIDE)
-        if place is Place.INSIDE:
-            return None
-        return _Opening(max(0, end - length), _LIKELIHOOD[place], is_cut_call=False)
+    def _end_of_text(self) -> int:
+        """The index at which a mark that has begun, or words that belong to it, may begin at the end of the window."""
+        window, end = self._window, len(self._window)
+        at = window.rfind("<", max(self._seen, end - _LONGEST_MARK))
+        if at >= 0 and window[at:] in _MARKS_BEGUN:
+            before = window[max(0, at - _CONTEXT) : at]
+            return at - max(syntax.header_length(before, "", self.tools) or 0 for syntax in SYNTAXES)
+        return end - harmony.recipient_length(window)
 
-    def _text_before(self, end: int) -> str:
-        """The text before an index of the buffer, as far as a header may reach."""
-        return (self._before + self._buffer[max(0, end - _CONTEXT) : end])[-_CONTEXT:]
+    def _waits_for_call(self) -> bool:
+        """Whether the text that waits is taken for the beginning of a call if nothing follows."""
+        if not (waiting := self._window[self._shown :]):
+            return False
+        mark = waiting[waiting.rfind("<") :] if "<" in waiting else ""
+        if len(mark) > _SHORT_MARK or self._seen < self._shown:  # in the second case, it began with words before them
+            return True
+        return _CALL_MAY_BEGIN.search(self._window[max(0, self._seen - _CONTEXT) : self._seen]) is not None
 
-    def _show(self, end: int, shown: list[str], *, keep: int | None = None) -> None:
-        """Show the buffer up to `end`, and take what is before `keep` (if None, before `end`) out of it."""
-        keep = end if keep is None else keep
-        shown.append(self._buffer[self._shown : end])
-        self._before = self._text_before(keep)
-        self._shown = max(0, max(self._shown, end) - keep)
-        self._buffer = self._buffer[keep:]
+    def _show(self, end: int, out: list[str]) -> None:
+        """Show the window up to `end`, as far as it was not shown before."""
+        if end > self._shown:
+            out.append(self._window[self._shown : end])
+            self._shown = end
+
+    def _trim(self) -> None:
+        """Take text that was shown out of the window, but for the last of it."""
+        done = min(self._seen, self._shown) - _CONTEXT
+        if done > _STEP and not isinstance(self._state, Call):
+            self._window = self._window[done:]
+            self._seen, self._shown = self._seen - done, self._shown - done
 
     # -- calls --
 
-    def _begin_call(self, syntax: Syntax, start: int, mark_end: int, shown: list[str]) -> str:
-        """Show the text before a call, and return the call so far.
+    def _begin_call(self, syntax: Syntax, start: int, mark_end: int) -> None:
+        self._patience = _PATIENCE
+        self._state, self._seen = Call(syntax, syntax.scanner(self.tools), start, mark_end), start
 
-        Args:
-            syntax: the raw format that it is written in.
-            start: its index in the buffer; negative: its first words were shown before it could be known.
-            mark_end: the index after its first mark.
-            shown: takes the text.
-        """
-        if start < 0:
-            words, self._before = self._before[start:], self._before[:start]
-            self._buffer, self._shown = words + self._buffer, self._shown + len(words)
-            start, mark_end = 0, mark_end + len(words)
-        self._show(max(start, self._shown), shown, keep=start)
-        self._call = _Call(syntax, syntax.scanner(self.tools), mark_end - start)
-        text, self._buffer = self._buffer, ""
-        return text
+    def _read_call(self, call: Call, out: list[str]) -> bool:
+        window = self._window
+        while self._seen < len(window):
+            piece = window[self._seen : self._seen + _STEP]
+            try:
+                end = call.scanner.feed(piece)
+            except NotACall:  # its first mark is text; another call may begin after that
+                self._show(call.mark_end, out)
+                self._state, self._seen = _TEXT, call.mark_end
+                return True
+            self._seen += len(piece) if end is None else end
+            if end is not None:
+                self._end_call(call, End.MARK, out)
+                return True
+            if self._seen - call.start > MAX_BUFFERED:
+                self._state = _TEXT
+                return True
+        return False
 
-    def _feed_call(self, call: _Call, piece: str, shown: list[str]) -> str | None:
-        """Take a piece of a call, and return the text that follows the call; None: the call goes on."""
-        try:
-            end = call.scanner.feed(piece)
-        except NotACall:  # its first mark is text; another call may begin after that
-            call.pieces.append(piece)
-            self._leave_call(call)
-            self._show(call.mark_end, shown)
-            text, self._buffer = self._buffer, ""
-            return text
-        if end is not None:
-            call.pieces.append(piece[:end])
-            shown.append(self._end_call(call, End.MARK))
-            return piece[end:]
-        call.pieces.append(piece)
-        call.length += len(piece)
-        if call.length > MAX_BUFFERED:
-            self._leave_call(call)
-            self._show(len(self._buffer), shown)
-        return None
-
-    def _end_call(self, call: _Call, end: End) -> str:
-        """The text for the user in a call."""
-        self._leave_call(call)
-        found = call.syntax.read(self._buffer, self.tools, end)
+    def _end_call(self, call: Call, end: End, out: list[str]) -> None:
+        """Parse a call up to `_seen`, and show the text for the user in it."""
+        written = self._window[call.start : self._seen]
+        found = call.syntax.read(written, self.tools, end)
         self.leaks += found.leaks
         require_few_calls(len(self.leaks))
         self.garbled = self.garbled or found.garbled
-        if found.text == self._buffer:
-            shown: list[str] = []
-            self._show(len(self._buffer), shown)
-            return "".join(shown)
-        text = found.text.removeprefix(self._buffer[: self._shown])
-        self._buffer, self._shown, self._before, self._patience = "", 0, "", _PATIENCE
-        return text
-
-    def _leave_call(self, call: _Call) -> None:
-        """Make the text of the current call the buffer."""
-        self._call, self._buffer = None, "".join(call.pieces)
+        self._state = _TEXT
+        if found.text == written:
+            self._show(self._seen, out)
+        else:
+            out.append(found.text.removeprefix(self._window[call.start : self._shown]))
+            self._shown = self._seen
 
 
 def may_leak(text: str) -> bool:

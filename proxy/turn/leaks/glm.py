@@ -18,7 +18,6 @@ ARGUMENT = "<arg_key>"  # the first mark of a call whose opening tag was lost
 _HERMES = re.compile(r"<tool_call>\s*\{")
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
 _ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
-_GLUED_ARGUMENTS = re.compile(r"<arg_key>.*</arg_value>|\{", re.DOTALL)
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 # The beginning of a call, up to a mark or an object; a longer one is none.
 _HEAD = re.compile(r"(?:<tool_call>)?\s*[\w.-]*\s*")
@@ -111,7 +110,7 @@ def split_glued_name(name: str, arguments: str, tools: Mapping[str, Json]) -> tu
     """A call's name without raw format around it, and its arguments, which GLM has been seen to append to the name."""
     if name in tools:
         return name, arguments
-    if _GLUED_ARGUMENTS.search(name):
+    if "{" in name or ARGUMENT in name:
         glued, rest = _parse(name.removeprefix(OPEN).removesuffix(CLOSE), tools)
         if glued is not None and glued.name in tools and not rest:
             return glued.name, arguments if arguments.strip("{} ") else glued.arguments

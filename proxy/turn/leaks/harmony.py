@@ -36,10 +36,13 @@ _LONGEST_HEADER = 320
 _ENOUGH = 512  # characters, in which a header and a mark after it have their place
 # The end of a header whose marks before the recipient were lost, such as `commentary to=functions.web_search json`.
 # Each part is bounded, so that it is enough to search the end of a text.
-LOST_MARKS = r"(?<!\w)(?:(?:assistant)?commentary\s{1,8})?to=\s{0,4}"
-RECIPIENT = r"[\w.-]{1,128}(?:\s{1,4}\w{1,16})?\s{0,4}"
-LONGEST_LOST = 192
-_HEADER_AT_END = re.compile(rf"{LOST_MARKS}{RECIPIENT}\Z", re.ASCII)
+_LOST_MARKS = r"(?<!\w)(?:(?:assistant)?commentary\s{1,8})?to=\s{0,4}"
+_RECIPIENT_NAMED = r"[\w.-]{1,128}(?:\s{1,4}\w{1,16})?\s{0,4}"
+_LONGEST_LOST = 192
+_HEADER_AT_END = re.compile(rf"{_LOST_MARKS}{_RECIPIENT_NAMED}\Z", re.ASCII)
+
+# The same, up to any of its characters behind `to=`.
+_HEADER_BEGUN_AT_END = re.compile(rf"{_LOST_MARKS}(?:{_RECIPIENT_NAMED})?\Z", re.ASCII)
 
 
 class HeaderScanner(Struct):
@@ -139,12 +142,19 @@ def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
 
 def _header_length(before: str, mark: str, tools: Mapping[str, Json]) -> int | None:
     """How many characters at the end of a text belong to the mark after it: those of a name or a recipient."""
-    if match := _HEADER_AT_END.search(before[-LONGEST_LOST:]):
+    if match := _HEADER_AT_END.search(before[-_LONGEST_LOST:]):
         return len(match[0])
     if length := name_length(before, tools) or name_length(before, (ROLE,)):  # web_search<|channel|>commentary
         return length
     # After a word and a blank, a mark that does not begin a message is only mentioned.
     return None if mark in _NEVER_FIRST and before.endswith(" ") and before.strip() else 0
+
+
+def recipient_length(text: str) -> int:
+    """How many characters at the end of a text are a recipient (`to=`) without marks, to which more may belong."""
+    text = text[-_LONGEST_LOST:]
+    match = _HEADER_BEGUN_AT_END.search(text) if "to=" in text else None
+    return len(match[0]) if match else 0
 
 
 SYNTAX = Syntax(MARKS, _header_length, lambda _: HeaderScanner(), _read)

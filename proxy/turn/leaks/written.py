@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from proxy.turn.asked_json import AskedJson
-from proxy.turn.leaks import bare_name, fitting_tool, glm, harmony
+from proxy.turn.leaks import bare_name, fitting_tool, glm, harmony, one_of
 from proxy.turn.leaks.bare import (
     BROWSER_ARGUMENTS,
     CALL_KEYS,
@@ -25,7 +25,10 @@ PROOF_CHARACTERS = 160
 """A forced turn counts as an answer, and is shown, once it has this much text before any call. "I'll search ..." before
 one more tool call is shorter, and at a model's usual speed the wait is a second or two."""
 
+# A longer text is an answer: no model writes calls of 60,000 tokens in a turn that has to be the answer.
+_LONGEST_CALLS = 256 * 1024
 _CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", re.DOTALL)
+_LONGEST_KEY = 512  # characters in which the first key of a call, and the name behind it, have their place
 _FENCE_BEGUN = re.compile(r"(?:```|~~~)\w*\s")
 _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
 # A string, whose brackets do not count, or a bracket. The string is possessive and may end with the text, so that a
@@ -49,6 +52,7 @@ _NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
 _CHANNELS = re.compile(r"(?:assistant)?analysis.*assistantfinal", re.DOTALL)  # harmony without its marks
 _CHANNEL_BEGUN = re.compile(r"(?:assistant)?analysis")
 _KIMIS_MARKS = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+_RAW_MARK = re.compile(one_of((glm.OPEN, glm.ARGUMENT, *harmony.MARKS, *_KIMIS_MARKS)))
 _THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 THOUGHTS_END = "</think>"
 # The special tokens between the messages of a conversation, in the templates of GLM, Qwen, Kimi and Llama.
@@ -64,9 +68,9 @@ _BETWEEN_CALLS = " \t\r\n,;"
 
 def holds_raw_format(text: str) -> bool:
     """Whether a text still holds markers of a raw format outside of code, so that it is not an answer."""
-    plain = _CODE.sub("", text) if "<" in text else ""  # every marker begins with `<`; the pattern takes far longer
-    markers = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS, *_KIMIS_MARKS)
-    return any(marker in plain for marker in markers)
+    if _RAW_MARK.search(text) is None:  # the other pattern takes far longer
+        return False
+    return _RAW_MARK.search(_CODE.sub("", text)) is not None
 
 
 def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
@@ -77,6 +81,8 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[
         tools: the names that may be called -> their JSON Schemas.
         asked_json: how the client asked for JSON, so that an object may be the answer.
     """
+    if len(text) > _LONGEST_CALLS:
+        return False
     words = _THOUGHTS.sub("", text)
     if _ends_with_calls(words, tools):
         asked = asked_json()
@@ -114,7 +120,10 @@ def is_proven(text: str, tools: Mapping[str, Json]) -> bool | None:
 
 
 def _may_be_bare_call(text: str, tools: Mapping[str, Json]) -> bool:
-    if any(char == "{" and _may_be_call(text[at:], tools) for at, char in enumerate(text[:PROOF_CHARACTERS])):
+    if any(
+        char == "{" and _may_be_call(text[at : at + _LONGEST_KEY], tools)
+        for at, char in enumerate(text[:PROOF_CHARACTERS])
+    ):
         return True
     begun = _FENCE_BEGUN.sub("", text.lstrip(), count=1).lstrip()
     written = _WRITTEN_CALL.match(begun.removeprefix("["))
