@@ -231,7 +231,7 @@ class OpenAICompatible:
     def why_refused(self, error: UpstreamRefused) -> str:
         """The upstream's refusal of a key as text for the log, with every secret masked."""
         advice = self.key_advice if error.operator_code else ""
-        return f"HTTP {error.status}: {self._redacted(error.message)} {advice}".rstrip()
+        return f"HTTP {error.status}: {_CUT_KEY.sub('***', self._redacted(error.message))} {advice}".rstrip()
 
     def _redacted(self, text: str) -> str:
         secrets = [*self.endpoint.credential.secrets, *self.endpoint.secrets]

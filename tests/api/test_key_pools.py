@@ -443,6 +443,15 @@ async def test_readyz_and_metrics_show_how_many_keys_can_be_used(provider):
     assert 'toolproxy_upstream_key_requests_total{key="3",upstream="up"} 1.0' in text
 
 
+async def test_the_ends_of_a_key_that_its_provider_shows_are_masked(provider, logged):
+    message = f"Incorrect API key provided: {KEYS[0][:3]}********{KEYS[0][-4:]}, or {KEYS[0][:3]}...{KEYS[0][-4:]}"
+    provider.refusals = {number: always([no(401, message=message)]) for number in (1, 2, 3)}
+    async with proxy_of(provider.upstream, config=POOL) as url:
+        told = (await ask(url)).json()["error"]["message"]
+    assert "HTTP 401: Incorrect API key provided: ***, or ***. To try" in told
+    assert not [line for line in logged() if KEYS[0][-4:] in str(line.get("why"))]
+
+
 async def test_no_piece_of_a_key_is_shown_anywhere(provider, logged, tmp_path):
     quoting = f"Incorrect API key provided: {KEYS[0][:10]}***{KEYS[0][-6:]}. {KEYS[1]} and {KEYS[2][3:]} are wrong too."
     provider.refusals = {1: always([no(401, message=quoting)]), 2: always([no(400, "1210", quoting)]),
