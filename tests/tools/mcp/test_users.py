@@ -16,7 +16,7 @@ from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.mcp import KIND
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.users import MOST_LISTS, UserList, UserLists
+from proxy.tools.kinds.mcp.users import MOST_LISTS, RequestSession, UserList, UserLists
 from proxy.tools.registry import Registry
 from proxy.tools.servers import SharedToolServer, UserToolsets, start_tool_servers
 from proxy.wire.chat import ToolCall
@@ -327,6 +327,29 @@ async def test_no_session_outlives_its_request_when_clients_leave_while_the_serv
                 assert await rig.call(token) == token.partition("-")[0]
             await rig.no_session_is_left()
     gc.collect()  # of such connections, while they are ignored
+
+
+async def test_a_session_ends_even_if_the_client_swallows_its_cancellation(monkeypatch):
+    connecting = asyncio.Event()
+
+    @asynccontextmanager
+    async def swallowing(*_, **__):
+        """A client whose scopes take the cancellation for one of theirs, and which is connected after all."""
+        connecting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            asyncio.current_task().uncancel()
+        yield
+
+    monkeypatch.setattr("proxy.tools.kinds.mcp.users.open_client", swallowing)
+    session = RequestSession(McpConfig(url="http://h"), lambda *_: None)
+    session.task = asyncio.create_task(session.hold())
+    await connecting.wait()
+    session.close()
+    await asyncio.wait_for(session.task, 20)
+    with pytest.raises(ToolUnavailable):
+        await session.client()
 
 
 async def test_a_changed_definition_is_told_without_its_text():
