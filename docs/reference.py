@@ -244,7 +244,8 @@ writes both. After an upgrade, `toolproxy schema > config.schema.json` brings it
 A running proxy [reads the file again](upgrades.md) at SIGHUP, or with `--watch` when it changes. Settings of which this
 page says that a change needs a restart stay as they were.
 
-`toolproxy check` exits with 1 whenever `toolproxy serve` would not start, and prints a line for each reason; its last line is the verdict. A port in
+`toolproxy check` exits with 1 whenever `toolproxy serve` would not start, and prints a line for each reason.
+Its last line is the verdict. A port in
 use is not such a reason, because the running proxy may be what uses it. `toolproxy check --probe` also uses the
 configured keys: it asks each upstream for one token, each search for one result and each MCP server for its tools,
 writes to Redis, and says what is wrong:
