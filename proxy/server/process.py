@@ -198,8 +198,14 @@ def announce(url: str, loaded: Loaded, observe: Observer) -> None:
     observe("server.ready", url=url)
     systemd.notify("READY=1")
     is_terminal = sys.stdout.isatty()
-    if is_terminal or not loaded.config.server.port:
-        sys.stdout.write(f"toolproxy is serving at {url}/v1\n")
-    if is_terminal:
-        sys.stdout.write(banner(url, loaded, style_of(sys.stdout)))
-    sys.stdout.flush()
+    try:
+        if is_terminal or not loaded.config.server.port:
+            sys.stdout.write(f"toolproxy is serving at {url}/v1\n")
+        if is_terminal:
+            sys.stdout.write(banner(url, loaded, style_of(sys.stdout)))
+        sys.stdout.flush()
+    except OSError:
+        if not is_terminal:
+            raise
+        # The terminal has just gone. What is left in the buffer would be written again as the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

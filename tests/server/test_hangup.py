@@ -93,7 +93,7 @@ def on_terminal(tmp_path, *, workers=1, before=()):
     try:
         shown = b""
         while not (found := re.search(rb"serving at (http://\S+)/v1\r?\n", shown)):
-            shown += os.read(ours, 4096)
+            shown += os.read(ours, 64)  # so that the terminal may be closed before all is written
         yield process, found[1].decode(), lambda: os.close(ours)
     finally:
         process.kill()
