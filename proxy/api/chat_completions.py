@@ -16,12 +16,12 @@ from proxy.api.event_stream import EventStream
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Surface, note_use, tool_headers
 from proxy.config.model import ToolEvents
-from proxy.kit.beside import MOST_AT_ONCE, beside, size_so_far
+from proxy.kit.beside import MOST_AT_ONCE, beside
 from proxy.loop.actions import Respond
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import Tally, sum_of
 from proxy.turn.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
-from proxy.wire import json_parts, rawjson, sse
+from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, ToolCall, text_of
 from proxy.wire.patterns import ChunkPattern, pattern_of
 from proxy.wire.relayed import Headers, RelayClient
@@ -61,11 +61,7 @@ class ChatCompletions(Surface):
         audience = None if request.tool_events == "none" else _Listener(events, request.tool_events)
         answers = await self.run(request, completion.run_ids, [audience] * len(completion.run_ids))
         whole = whole_completion(answers, completion, events)
-        if size := size_so_far():
-            written = await beside(size, partial(rawjson.dumps_answer, whole, write=json_parts.dumps))
-        else:
-            written = rawjson.dumps_answer(whole)
-        return written, tool_headers(answers)
+        return rawjson.dumps_answer(whole), tool_headers(answers)
 
     async def _stream(self, request: ResolvedRequest, completion: "Completion", stream: EventStream) -> None:
         options = request.chat.get("stream_options") or {}
@@ -75,25 +71,23 @@ class ChatCompletions(Surface):
 
 
 async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
-    return await request.model.upstream.relay(*await _for_upstream(request), _note_usage), ()
+    return await request.model.upstream.relay(*_for_upstream(request), _note_usage), ()
 
 
 async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
     client = RelayClient(stream.write, stream.finish, _note_usage, stream.note_ids)
-    await request.model.upstream.relay_stream(*await _for_upstream(request), client)
+    await request.model.upstream.relay_stream(*_for_upstream(request), client)
 
 
 def _note_usage(usage: Json | None) -> None:
     note_use(Tally(usage=usage))
 
 
-async def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
+def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
     """The request as the client sent it, without the proxy's own field, which an upstream may refuse."""
     if "max_tool_calls" not in request.chat:
         return request.body or rawjson.dumps(request.chat), request.chat
     chat = {key: value for key, value in request.chat.items() if key != "max_tool_calls"}
-    if size := size_so_far():
-        return await beside(size, partial(rawjson.dumps_in_parts, chat)), chat
     return rawjson.dumps(chat), chat
 
 

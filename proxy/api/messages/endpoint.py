@@ -42,6 +42,7 @@ from proxy.turn.carried import carries
 from proxy.wire import rawjson
 from proxy.wire.cache_marks import without_marks
 from proxy.wire.chat import Json, name_of
+from proxy.wire.json_text import with_exact_calls
 from proxy.wire.relayed import Headers
 from proxy.wire.tokens import count_tokens
 
@@ -60,7 +61,7 @@ class _MessagesSurface(CheckingSurface):
         toolset, keys, most = own.toolset, self._keys.for_caller(caller), self.server.max_body_bytes
         sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=own.credentials)
         own_names = hosted_names(own)
-        history = History(self.ports.known, caller.scope, "messages")
+        history = History(self.ports.known, caller.scope, "messages", with_exact_calls)
         reading = partial(
             _read, body, history, toolset.names, sealer, own_names, keeps_marks=self._keeps_marks, for_answer=for_answer
         )
