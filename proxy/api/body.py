@@ -14,7 +14,6 @@ from proxy.api.json_bounds import MOST_BLOCKS, MOST_MESSAGES, MOST_VALUES, block
 from proxy.api.known import History, Known
 from proxy.config.model import ServerConfig
 from proxy.ports import Clock
-from proxy.wire import rawjson
 from proxy.wire.chat import Json
 from proxy.wire.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
 from proxy.wire.json_values import holds_too_many_values
@@ -129,23 +128,25 @@ async def _receive_part(receive: Receive, seconds: float) -> Message:
     return message
 
 
-def parse_object(body: bytes, history: History | None = None) -> Json:
+def parse_object(body: bytes, history: History | None = None, *, param: str | None = None) -> Json:
     """The body as a JSON object.
 
     Args:
         body: the body.
         history: how its history is parsed; None: it has none.
+        param: the field that a body of too many values is said to be wrong in; that of the history if there is one.
 
     Raises:
         InvalidJson: the body is not JSON, or is nested more than 1024 levels deep.
         RequestError: the body holds too many values, or is JSON, but not an object.
     """
     if holds_too_many_values(body, MOST_VALUES):
-        raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
+        field = param if history is None else history.field
+        raise RequestError(f"The request body may hold {MOST_VALUES} values at most.", param=field)
     if history is not None and (fields := history.parse(body)) is not None:
         return fields
     try:
-        request = rawjson.loads(body)
+        request = orjson.loads(body) if history is None else history.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InvalidJson(f"The request body is not valid JSON: {exc.msg}.") from exc
     if not isinstance(request, dict):
@@ -159,7 +160,7 @@ def parse_chat_request(body: bytes) -> Json:
     Raises:
         RequestError: a field is not well formed; its name is `param`.
     """
-    request = parse_object(body)
+    request = parse_object(body, param="messages")
     model, messages = request.get("model"), request.get("messages")
     if not isinstance(model, str) or not model:
         raise _at_fault("model", "must be the name of a model")

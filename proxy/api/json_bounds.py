@@ -6,7 +6,7 @@ A value takes up to a microsecond to parse and to check, whatever its size, so t
 from collections.abc import Iterable
 from typing import Any, Final
 
-MOST_VALUES: Final = 500_000
+MOST_VALUES: Final = 250_000
 # OpenAI takes 2,048 messages; long agent runs have had more.
 MOST_MESSAGES: Final = 10_000
 MOST_BLOCKS: Final = 50_000

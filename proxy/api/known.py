@@ -9,7 +9,7 @@ The messages of one client are not looked up for another, so that nobody can fin
 others have sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from proxy.api.body_memory import cost_of
 from proxy.api.json_bounds import MOST_MESSAGES, blocks_in
-from proxy.wire import json_parts, rawjson
 from proxy.wire.chat import Json
 
 # Smaller requests, and smaller messages, are parsed in the time that it takes to look them up.
@@ -28,6 +27,7 @@ _LARGEST: Final = 256 * 1024
 # Of a message, beside its JSON: objects that a surface makes of it.
 _OVERHEAD: Final = 2048
 
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -68,8 +68,13 @@ class KnownMessages:
         self._old: dict[str, dict[bytes, Known]] = {}
         self._young_bytes = 0
 
-    def find(self, owner: str, texts: Sequence[bytes]) -> list[Any]:
+    def find(self, owner: str, texts: Sequence[bytes], loads: Callable[[bytes], Any] = orjson.loads) -> list[Any]:
         """The values of JSON texts that an owner has sent: `Known` where they are objects, and not very large.
+
+        Args:
+            owner: who has sent them.
+            texts: the JSON texts.
+            loads: parses the list of those that are new.
 
         Raises:
             orjson.JSONDecodeError: one of them is not JSON.
@@ -84,7 +89,7 @@ class KnownMessages:
             if (message := old.pop(texts[at], None)) is not None:
                 kept[texts[at]] = found[at] = message
         new = [at for at in places if found[at] is None]
-        for at, value in zip(new, rawjson.loads(b"[%b]" % b",".join([texts[at] for at in new])), strict=True):
+        for at, value in zip(new, loads(b"[%b]" % b",".join([texts[at] for at in new])), strict=True):
             found[at] = value
             if isinstance(value, dict) and len(texts[at]) <= _LARGEST:
                 kept[texts[at]] = found[at] = Known(value)
@@ -108,31 +113,32 @@ class History(Struct, frozen=True):
         known: the messages that are known.
         owner: the scope of the client.
         field: the field of the request with the list of messages or items.
+        loads: parses JSON that has such messages or items.
     """
 
     known: KnownMessages
     owner: str
     field: str
+    loads: Callable[[bytes], Any] = orjson.loads
 
     def parse(self, body: bytes) -> Json | None:
         """The fields of a request, with known messages; None: it is to be parsed as a whole, or it is not well formed.
 
-        A key that a request has twice, and a number that no float holds, are read as in the whole.
+        A key that a request has twice is read as in the whole.
         """
         if len(body) < _LEAST_BODY:
             return None
         try:
-            fields: Json = json_parts.members(body)
+            fields: Json = _MEMBERS.decode(body)
             messages = _LIST.decode(fields[self.field])
             if not 0 < len(messages) <= min(MOST_MESSAGES, len(body) // _LEAST_MESSAGE):
                 return None
             for name, raw in fields.items():
                 if name == self.field:
                     # Surfaces differ in their field, and in what they make of a message.
-                    fields[name] = self.known.find(f"{name} of {self.owner}", [*map(bytes, messages)])
+                    fields[name] = self.known.find(f"{name} of {self.owner}", [*map(bytes, messages)], self.loads)
                 else:
-                    # Within a list, because a number by itself is not looked at for what a float would lose.
-                    [fields[name]] = rawjson.loads(b"[%b]" % bytes(raw))
+                    fields[name] = orjson.loads(bytes(raw))
         except (msgspec.MsgspecError, orjson.JSONDecodeError, UnicodeDecodeError, KeyError, RecursionError):
             return None
         return fields

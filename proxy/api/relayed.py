@@ -1,11 +1,8 @@
 """Requests without a server tool in play, whose bytes and whose answers pass through."""
 
-from functools import partial
-
 from proxy.api.event_stream import EventStream
 from proxy.api.request import ResolvedRequest
 from proxy.api.runs import note_use
-from proxy.kit.beside import beside, size_so_far
 from proxy.loop.tally import Tally
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
@@ -14,24 +11,22 @@ from proxy.wire.relayed import Headers, RelayClient
 
 async def relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
     """The body of a whole answer, and its further headers."""
-    return await request.model.upstream.relay(*await _for_upstream(request), _note_usage), ()
+    return await request.model.upstream.relay(*_for_upstream(request), _note_usage), ()
 
 
 async def relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
     """Pass an answer on as it is streamed."""
     client = RelayClient(stream.write, stream.finish, _note_usage, stream.note_ids)
-    await request.model.upstream.relay_stream(*await _for_upstream(request), client)
+    await request.model.upstream.relay_stream(*_for_upstream(request), client)
 
 
 def _note_usage(usage: Json | None) -> None:
     note_use(Tally(usage=usage))
 
 
-async def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
+def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
     """The request as the client sent it, without the proxy's own field, which an upstream may refuse."""
     if "max_tool_calls" not in request.chat:
         return request.body or rawjson.dumps(request.chat), request.chat
     chat = {key: value for key, value in request.chat.items() if key != "max_tool_calls"}
-    if size := size_so_far():
-        return await beside(size, partial(rawjson.dumps_in_parts, chat)), chat
     return rawjson.dumps(chat), chat

@@ -8,15 +8,13 @@ event loop and delay it for longer.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from typing import Final, TypeVar
 
 T = TypeVar("T")
 
 # Reading the most expensive request of this size takes some 25 ms; to change the thread takes 0.1 ms.
 MOST_AT_ONCE: Final = 256 * 1024
-
-_size: Final = ContextVar("size", default=0)
 
 _thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-beside")
 _slow_thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-slow")
@@ -32,14 +30,6 @@ async def pause_in(loop_count: int) -> None:
         await asyncio.sleep(0)
 
 
-def size_so_far() -> int:
-    """The size of the latest large input of this task, or of the one that began it; 0: there was none.
-
-    Whatever is made of a large request is large as well.
-    """
-    return _size.get()
-
-
 async def beside(size: int, work: Callable[[], T], *, slow: bool = False) -> T:
     """The result of `work`, which is done in the thread if its input has more than `MOST_AT_ONCE` bytes.
 
@@ -49,7 +39,5 @@ async def beside(size: int, work: Callable[[], T], *, slow: bool = False) -> T:
     """
     if size <= MOST_AT_ONCE and not slow:
         return work()
-    if size > MOST_AT_ONCE:
-        _size.set(size)
     thread = _slow_thread if slow else _thread
     return await asyncio.get_running_loop().run_in_executor(thread, copy_context().run, work)

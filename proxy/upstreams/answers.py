@@ -12,7 +12,7 @@ from proxy.turn.call_fragments import as_text
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
-from proxy.wire import rawjson, sse
+from proxy.wire import sse
 from proxy.wire.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json, inferred_reason
 from proxy.wire.errors import UpstreamError
 from proxy.wire.json_values import holds_too_many_values
@@ -209,7 +209,7 @@ def parse_object(raw: bytes) -> Json:
     if holds_too_many_values(raw, MOST_ANSWER_VALUES):
         raise UpstreamError(f"The upstream sent an answer of more than {MOST_ANSWER_VALUES} JSON values.")
     try:
-        answer = rawjson.loads(raw)
+        answer = orjson.loads(raw)
     except orjson.JSONDecodeError:
         answer = _parse_leniently(raw)
     if not isinstance(answer, dict):

@@ -16,7 +16,7 @@ from proxy.config.redaction import redactor, without_pieces
 from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import MOST_AT_ONCE, Response
 from proxy.kit.beside import MOST_AT_ONCE as LARGE
-from proxy.kit.beside import beside, size_so_far
+from proxy.kit.beside import beside
 from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
@@ -41,9 +41,6 @@ from proxy.wire.relayed import CountUsage, RawRequest, RawResponse, RelayClient
 from proxy.wire.tokens import count_tokens, has_all_counts, tokens_of, with_estimates
 from proxy.wire.usage import credible, other_usage
 
-# A request made of so many bytes is written within some 10 ms, whatever is in it, and an agent's within 0.2 ms, in
-# which another thread has hardly begun.
-_WRITTEN_AT_ONCE = 1024 * 1024
 # A key of which its provider shows the ends, as in `sk-pr***4f2A`.
 _CUT_KEY = re.compile(r"[\w-]*\*{2,}[\w*-]*|[\w-]+(?:\.{3}|…)[\w-]+")
 # After [DONE], the rest of the response is read for so long, so that its connection can be used again.
@@ -106,7 +103,7 @@ class OpenAICompatible:
             note_system_first(self.name)
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
-        content, names = await self._serialized(call, latest)
+        content, names = serialize(call, self.profile, self.model, latest)
         profile = self.profile
         renamed = names.originals if names is not None else {}
         assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
@@ -142,7 +139,7 @@ class OpenAICompatible:
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
-        content, names = await self._relayed(body, request) if size_so_far() else self._relayed_body(body, request)
+        content, names = self._relayed_body(body, request)
         try:
             reader = CompletionReader(self.profile, names, request)
             if (raw := await self._read_answer(content, reader)) is None:
@@ -173,7 +170,7 @@ class OpenAICompatible:
         if not shows_usage:
             request = {**request, "stream_options": {**options, "include_usage": True}}
             body = rawjson.dumps(request)
-        content, names = await self._relayed(body, request) if size_so_far() else self._relayed_body(body, request)
+        content, names = self._relayed_body(body, request)
         decoder = sse.Decoder(note_ids=client.note_ids)
         ending = Ending(self.profile)
         reader = RelayReader(self.profile, names, request, client.write, ending, self.price, shows_usage, decoder)
@@ -265,31 +262,18 @@ class OpenAICompatible:
         while part := await self.endpoint.read(response):
             yield part
 
-    async def _serialized(self, call: CallUpstream, latest: LatestRequests) -> tuple[bytes, ToolNames | None]:
-        """The request of a call as JSON, and the names that were replaced in it (`serialize`)."""
-        if (size := size_so_far()) <= _WRITTEN_AT_ONCE:
-            return serialize(call, self.profile, self.model, latest)
-        work = partial(serialize, call, self.profile, self.model, latest, write=rawjson.dumps_in_parts)
-        return await beside(size, work)
-
     async def _parsed(self, raw: bytes, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
         """A whole answer to a request, and whether it had to be mended. If the answer holds an error, it is raised."""
         if len(raw) <= LARGE:  # without another coroutine
             return parse_completion(raw, self.profile, names, request)
         return await beside(len(raw), partial(parse_completion, raw, self.profile, names, request))
 
-    async def _relayed(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
-        """The client's body for this upstream (`_relayed_body`), a large one written beside the event loop."""
-        return await beside(size_so_far(), partial(self._relayed_body, body, request, rawjson.dumps_in_parts))
-
-    def _relayed_body(
-        self, body: bytes, request: Json, write: Callable[[Json], bytes] = rawjson.dumps
-    ) -> tuple[bytes, ToolNames | None]:
+    def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
         """The client's body for this upstream, unchanged but for the model's name and the changes of the profile."""
         names = ToolNames.replaced_in(request)
         prepared = prepare(request if names is None else names.replace(request), self.profile)
         if prepared is not request:
-            return write({**prepared, "model": self.model}), names
+            return rawjson.dumps({**prepared, "model": self.model}), names
         return rawjson.replace_model(body, self.model), names
 
     async def _read_stream(

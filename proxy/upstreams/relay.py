@@ -19,7 +19,7 @@ from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relayed_calls import RelayedCalls
-from proxy.wire import rawjson, sse
+from proxy.wire import sse
 from proxy.wire.chat import Json, inferred_reason
 from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import ChunkPattern, only_text_field, pattern_of
@@ -27,7 +27,6 @@ from proxy.wire.relayed import Write
 from proxy.wire.sse import DONE_DATA
 from proxy.wire.usage import other_usage
 
-_CALLS = b'"tool_calls"'
 _HEAD = ("id", "object", "created", "model")  # the fields that are the same in every chunk of a stream
 
 
@@ -89,15 +88,11 @@ class RelayReader:
     def _mended(self, event: sse.Event) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
         calling = [index for index, choice in self.choices.items() if choice.calls]
-        # The indices and names of calls may have to be corrected, and then the chunk is serialized again.
-        loads = rawjson.loads if _CALLS in event.data else orjson.loads
-        chunk, changed = parse_chunk(event, self.profile, self.names, loads, calling)
+        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, calling)
         if chunk is None:
             return b""
         is_priced = self.price is not None and chunk.get("usage")
-        if changed or is_priced:  # it is serialized again, with its numbers untouched
-            mended, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
-            chunk, changed = mended or chunk, True
+        changed = changed or bool(is_priced)
         if not self._counted(chunk):
             return b""
         for choice in chunk["choices"]:
@@ -173,7 +168,7 @@ class CompletionReader:
             if event.data[:6] == DONE_DATA:
                 self.done = True
                 break
-            chunk, _ = parse_chunk(event, self._profile, self._names, rawjson.loads)
+            chunk, _ = parse_chunk(event, self._profile, self._names, orjson.loads)
             if chunk is not None:
                 self._usage = chunk.pop("usage", None) or other_usage(chunk) or self._usage
                 for choice in chunk["choices"]:

@@ -6,7 +6,6 @@ again, which saves, with 1,000 messages of history, 4 % of the instructions with
 `glm`.
 """
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -88,8 +87,6 @@ def serialize(
     profile: Profile,
     model: str,
     latest: LatestRequests,
-    *,
-    write: Callable[[Json], bytes] = rawjson.dumps,
 ) -> tuple[bytes, ToolNames | None]:
     """A turn's request as the upstream accepts it, and the names that were replaced in it; None: all are valid.
 
@@ -112,8 +109,8 @@ def serialize(
             length = _LONG_LENGTH if profile.without_max_tokens.fullmatch(model) else _LENGTH
             body[length] = body.pop(_LENGTH)
         if names is not None:
-            return write(body), names
-        written, end = write(body), _end_of(body, length)
+            return rawjson.dumps(body), names
+        written, end = rawjson.dumps(body), _end_of(body, length)
         if len(written) > MOST_KEPT:
             return written, None
         request = SerializedRequest(profile, model, call.step, call.body, written.removesuffix(end), end, length)

@@ -11,14 +11,12 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.http.key_turn import KeyTurn
-from proxy.kit.beside import beside, size_so_far
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
 from proxy.kit.recording import CURRENT, DOWN
 from proxy.kit.timeouts import elapsed
@@ -234,8 +232,8 @@ class Resilient:
         seconds = elapsed(attempt.began, shared.clock.monotonic())
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
         current = self.current
-        learn = partial(current.placement.learn, failure, attempt.body)
-        if await beside(size_so_far(), learn) or self._unseen.refuses(current.sight, failure, attempt.pictured):
+        has_learned = current.placement.learn(failure, attempt.body)
+        if has_learned or self._unseen.refuses(current.sight, failure, attempt.pictured):
             shared.observe("upstream.retried", **fields, wait=0)
             return True
         least = retry_after(failure, shared.clock.time())

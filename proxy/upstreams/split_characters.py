@@ -11,8 +11,6 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from proxy.wire import rawjson
-
 # At the end and at the beginning of a string; an even number of backslashes before it escape each other.
 _FIRST_HALF = re.compile(rb'(?<!\\)(?:\\\\)*+(\\u[dD][89abAB][0-9a-fA-F]{2})"')
 _SECOND_HALF = re.compile(rb'"(?=\\u[dD][c-fC-F][0-9a-fA-F]{2})')
@@ -30,11 +28,11 @@ class SplitCharacters(Struct):
             orjson.JSONDecodeError: it is not JSON for any other reason.
         """
         try:
-            return rawjson.loads(data)
+            return orjson.loads(data)
         except orjson.JSONDecodeError:
             half, self._half = self._half, b""
             joined = _SECOND_HALF.sub(lambda match: match[0] + half, data, count=1) if half else data
             if match := _FIRST_HALF.search(joined):
                 self._half = match[1]
                 joined = joined[: match.start(1)] + joined[match.end(1) :]
-            return rawjson.loads(joined)
+            return orjson.loads(joined)

@@ -3,7 +3,16 @@
 import orjson
 import pytest
 
-from proxy.wire.json_text import DEEPEST, exact_json, is_json, is_too_deep, json_object, json_value, read_json
+from proxy.wire.json_text import (
+    DEEPEST,
+    exact_json,
+    is_json,
+    is_too_deep,
+    json_object,
+    json_value,
+    read_json,
+    with_exact_calls,
+)
 
 
 def nested(depth):
@@ -64,3 +73,32 @@ def test_integers_of_any_length_are_written_as_they_were_read(text):
 
 def test_only_integers_beyond_64_bits_are_no_numbers():
     assert exact_json('{"x":18446744073709551615,"y":0.5}') == {"x": 18446744073709551615, "y": 0.5}
+
+
+def calling(number):
+    return f'[{{"type":"tool_use","id":"2025092518192991173204","input":{{"id":{number}}}}}]'.encode()
+
+
+def test_the_integers_of_calls_that_are_objects_are_exact():
+    assert orjson.dumps(with_exact_calls(calling("12345678901234567890123"))) == calling("12345678901234567890123")
+    assert with_exact_calls(calling("7")) == orjson.loads(calling("7"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        calling("12345678901234567890123").replace(b"tool_use", b"text"),
+        calling("12345678901234567890123") + b" " * 1024 * 1024,
+    ],
+)
+def test_in_other_texts_an_integer_beyond_64_bits_is_a_float(text):
+    assert orjson.loads(text) == with_exact_calls(text)
+
+
+def test_what_is_no_json_has_no_calls():
+    with pytest.raises(orjson.JSONDecodeError):
+        with_exact_calls(calling("12345678901234567890123")[:-1])
+
+
+def test_calls_that_are_nested_deeper_than_pythons_parser_reads_are_read_by_orjson_alone():
+    assert isinstance(with_exact_calls(b"[" * 1000 + calling("12345678901234567890123") + b"]" * 1000), list)
