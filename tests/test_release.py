@@ -45,9 +45,10 @@ def test_every_target_that_a_workflow_makes_is_in_the_makefile():
     assert [target for target in asked if not re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)] == []
 
 
-def test_the_changelog_begins_with_the_version_of_the_package():
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert newest[1] == __version__
+def test_the_newest_version_of_the_changelog_is_that_of_the_package_and_only_what_is_unreleased_stands_above_it():
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[headings[0] == "Unreleased"] == __version__
+    assert "Unreleased" not in headings[1:]
 
 
 def test_a_page_of_the_site_keeps_its_links_and_loses_those_to_files_that_are_no_pages():
