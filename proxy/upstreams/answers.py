@@ -42,8 +42,9 @@ _LONGEST_SIGN, _MOST_WORDS = 64, 2
 # A chunk has at least one of these; other objects, such as `{"type": "ping"}`, are signs of life.
 _CHUNK_FIELDS = frozenset({"choices", "usage", "id", "object", "model", "created"})
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
-# A chunk has a few tokens, each with 20 alternatives at most; a whole answer of 4,096 such tokens is within its bound.
-MOST_EVENT_VALUES, MOST_ANSWER_VALUES = 100_000, 700_000
+# A chunk has a few tokens, each with 20 alternatives at most; a whole answer of 2,048 such tokens is within its bound,
+# and is parsed in one go within 100 ms whatever its values are.
+MOST_EVENT_VALUES, MOST_ANSWER_VALUES = 100_000, 400_000
 _MOST_CHOICES = 128  # the highest `n` that a request may have
 _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."
