@@ -373,6 +373,64 @@ def open_leaks(n: int) -> Played:
     return Played(CHAT, _ask(stream=True), _text_in_pieces("<tool_call>\n" * n, 40))
 
 
+# What looks like the beginning of a call, opens and closes code, or costs a regular expression most.
+_MARKS = (
+    "<|channel|>",
+    "<|start|>assistant<|channel|>",
+    "<arg_key>",
+    "<|begin_of_box|>",
+    "` ",
+    "```\n",
+    "<|",
+    "<",
+    "to=x <",
+)
+
+
+def _marks(n: int) -> str:
+    return "".join([mark * (n // len(_MARKS) // len(mark)) for mark in _MARKS])
+
+
+@hostile("model", "bytes of marks in a text", 2 * MB)
+def marks(n: int) -> Played:
+    return Played(CHAT, _ask(), (_whole({"content": _marks(n)}),))
+
+
+@hostile("model", "bytes of marks of one kind, in a text and in thoughts", 2 * MB)
+def one_mark(n: int) -> Played:
+    text = "<|channel|>" * (n // 22)
+    return Played(MESSAGES, _ask_messages(), (_whole({"content": text, "reasoning_content": text}),))
+
+
+@hostile("model", "bytes of marks in one event", 1 * MB)
+def marks_in_an_event(n: int) -> Played:
+    return Played(CHAT, _ask(stream=True), (_stream([{"content": _marks(n)}]),))
+
+
+@hostile("model", "bytes of marks in pieces of 20, in thoughts", 250_000)
+def marks_in_pieces(n: int) -> Played:
+    text = _marks(n)
+    deltas = [{"reasoning_content": text[at : at + 20]} for at in range(0, len(text), 20)]
+    return Played(RESPONSES, _ask_responses("?", stream=True), (_stream(deltas),))
+
+
+@hostile("model", "lists in the arguments of each of four calls of no tool", 32_000)
+def empty_lists(n: int) -> Played:
+    lists = ",".join(["[]"] * n)
+    calls = [_call("nobody_has_this", f'{{"x": [{lists}], "y": "{at}{"a" * 12 * n}"}}', at) for at in range(4)]
+    return Played(CHAT, _ask(), _calling(*calls))
+
+
+@hostile("model", "levels of a call's arguments", 250_000)
+def nested_call(n: int) -> Played:
+    return Played(CHAT, _ask(), _calling(_call("search_orders", '{"rows": ' + "[" * n + "]" * n + "}")))
+
+
+@hostile("model", "bytes of a call's name", 500_000)
+def long_name(n: int) -> Played:
+    return Played(CHAT, _ask(), _calling(_call("<arg_key>" * (n // 9), "{}")))
+
+
 @hostile("model", "calls in a stream, as many as are allowed", 64)
 def allowed_calls(n: int) -> Played:
     return Played(CHAT, _ask(stream=True), _calls_in_pieces([_call("current_time", "{}", at) for at in range(n)]))
@@ -462,7 +520,7 @@ def _answer_with(n: int) -> Played:
     return Played(CHAT, _ask(), (response(field + ANSWER.partition(b"\r\n\r\n{")[2]),))
 
 
-@hostile("upstream", "objects of a whole answer", 170_000)
+@hostile("upstream", "objects of a whole answer", 99_000)
 def answer_objects(n: int) -> Played:
     return _answer_with(n)
 

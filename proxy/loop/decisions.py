@@ -29,7 +29,7 @@ from proxy.loop.results import (
 )
 from proxy.loop.tally import Tally
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn
-from proxy.wire.json_text import json_object
+from proxy.wire.json_text import is_object
 
 # To find the names that are nearest to a wrong one takes some milliseconds among thousands of tools, and a model that
 # gets as many names wrong in one turn is guessing.
@@ -45,7 +45,7 @@ repaired if they have to be; None: they stand for no object. The call has its to
 
 def as_object(call: ToolCall) -> str | None:
     """The arguments of a call if they are a JSON object or none at all; the `ReadArguments` of who can repair none."""
-    if json_object(call.arguments) is not None:
+    if is_object(call.arguments):
         return call.arguments
     return "{}" if call.arguments in ("", "null") else None
 

@@ -18,7 +18,7 @@ from proxy.loop.results import InvalidArguments
 from proxy.tools.schema import ArgumentsSchema
 from proxy.tools.types import repaired
 from proxy.wire.chat import Json
-from proxy.wire.json_text import is_json, json_object, read_json
+from proxy.wire.json_text import is_json, is_object, json_object, read_json
 
 MOST_BYTES: Final = 1024 * 1024
 """The longest arguments of a call. A turn with longer ones has failed before."""
@@ -81,7 +81,7 @@ def history_of(text: str) -> str | None:
     Returns:
         The text itself if it is one, the repaired object if there is only one reading; None: it stands for none.
     """
-    if json_object(text) is not None:
+    if is_object(text):
         return text
     with suppress(InvalidArguments):
         return _written(_object_for(text))

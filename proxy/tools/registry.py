@@ -52,7 +52,7 @@ from proxy.tools.tool import CONTEXT, Tool
 from proxy.wire.chat import Json, ToolCall, ToolSpec
 from proxy.wire.code import CodeResult
 from proxy.wire.credentials import Credentials
-from proxy.wire.json_text import json_object
+from proxy.wire.json_text import is_object
 from proxy.wire.search import NO_FILTERS, Reading, SearchFilters
 
 _LONG_ARGUMENTS = 64 * 1024  # characters, which take up to some milliseconds to read
@@ -208,12 +208,12 @@ class Registry:
         written, history = entry.last_read
         if written == call.arguments:
             return history
-        if len(call.arguments) > _LONG_ARGUMENTS and json_object(call.arguments) is not None:
+        if len(call.arguments) > _LONG_ARGUMENTS and is_object(call.arguments):
             return call.arguments  # types in it may have been repaired for the tool, which is not worth another reading
         try:
             return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[1]
         except InvalidArguments:
-            return call.arguments if json_object(call.arguments) is not None else None
+            return call.arguments if is_object(call.arguments) else None
 
     def mended(self, text: str) -> Json | None:
         """See `ports.Toolset.mended`."""

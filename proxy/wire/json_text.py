@@ -1,21 +1,31 @@
 """Texts that may be JSON: the arguments of a call, a leaked call, what a tool or an upstream has written.
 
 A model nests brackets as deep as it likes. orjson reads 1024 levels and writes 254, Python's own code bears about a
-thousand, and some servers read only 128; so a text that is nested deeper than `DEEPEST` counts as no JSON anywhere.
+thousand, and some servers read only 128; so a text that is nested deeper than `DEEPEST` counts as no JSON anywhere. So
+does one of more than `MOST_VALUES`, because code in C keeps the interpreter for as long as it parses.
 """
 
 import json
 import re
 from typing import Any, Final
 
+import msgspec
 import orjson
+
+from proxy.wire.json_values import holds_too_many_values
 
 DEEPEST: Final = 200
 """The levels of a value. The answer or the request around it needs some of those that orjson writes."""
 
+MOST_VALUES: Final = 128 * 1024
+"""The values in a text, which are parsed within 10 ms. A model writes 131,072 tokens at most, commas included."""
+
 _WRITTEN: Final = 254  # levels that orjson writes
+_TOO_MANY: Final = f"it holds more than {MOST_VALUES} values"
 _TOO_DEEP: Final = "it is nested too deep"
 _ORJSON_TOO_DEEP: Final = "depth limit exceeded"
+_LONG: Final = 4096  # characters; in a shorter text values are made in the time of looking at them
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])  # reads the values without making them
 # A number that may be an integer beyond 64 bits; behind a comma, a colon, a bracket or a blank, as numbers are in JSON.
 _LONG_NUMBER: Final = re.compile(r"[\s\[,:]-?\d{19}")
 _LONGEST_INTEGER: Final = 20  # digits of one that may have 64 bits
@@ -30,11 +40,12 @@ def read_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        orjson.JSONDecodeError: the text is not JSON, or is nested too deep.
+        orjson.JSONDecodeError: the text is not JSON, is nested too deep, or holds too many values.
     """
+    if _holds_too_many_values(text):
+        raise orjson.JSONDecodeError(_TOO_MANY, "", 0)
     value = orjson.loads(text)
-    # Each level opens a bracket, and most texts have few of them.
-    if len(text) > DEEPEST and text.count("[") + text.count("{") > DEEPEST and _has_too_many_levels(value):
+    if len(text) > DEEPEST and _may_be_too_deep(text) and _has_too_many_levels(value):
         raise orjson.JSONDecodeError(_TOO_DEEP, "", 0)
     return value
 
@@ -51,6 +62,17 @@ def json_object(text: str) -> dict[str, Any] | None:
     """The object in a JSON text; None: the text is not JSON, or another value."""
     value = json_value(text)
     return value if isinstance(value, dict) else None
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object, as `json_object` tells it, but faster for a long text."""
+    if len(text) <= _LONG or _may_be_too_deep(text):
+        return json_object(text) is not None
+    try:
+        _OBJECT.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):  # the second for half a character
+        return False
+    return not _holds_too_many_values(text)
 
 
 def exact_json(text: str) -> Any:
@@ -94,6 +116,15 @@ def is_json(text: str) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
+
+
+def _holds_too_many_values(text: str) -> bool:
+    return len(text) > MOST_VALUES and holds_too_many_values(text.encode("utf-8", "replace"), MOST_VALUES)
+
+
+def _may_be_too_deep(text: str) -> bool:
+    """Each level opens a bracket, and most texts have few of them."""
+    return text.count("[") + text.count("{") > DEEPEST
 
 
 def _integer(digits: str) -> Any:

@@ -5,8 +5,10 @@ import pytest
 
 from proxy.wire.json_text import (
     DEEPEST,
+    MOST_VALUES,
     exact_json,
     is_json,
+    is_object,
     is_too_deep,
     json_object,
     json_value,
@@ -33,6 +35,13 @@ def test_a_text_of_as_many_levels_as_can_be_written_is_read():
     assert not is_too_deep(text)
 
 
+def test_a_text_of_more_values_than_a_model_writes_tokens_is_no_json():
+    text = f"[{','.join(['[]'] * (MOST_VALUES // 2 - 2))}]"
+    assert json_value(text) is not None
+    assert json_value(f"[{','.join(['[]'] * MOST_VALUES)}]") is None
+    assert json_object(f'{{"text": "{"[]," * MOST_VALUES}"}}') is not None  # in a string there are none
+
+
 def test_many_brackets_beside_each_other_are_not_deep():
     text = f"[{','.join(['[]'] * 1000)}]"
     assert json_value(text) == [[]] * 1000
@@ -53,6 +62,27 @@ def test_many_brackets_beside_each_other_are_not_deep():
 )
 def test_only_an_object_is_an_object(text, value):
     assert json_object(text) == value
+    assert is_object(text) is (value is not None)
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"x":"{LONG}"}}',
+        f'["{LONG}"]',
+        f'{{"x":"{LONG}"',
+        f'{{"x":"{LONG}\ud800"}}',
+        f'{{"x":"{LONG}","y":{nested(150)}}}',
+        f'{{"x":"{LONG}","y":{nested(250)}}}',
+        f'{{"x":"{LONG}","y":[{"0," * MOST_VALUES}0]}}',
+        f'{{"x":"{"0," * MOST_VALUES}"}}',
+    ],
+)
+def test_a_long_object_is_one_whether_or_not_its_values_are_made(text):
+    assert is_object(text) is (json_object(text) is not None)
 
 
 @pytest.mark.parametrize(

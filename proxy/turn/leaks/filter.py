@@ -167,10 +167,12 @@ class LeakFilter(Struct):
         Raises:
             UpstreamError: the text holds too many calls.
         """
-        window = self._window + text
-        if self._seen == len(self._window) and self._state.passes(text):  # nearly every piece
-            self._window = window = window if len(window) <= _STEP else window[-_CONTEXT:]
-            self._seen = self._shown = len(window)
+        waits, window = self._seen < len(self._window), self._window + text
+        if not waits and self._state.passes(text):  # nearly every piece
+            if len(window) > _STEP:
+                window = window[-_CONTEXT:]
+            self._window, self._seen = window, len(window)
+            self._shown = self._seen
             return text
         self._window = window
         self._left -= text.count("<") // _SIGNS_PER_MARK
