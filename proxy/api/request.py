@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import orjson
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from starlette.types import Scope
 
 from proxy.api.access import (
@@ -246,8 +246,22 @@ class RequestResolver:
         if filters is not None and filters.place:
             chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
         body = access.body if chat is access.chat else None
-        resolved = {"chat": chat, "tools": tools, "body": body, "offer": offer, "ignored": names}
-        return ResolvedRequest(**{**asdict(access), **resolved, "filters": filters or NO_FILTERS})
+        return ResolvedRequest(
+            chat=chat,
+            caller=access.caller,
+            model=access.model,
+            policy=policy,
+            limits=access.limits,
+            tools=tools,
+            tool_events=access.tool_events,
+            body=body,
+            sources=access.sources,
+            conversation=access.conversation,
+            own=access.own,
+            offer=offer,
+            ignored=names,
+            filters=filters or NO_FILTERS,
+        )
 
     async def _restored(
         self,
