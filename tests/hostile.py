@@ -41,6 +41,11 @@ def written(value: Any) -> bytes:
     return text.encode()
 
 
+def writable(text: str) -> str:
+    """A text without halves of characters, which no JSON can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def outcome(fault: type[Exception], call: Callable[[], Any]) -> Any:
     """What a call returns, or raises where it may; anything else that it raises is a bug."""
     try:

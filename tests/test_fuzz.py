@@ -1,5 +1,7 @@
 """Whatever a client and an upstream send: never a 500, never a hang, errors in OpenAI's envelope, and no key in any."""
 
+import asyncio
+import time
 from email import message_from_bytes
 
 import httpx
@@ -8,12 +10,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from bench.stalls import HELD_SECONDS
 from tests import hostile
 from tests.conformance import recordings
 from tests.documents import CHUNKS, WHOLE, chat_requests, responses_requests
-from tests.fakes import DONE, Reply, completion
+from tests.fakes import DONE, Reply, completion, turn
 from tests.server.test_protocol import answers, said
 from tests.serving import proxy_of
+from tests.test_stalls import GENEROUS
 
 SECRET = "canary-of-the-upstream"
 CONFIG = """
@@ -116,7 +120,7 @@ async def proxy(upstream, logged, request):
     """A client of the proxy, which answers when all is over, and has met no bug of its own."""
     async with (
         proxy_of(upstream, config=CONFIG, more=request.param) as url,
-        httpx.AsyncClient(base_url=url, timeout=5) as client,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
     ):
         yield client
         assert (await client.get("/readyz")).json()["status"] == "ready"
@@ -166,6 +170,97 @@ async def test_no_upstream_makes_a_500(proxy, upstream, asked, headers, answers,
     path, body = asked
     upstream.restart([*answers, in_the_asked_shape(completion("The end."))], search=found)
     check(await proxy.post(path, content=hostile.written(body), headers=headers))
+
+
+MESSAGES = "/v1/messages"
+ASKED = {
+    CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
+    RESPONSES: {"input": "Hi"},
+    MESSAGES: {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+}
+DOOR = {"type": "object", "properties": {"door": {}}}
+OWN_TOOLS = {
+    CHAT: [{"type": "function", "function": {"name": "open_door", "parameters": DOOR}}],
+    RESPONSES: [{"type": "function", "name": "open_door", "parameters": DOOR}],
+    MESSAGES: [{"name": "open_door", "input_schema": DOOR}],
+}
+CALLED = ["web_search", "browser.open", "current_time", "open_door", "find_tools", "call_tool", "nobody_has_this", ""]
+# What parsers of calls stumble over, alone and again and again.
+FRAGMENTS = [
+    "[", "]", "{", "}", '"', "\\", '\\"', ",", ":", "0,", "[],", "{},", '{"a":', '"a":1,', '"x",', "1e400", "9" * 20, "-", "\\ud83d", "\ud83d", "\x00", " ", "\n",
+    "é", "\u597d", "\U0001f600", "null", "NaN", "<", "<|", "<|channel|>", "<|start|>assistant", "<|message|>", "<|call|>", "to=functions.web_search", "commentary ",
+    "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "web_search", '{"query": "x"}', '{"name": "web_search", "arguments": ', "`", "```\n",
+    "~~~", "<think>", "</think>", "<|begin_of_box|>", "assistantanalysis", "【0†", "(", "Action: web_search\nAction Input:",
+]  # fmt: skip
+
+
+def repeated(most):
+    """Fragments, some of them again and again, up to a size."""
+    rows = st.tuples(st.sampled_from(FRAGMENTS), st.sampled_from([1, 1, 1, 2, 40, 1000, 100_000, most]))
+    whole = st.lists(rows, max_size=8).map(
+        lambda found: "".join([what * (times // len(what) or 1) for what, times in found])
+    )
+    return (whole | st.text()).map(lambda text: text[:most])
+
+
+def nested(depth, brackets):
+    return brackets[0] * depth + brackets[1] * depth
+
+
+deep = st.builds(nested, st.sampled_from([1, 150, 250, 260, 900, 980, 1000, 1030, 5_000, 100_000]), st.sampled_from([("[", "]"), ('{"a":', "1}")]))  # fmt: skip
+objects = st.one_of(
+    st.builds('{{"{}": {}}}'.format, st.sampled_from(["query", "door", "name", "x"]), deep),
+    deep.map('{{"name": "web_search", "arguments": {}}}'.format),
+    hostile.json_values.map(lambda value: hostile.written(value).decode("utf-8", "replace")),
+)
+arguments = objects | repeated(2**20)
+calls = st.lists(st.tuples(st.sampled_from(["c1", "c2", ""]), st.sampled_from(CALLED) | repeated(200_000), arguments), max_size=4)  # fmt: skip
+leaked = st.builds(
+    str.format,
+    st.sampled_from(
+        [
+            "{0}",
+            "<tool_call>{0}</tool_call>",
+            "<tool_call>web_search{0}</tool_call>",
+            "<tool_call>web_search<arg_key>query</arg_key><arg_value>{0}</arg_value></tool_call>",
+            '<tool_call>{{"name": "web_search", "arguments": {0}}}</tool_call>',
+            "<|channel|>commentary to=functions.web_search<|message|>{0}<|call|>",
+            "web_search<|channel|>commentary {0}",
+        ]
+    ),
+    objects,
+)
+texts = leaked | repeated(2**21)
+
+
+async def longest_turn(stop):
+    """The most processor time of the event loop's thread between two of its turns."""
+    longest, before = 0.0, time.thread_time()
+    while not stop.is_set():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, before = max(longest, now - before), now
+    return longest
+
+
+@pytest.mark.parametrize("proxy", ["offer: {search_above: 1}"], indirect=True, ids=["many"])
+@lasting
+@given(st.sampled_from([*ASKED]), st.booleans(), calls, texts, texts | st.just(""), st.integers(1, 60))
+async def test_nothing_that_a_model_writes_makes_a_500_or_holds_the_loop(
+    proxy, upstream, path, stream, called, text, thoughts, pieces
+):
+    size = max(1, max(len(text), len(thoughts), *(len(given) for *_, given in called), 0) // pieces)
+    said = turn(hostile.writable(text), calls=[(i, hostile.writable(n), hostile.writable(a)) for i, n, a in called],
+                thoughts=hostile.writable(thoughts), size=size)  # fmt: skip
+    upstream.restart([said, in_the_asked_shape(completion("The end."))])
+    body = {"model": "m", **ASKED[path], "tools": OWN_TOOLS[path], "stream": stream}
+    stop = asyncio.Event()
+    watching = asyncio.ensure_future(longest_turn(stop))
+    response = await proxy.post(path, json=body)
+    stop.set()
+    assert response.status_code in (200, 502), response.text
+    assert "internal_error" not in response.text
+    assert await watching < GENEROUS * HELD_SECONDS
 
 
 METHODS = st.sampled_from(["GET", "POST", "POST", "POST", "DELETE", "TRACE", "", "P\x00ST"])
