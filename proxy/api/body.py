@@ -1,15 +1,16 @@
 """Reading a request: its headers, its body within bounds, and checks of the fields that the proxy uses."""
 
 import asyncio
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias, TypeGuard
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeAlias
 
 import orjson
+from msgspec import Meta, Struct
 from starlette.types import Message, Receive, Scope
 
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft
+from proxy.api.fields import MOST, Count, Name, expect, read_fields, refuse
 from proxy.api.json_bounds import MOST_BLOCKS, MOST_MESSAGES, MOST_VALUES, blocks_in
 from proxy.api.known import History, Known
 from proxy.config.model import ServerConfig
@@ -23,8 +24,21 @@ MOST_CHOICES = 128
 # Every tool is checked before any work is done. OpenAI takes 128; some clients have more.
 MOST_TOOLS = 1024
 
-_FLAG = (bool, type(None))  # a union would be created anew for each request
-
+_OF_TOOLS = "objects whose 'type' and function 'name' are strings"
+_DEMANDS = {
+    "model": "must be the name of a model",
+    "messages": f"must be a list of 1 to {MOST_MESSAGES} messages",
+    "stream": "must be true or false",
+    "tool_choice": (
+        "must be a string, or an object with a string 'type' and a well-formed 'function' or 'allowed_tools'"
+    ),
+    "tools": f"must be a list of at most {MOST_TOOLS} {_OF_TOOLS}",
+    "stream_options": "must be an object",
+    "response_format": "must be an object",
+    "response_format.json_schema": "must be an object",
+    "n": f"must be an integer from 1 to {MOST_CHOICES}",
+    "max_tool_calls": f"must be an integer from 0 to {MOST}",
+}
 _Fault: TypeAlias = tuple[str, str]
 """The place of a fault within a field, and what the value there must be."""
 
@@ -154,6 +168,39 @@ def parse_object(body: bytes, history: History | None = None, *, param: str | No
     return request
 
 
+class _Function(Struct, frozen=True):
+    name: str | None = None
+
+
+class _Tool(Struct, frozen=True):
+    type: str = ""
+    function: _Function | None = None
+
+
+class _AllowedTools(Struct, frozen=True):
+    tools: list[_Tool] | None = None
+
+
+class _Choice(_Tool, frozen=True):
+    allowed_tools: _AllowedTools | None = None
+
+
+class _Format(Struct, frozen=True):
+    json_schema: Json | None = None
+
+
+class _ChatFields(Struct, frozen=True):
+    model: Name
+    messages: Annotated[list[Any], Meta(min_length=1, max_length=MOST_MESSAGES)]
+    stream: bool | None = None
+    tool_choice: str | _Choice | None = None
+    tools: Annotated[list[_Tool], Meta(max_length=MOST_TOOLS)] | None = None
+    stream_options: Json | None = None
+    response_format: _Format | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    max_tool_calls: Count | None = None
+
+
 def parse_chat_request(body: bytes) -> Json:
     """A Chat Completions request. The fields that the proxy reads are checked; the rest is left to the upstream.
 
@@ -161,28 +208,12 @@ def parse_chat_request(body: bytes) -> Json:
         RequestError: a field is not well formed; its name is `param`.
     """
     request = parse_object(body, param="messages")
-    model, messages = request.get("model"), request.get("messages")
-    if not isinstance(model, str) or not model:
-        raise _at_fault("model", "must be the name of a model")
-    if not isinstance(messages, list) or not messages:
-        raise _at_fault("messages", "must be a list of at least one message")
-    if len(messages) > MOST_MESSAGES:
-        raise _at_fault("messages", f"may hold {MOST_MESSAGES} messages at most")
+    messages = read_fields(request, _ChatFields, _DEMANDS).messages
     expect_few_blocks(messages, "messages", of=body)
     for at, message in enumerate(messages):
         if fault := message_fault(message):
             place, demand = fault
-            raise _at_fault(f"messages[{at}]{place}", demand)
-    if not isinstance(request.get("stream"), _FLAG):
-        raise _at_fault("stream", "must be true or false")
-    if _CHECKS.keys().isdisjoint(request):
-        return request
-    make_whole(request, "n", "max_tool_calls")
-    for name, check in _CHECKS.items():
-        value = request.get(name)
-        if value is not None and (fault := check(value)):
-            place, demand = fault
-            raise _at_fault(f"{name}{place}", demand)
+            refuse(f"messages[{at}]{place}", demand)
     return request
 
 
@@ -196,7 +227,7 @@ def message_fault(message: Any) -> _Fault | None:
     if isinstance(content, list) and not _are_well_typed(content):
         return ".content", "must hold well-formed parts only"
     if calls is not None and not _are_well_typed(calls):
-        return ".tool_calls", "must be a list of objects whose 'type' and function 'name' are strings"
+        return ".tool_calls", f"must be a list of {_OF_TOOLS}"
     return None
 
 
@@ -210,82 +241,12 @@ def _is_well_typed(item: Json) -> bool:
     return named and isinstance(item.get("type", ""), str)
 
 
-def _choice_fault(value: Any) -> _Fault | None:
-    if not isinstance(value, dict):
-        return None
-    allowed = value.get("allowed_tools")
-    listed = allowed.get("tools") if isinstance(allowed, dict) else None
-    if _is_well_typed(value) and (listed is None or _are_well_typed(listed)):
-        return None
-    return "", "must be a string, or an object with a string 'type' and a well-formed 'function' or 'allowed_tools'"
-
-
-def _tools_fault(value: Any) -> _Fault | None:
-    if not _are_well_typed(value):
-        return "", "must be a list of objects whose 'type' and function 'name' are strings"
-    return ("", f"may hold {MOST_TOOLS} tools at most") if len(value) > MOST_TOOLS else None
-
-
-def _format_fault(value: Any) -> _Fault | None:
-    schema = value.get("json_schema") if isinstance(value, dict) else None
-    return None if isinstance(schema, dict | None) else (".json_schema", "must be an object")
-
-
-def _object_fault(value: Any) -> _Fault | None:
-    return None if isinstance(value, dict) else ("", "must be an object")
-
-
-def whole(value: Any) -> Any:
-    """The integer that a number such as 44.0 is, as in JSON Schema; any other value unchanged."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def make_whole(fields: Json, *names: str) -> None:
-    """Make integers of the fields of these names, where some clients write 44.0."""
-    for name in names:
-        if isinstance(value := fields.get(name), float):
-            fields[name] = whole(value)
-
-
-def is_integer(value: Any, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:
-    """Whether a value is an integer within these bounds. True and False are not, though Python has them as integers."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _must_be_integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
-    def check(value: Any) -> _Fault | None:
-        return None if is_integer(value, least, most) else ("", f"must be an integer from {least} to {most}")
-
-    return check
-
-
-# The checks of the other fields that the proxy reads. Most requests have none of these.
-_CHECKS: Mapping[str, Callable[[Any], _Fault | None]] = {
-    "tool_choice": _choice_fault,
-    "tools": _tools_fault,
-    "stream_options": _object_fault,
-    "response_format": _format_fault,
-    "n": _must_be_integer(1, MOST_CHOICES),
-    "max_tool_calls": _must_be_integer(0, 2**31),
-}
-
-
-def expect(condition: object, param: str, demand: str) -> None:
-    """Raise `RequestError` unless the condition holds; `demand` says what the field `param` must be or hold."""
-    if not condition:
-        raise _at_fault(param, demand)
-
-
 def expect_few_blocks(messages: Any, param: str, *, of: bytes) -> None:
     """Raise `RequestError` if the messages or items of a request, read from the body `of`, have too many blocks."""
     if len(of) > MOST_BLOCKS and isinstance(messages, list):  # each block takes a byte at least
         count = sum([message.blocks for message in messages if isinstance(message, Known)])
         count += blocks_in([message for message in messages if not isinstance(message, Known)])
         expect(count <= MOST_BLOCKS, param, f"may hold {MOST_BLOCKS} blocks or parts at most")
-
-
-def _at_fault(param: str, demand: str) -> RequestError:
-    return RequestError(f"'{param}' {demand}.", param=param)
 
 
 def _encoded(coding: str) -> RequestError:

@@ -12,6 +12,7 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.affinity import conversation_of_raw
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
+from proxy.api.fields import refuse
 from proxy.api.ports import Ports
 from proxy.api.runs import note_use
 from proxy.api.usage_finder import UsageFinder
@@ -165,7 +166,7 @@ def _fields_with_model(scope: Scope, body: bytes) -> Json:
     fields = parse_object(body)
     name = fields.get("model")
     if not isinstance(name, str) or not name:
-        raise RequestError("'model' must be the name of a model.", param="model")
+        refuse("model", "must be the name of a model")
     return fields
 
 

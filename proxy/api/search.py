@@ -5,14 +5,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import NoReturn
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import orjson
+from msgspec import Meta, Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import is_integer, parse_object, read_body, whole
+from proxy.api.body import parse_object, read_body
 from proxy.api.direct import DirectCalls, Door
 from proxy.api.exchange import send_json, while_wanted
+from proxy.api.fields import expect, read_fields
 from proxy.api.ports import Ports
 from proxy.api.search_filters import domains_in
 from proxy.kit import request_context
@@ -32,11 +34,26 @@ from proxy.wire.chat import Json, ToolCall, ToolSpec
 from proxy.wire.errors import NotAllowed, NotFound, ProxyError, RequestError, UpstreamError, UpstreamTimeout
 from proxy.wire.search import MOST_QUERIES, SearchFilters, SearchHit, with_queries
 
-_RECENCIES = ("day", "week", "month", "year")
 _MOST_RESULTS = 20
 _RESULTS = 10
 _LONGEST_QUERY = 2000  # characters; no provider reads more
+_Recency: TypeAlias = Literal["day", "week", "month", "year"]
+_Query: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=_LONGEST_QUERY)]
+_TEXT = f"text of 1 to {_LONGEST_QUERY} characters"
+_DEMANDS = {
+    "query": f"must be {_TEXT}",
+    "queries": f"must be a list of 1 to {MOST_QUERIES} queries, each {_TEXT}",
+    "max_results": f"must be an integer from 1 to {_MOST_RESULTS}",
+    "recency": f"must be one of {', '.join(get_args(_Recency))}",
+}
 _NO_RETRY = {"x-should-retry": "false"}
+
+
+class _Asked(Struct, frozen=True):
+    query: _Query | None = None
+    queries: Annotated[list[_Query], Meta(min_length=1, max_length=MOST_QUERIES)] | None = None
+    max_results: Annotated[int, Meta(ge=1, le=_MOST_RESULTS)] | None = None
+    recency: _Recency | None = None
 
 
 class Search:
@@ -51,7 +68,8 @@ class Search:
         self._door.admit(scope)
         calls = await self._door.open(scope)
         body = parse_object(await read_body(scope, receive, self._ports.config.server, self._ports.clock))
-        queries, filters = _queries_in(body), _filters_in(body)
+        asked = read_fields(body, _Asked, _DEMANDS)
+        queries, filters = _queries_in(asked), _filters_in(asked, body)
         tool = _search_of(spec for _, spec in calls.offered())
         request_context.add({"search": tool.name})
         work = partial(_searched, calls, tool, queries, filters)
@@ -66,35 +84,17 @@ def _search_of(tools: Iterable[ToolSpec]) -> ToolSpec:
     return next((tool for tool in searches if tool.name == SEARCH), searches[0])
 
 
-def _queries_in(body: Json) -> list[str]:
+def _queries_in(asked: _Asked) -> list[str]:
     """The queries of a request, each once. Raises `RequestError`."""
-    single, listed = body.get("query"), body.get("queries")
-    if listed is not None and not (isinstance(listed, list) and 0 < len(listed) <= MOST_QUERIES):
-        _refuse("queries", f"must be a list of 1 to {MOST_QUERIES} texts")
-    if single is None and listed is None:
-        _refuse("query", "is required, or 'queries'")
-    for name, texts in (("query", [] if single is None else [single]), ("queries", listed or [])):
-        for text in texts:
-            if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_QUERY:
-                _refuse(name, f"must be text of 1 to {_LONGEST_QUERY} characters")
-    return list(dict.fromkeys([*([single] if single else []), *(listed or [])]))
+    expect(asked.query or asked.queries, "query", "is required, or 'queries'")
+    return list(dict.fromkeys([*([asked.query] if asked.query else []), *(asked.queries or [])]))
 
 
-def _filters_in(body: Json) -> SearchFilters:
+def _filters_in(asked: _Asked, body: Json) -> SearchFilters:
     """The filters of a request. Raises `RequestError`."""
-    count, recency = whole(body.get("max_results")), body.get("recency")
-    if count is not None and not is_integer(count, 1, _MOST_RESULTS):
-        _refuse("max_results", f"must be an integer from 1 to {_MOST_RESULTS}")
-    if recency is not None and recency not in _RECENCIES:
-        _refuse("recency", f"must be one of {', '.join(_RECENCIES)}")
     allow, block = (domains_in(body, name, name) for name in ("allowed_domains", "blocked_domains"))
-    if allow and block:
-        _refuse("blocked_domains", "must not be given together with 'allowed_domains'")
-    return SearchFilters(allow=allow, block=block, count=count or _RESULTS, recency=recency)
-
-
-def _refuse(param: str, demand: str) -> NoReturn:
-    raise RequestError(f"'{param}' {demand}.", param=param)
+    expect(not (allow and block), "blocked_domains", "must not be given together with 'allowed_domains'")
+    return SearchFilters(allow=allow, block=block, count=asked.max_results or _RESULTS, recency=asked.recency)
 
 
 async def _searched(calls: DirectCalls, tool: ToolSpec, queries: Sequence[str], filters: SearchFilters) -> Json:

@@ -15,7 +15,7 @@ setting counts; blocked domains are added up.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from proxy.api.body import is_integer, whole
+from proxy.api.fields import is_integer, whole
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError

@@ -16,8 +16,9 @@ import orjson
 from msgspec import UNSET, Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import MOST_CHOICES, expect, parse_chat_request, parse_object, read_body
+from proxy.api.body import MOST_CHOICES, parse_chat_request, parse_object, read_body
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft, send_bytes, send_json, while_wanted
+from proxy.api.fields import expect
 from proxy.app import SystemClock
 from proxy.cases.replies import Reply, parsed, reply_of
 from proxy.config.model import ServerConfig

@@ -6,10 +6,10 @@ A block of an unknown type is replaced by its text, or else by a note. What cann
 
 from typing import Any, NoReturn
 
+from proxy.api.fields import prefixed
 from proxy.api.unshown import NotShown, note, picture_part, text_of_file, text_part, type_of
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
-from proxy.wire.errors import RequestError
 
 BETWEEN = "\n\n"  # the texts of several blocks
 _KNOWN = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
@@ -39,7 +39,7 @@ def as_blocks(content: Any, where: str) -> list[Any]:
 
 def refuse(where: str, why: str) -> NoReturn:
     """Refuse a request because of the field at `where`."""
-    raise RequestError(f"{where}: {why}", param=where)
+    raise prefixed(where, why)
 
 
 def _refuse_unshown(where: str, why: str) -> NoReturn:

@@ -1,12 +1,10 @@
 """A Messages request: read, checked, and translated into a chat request."""
 
-import re
-from typing import Annotated, Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from proxy.api.body import make_whole
+from proxy.api.fields import Count, Name, PositiveCount, prefixed, read_fields
 from proxy.api.messages.parts import refuse
 from proxy.api.messages.tools import MessageTools
 from proxy.api.schema import SchemaCheck
@@ -14,12 +12,11 @@ from proxy.ports import Upstream
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 
-_MOST = 2**31
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # thinking budgets, in tokens, from which the effort is medium or high
 _FORMAT_FIELD = "output_config.format"
 _NUMBER = "must be a number"
-_MUST = {
+_DEMANDS = {
     "model": "must be the name of a model",
     "max_tokens": "must be an integer of at least 1",
     "stream": "must be true or false",
@@ -34,15 +31,12 @@ _MUST = {
     "output_config": "must be an object",
     "output_config.effort": f"must be one of {', '.join(_EFFORTS)}",
 }
-# The end of a message of msgspec: ... `type` - at `$.thinking`, or ... - at `$.stop_sequences[1]`
-_PLACE = re.compile(r"(?:field `(?P<missing>\w+)`)?(?: - at `\$\.(?P<holder>[\w.]+)(?:\[.*)?`)?$")
-
 Number: TypeAlias = int | float
 
 
 class _Thinking(Struct, frozen=True):
     type: str
-    budget_tokens: Annotated[int, Meta(ge=0, le=_MOST)] | None = None
+    budget_tokens: Count | None = None
     display: object = None
 
 
@@ -54,8 +48,8 @@ class _OutputConfig(Struct, frozen=True):
 class MessagesRequest(Struct, frozen=True):
     """The fields of a client's request, except its conversation and its tools."""
 
-    model: Annotated[str, Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1, le=_MOST)] | None = None
+    model: Name
+    max_tokens: PositiveCount | None = None
     stream: bool | None = None
     temperature: Number | None = None
     top_p: Number | None = None
@@ -65,7 +59,7 @@ class MessagesRequest(Struct, frozen=True):
     output_config: _OutputConfig | None = None
     output_format: object = None  # the earlier name of `output_config.format`
     metadata: object = None  # goes nowhere; its session names the conversation
-    max_tool_calls: Annotated[int, Meta(ge=0, le=_MOST)] | None = None  # the proxy's own field, as in Chat Completions
+    max_tool_calls: Count | None = None  # the proxy's own field, as in Chat Completions
     thread: object = None
     compaction: object = None
 
@@ -150,15 +144,9 @@ def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequ
     Raises:
         RequestError: a field is not well formed; its name is `param`.
     """
-    make_whole(fields, "max_tokens", "max_tool_calls")
-    if isinstance(thinking := fields.get("thinking"), dict):
-        make_whole(thinking, "budget_tokens")
-    try:
-        request = msgspec.convert(fields, MessagesRequest)
-    except msgspec.ValidationError as exc:
-        _refuse_field(str(exc))
+    request = read_fields(fields, MessagesRequest, _DEMANDS, prefixed)
     if needs_max_tokens and request.max_tokens is None:
-        refuse("max_tokens", _MUST["max_tokens"])
+        refuse("max_tokens", _DEMANDS["max_tokens"])
     # Ignoring one of these two fields would change the meaning of the request; if they are refused, SDKs omit them.
     if request.thread is not None:
         details: Json = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
@@ -168,10 +156,3 @@ def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequ
         details = {"error_code": "compaction_unavailable"}
         raise RequestError("compaction: is not available here", param="compaction", details=details)
     return request
-
-
-def _refuse_field(fault: str) -> NoReturn:
-    """Refuse a request because of a missing or mistyped field; `fault` is the message of msgspec."""
-    place = _PLACE.search(fault)
-    where = ".".join(filter(None, (place["holder"], place["missing"]))) if place else ""
-    refuse(where, _MUST.get(where, fault))

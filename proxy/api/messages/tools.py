@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.body import MOST_TOOLS, is_integer, whole
+from proxy.api.body import MOST_TOOLS
 from proxy.api.credentials import RequestTools
+from proxy.api.fields import is_integer, whole
 from proxy.api.hosted import hosted_within
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.parts import named, refuse
@@ -28,7 +29,6 @@ from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
 from proxy.ports import ExecuteTool
 from proxy.wire.chat import Json, ToolCall, ToolSpec, choice_of, name_of
-from proxy.wire.errors import RequestError
 from proxy.wire.search import SearchFilters
 
 FETCH = "web_fetch"
@@ -280,7 +280,7 @@ def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> 
 
 
 def _refuse_tool(kind: str, *, where: str) -> NoReturn:
-    raise RequestError(f"{where}: the tool {kind[:128]!r} is not available here", param=where)
+    refuse(where, f"the tool {kind[:128]!r} is not available here")
 
 
 def hosted_names(tools: RequestTools) -> dict[str, str]:

@@ -12,6 +12,7 @@ from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE
 from proxy.api.credentials import CredentialReader
 from proxy.api.exchange import send_json
+from proxy.api.fields import expect
 from proxy.api.ports import Ports
 from proxy.api.responses.stored import ResponseStore
 from proxy.wire.chat import Json
@@ -88,10 +89,9 @@ def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
         RequestError: one of these parameters has a value that is not allowed.
     """
     order, limit, after = query.get("order", "desc"), query.get("limit", str(_DEFAULT_LIMIT)), query.get("after")
-    if order not in ("asc", "desc"):
-        raise RequestError("'order' must be asc or desc.", param="order")
-    if not (_COUNT.fullmatch(limit) and 1 <= int(limit) <= _MAX_LIMIT):
-        raise RequestError(f"'limit' must be an integer from 1 to {_MAX_LIMIT}.", param="limit")
+    expect(order in ("asc", "desc"), "order", "must be asc or desc")
+    is_limit = _COUNT.fullmatch(limit) and 1 <= int(limit) <= _MAX_LIMIT
+    expect(is_limit, "limit", f"must be an integer from 1 to {_MAX_LIMIT}")
     by_id = {item["id"]: item for item in items}  # without duplicates, because `after` can mean only one item
     ordered = list(by_id.values() if order == "asc" else reversed(by_id.values()))
     if after is not None:

@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from proxy.api.body import expect
+from proxy.api.fields import expect, refuse
 from proxy.api.history import PastCall, PastResult, assistant_message, content_of, joined_text, result_of, with_results
 from proxy.api.json_bounds import MOST_MESSAGES
 from proxy.api.known import Known, is_read
@@ -87,9 +87,9 @@ def read_items(given: Any, unshown: Unshown | None = None) -> list[Json]:
     if isinstance(given, str):
         given = [{"type": "message", "role": "user", "content": given}]
     if not isinstance(given, list) or not given:
-        raise RequestError("'input' must be a string, or a list of at least one item.", param="input")
+        refuse("input", "must be a string, or a list of at least one item")
     if len(given) > MOST_MESSAGES:
-        raise RequestError(f"'input' may hold {MOST_MESSAGES} items at most.", param="input")
+        refuse("input", f"may hold {MOST_MESSAGES} items at most")
     unshown = unshown or Unshown()
     last, is_answered = last_said(given), any(map(_is_of_assistant, given))
     return [
@@ -124,10 +124,10 @@ def _read(item: Any, where: str, unshown: Unshown, *, is_past: bool, is_answered
         is_answered: whether the input holds anything of the assistant's, so that items of unknown types may be its.
     """
     if not isinstance(item, dict):
-        raise RequestError(f"'{where}' must be an object.", param=where)
+        refuse(where, "must be an object")
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if not isinstance(kind, str):
-        raise RequestError(f"'{where}' needs a 'type', a string.", param=where)
+        refuse(where, "needs a 'type', a string")
     if not _is_read_here(item, kind):
         if not (is_past or is_answered):
             raise RequestError(f"Items of type {kind[:64]!r} are not supported.", param=where)

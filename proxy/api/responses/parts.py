@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from proxy.api.fields import refuse
 from proxy.api.unshown import NO_FAULTS, Forgiven, NotShown, Unshown, note, picture_part, text_at, text_part, type_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
@@ -52,7 +53,7 @@ def _chat_part(part: Any, where: str) -> Json:
     if kind == _FILE:
         return text_part(_file(part, where))
     if not isinstance(kind, str):
-        raise RequestError(f"'{where}' needs a 'type', a string.", param=where)
+        refuse(where, "needs a 'type', a string")
     if kind not in _TEXTS:
         raise RequestError(f"A part of type {kind[:64]!r} is not supported.", param=where)
     if not isinstance(text := part.get(_TEXTS[kind]), str):

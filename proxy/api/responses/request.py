@@ -1,13 +1,13 @@
 """A Responses request: read, checked, and translated into a chat request."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from proxy.api.body import MOST_TOOLS, expect, expect_few_blocks, is_integer, make_whole, parse_object
+from proxy.api.body import MOST_TOOLS, expect_few_blocks, parse_object
+from proxy.api.fields import Count, Name, PositiveCount, expect, read_fields
 from proxy.api.known import History, is_read
 from proxy.api.responses.conversation import ItemConversation, read_items
 from proxy.api.responses.tools import ResponseTools
@@ -15,7 +15,7 @@ from proxy.api.schema import SchemaCheck
 from proxy.api.unshown import Unshown
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
-from proxy.wire.errors import ProxyError, RequestError
+from proxy.wire.errors import ProxyError
 
 # Fields with the same meaning in both APIs, including those of GLM and vLLM; null is treated as absent.
 _SAME = frozenset(
@@ -42,12 +42,56 @@ _SENT_AS: Mapping[str, str] = {
     "response_format": "text.format",
 }
 _SECRETS = ("authorization", "headers")  # fields of an `mcp` tool
-_MOST = 2**31
-_Demand: TypeAlias = tuple[Callable[[Any], bool], str]  # a predicate, and its meaning in words
 SOURCES = "web_search_call.action.sources"
 CODE_OUTPUTS = "code_interpreter_call.outputs"
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
+
+
+_UNSUPPORTED = ("background", "conversation", "prompt")  # may be false or null
+# The place of a field that the proxy reads -> what its value must be.
+_DEMANDS: Mapping[str, str] = {
+    "model": "must be the name of a model",
+    **dict.fromkeys(_UNSUPPORTED, "is not supported"),
+    **dict.fromkeys(("stream", "store", "parallel_tool_calls"), "must be true or false"),
+    **dict.fromkeys(("reasoning", "text", "text.format", "stream_options", "metadata"), "must be an object"),
+    **dict.fromkeys(("reasoning.effort", "instructions", "previous_response_id"), "must be a string"),
+    "max_output_tokens": "must be an integer from 1",
+    **dict.fromkeys(("max_tool_calls", "top_logprobs"), "must be an integer from 0"),
+    "include": "must be a list of strings",
+    "tools": f"must be a list of at most {MOST_TOOLS} tools",
+}
+
+
+class _Reasoning(Struct, frozen=True):
+    effort: str | None = None
+    summary: object = None
+    generate_summary: object = None  # the earlier name of `summary`
+
+
+class _Text(Struct, frozen=True):
+    format: Json | None = None
+
+
+class _Asked(Struct, frozen=True):
+    model: Name
+    background: None = None
+    conversation: None = None
+    prompt: None = None
+    stream: bool | None = None
+    store: bool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: _Reasoning | None = None
+    text: _Text | None = None
+    stream_options: Json | None = None
+    metadata: Json | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: PositiveCount | None = None
+    max_tool_calls: Count | None = None
+    top_logprobs: Count | None = None
+    include: list[str] | None = None
+    tools: Annotated[list[Any], Meta(max_length=MOST_TOOLS)] | None = None
 
 
 class ResponsesRequest(Struct, frozen=True):
@@ -55,58 +99,60 @@ class ResponsesRequest(Struct, frozen=True):
 
     Attributes:
         fields: the fields as the client sent them, without secrets; the response echoes them.
+        asked: those fields that the proxy reads.
         items: the items of its `input`.
         check: checks the answer against the schema in `text.format`; None: there is none.
         unshown: the types of items and parts that the model is not shown.
     """
 
     fields: Json
+    asked: _Asked
     items: tuple[Json, ...]
-    check: SchemaCheck | None = None
-    unshown: Unshown = msgspec.field(default_factory=Unshown)
+    check: SchemaCheck | None
+    unshown: Unshown
 
     @property
     def stream(self) -> bool:
         """Whether the answer is streamed."""
-        return bool(self.fields.get("stream"))
+        return bool(self.asked.stream)
 
     @property
     def store(self) -> bool:
         """Whether the answer is stored."""
-        return self.fields.get("store") is not False
+        return self.asked.store is not False
 
     @property
     def previous(self) -> str | None:
         """The id of the response that this request continues."""
-        return self.fields.get("previous_response_id")
+        return self.asked.previous_response_id
 
     @property
     def text_format(self) -> Json:
         """The `text.format` in the flat form of this API; empty without one."""
-        return (self.fields.get("text") or {}).get("format") or {}
+        return _format_in(self.asked)
 
     def includes(self, what: str) -> bool:
         """Whether `include` contains `what`."""
-        return what in (self.fields.get("include") or ())
+        return what in (self.asked.include or ())
 
     @property
     def summary(self) -> bool:
         """Whether the client wants reasoning as a summary as well."""
-        reasoning = self.fields.get("reasoning") or {}
-        wanted = reasoning.get("summary") or reasoning.get("generate_summary")
+        reasoning = self.asked.reasoning or _Reasoning()
+        wanted = reasoning.summary or reasoning.generate_summary
         return bool(wanted) and wanted != "none"
 
     def as_chat(self, conversation: ItemConversation, tools: ResponseTools) -> Json:
         """The request as one of Chat Completions."""
-        fields = self.fields
-        chat: Json = {"model": fields["model"], "messages": list(conversation.messages), **tools.fields()}
+        fields, asked = self.fields, self.asked
+        chat: Json = {"model": asked.model, "messages": list(conversation.messages), **tools.fields()}
         chat |= {key: value for key, value in fields.items() if key in _SAME and value is not None}
         optional = {
-            "max_tokens": fields.get("max_output_tokens"),
-            "reasoning_effort": (fields.get("reasoning") or {}).get("effort"),
+            "max_tokens": asked.max_output_tokens,
+            "reasoning_effort": asked.reasoning.effort if asked.reasoning is not None else None,
             "response_format": _response_format(self.text_format),
-            "top_logprobs": fields.get("top_logprobs") or None,
-            "logprobs": True if fields.get("top_logprobs") or self.includes(LOGPROBS) else None,
+            "top_logprobs": asked.top_logprobs or None,
+            "logprobs": True if asked.top_logprobs or self.includes(LOGPROBS) else None,
             "stream": True if self.stream else None,
         }
         return chat | {key: value for key, value in optional.items() if value is not None}
@@ -118,7 +164,7 @@ class ResponsesRequest(Struct, frozen=True):
         name = re.split(r"[.\[]", error.param, maxsplit=1)[0]
         sent = _SENT_AS.get(name)
         if name == "logprobs":
-            sent = "top_logprobs" if self.fields.get("top_logprobs") else "include"
+            sent = "top_logprobs" if self.asked.top_logprobs else "include"
         if sent is not None:
             error.message = error.message.replace(f"'{error.param}'", f"'{sent}'")
             error.param = sent
@@ -140,19 +186,17 @@ def read_request(fields: Json) -> ResponsesRequest:
     Raises:
         RequestError: a field is not well formed; its name is `param`.
     """
-    expect(isinstance(fields.get("model"), str) and fields["model"], "model", "must be the name of a model")
-    make_whole(fields, "max_output_tokens", "max_tool_calls", "top_logprobs")
-    for name in filter(fields.__contains__, _DEMANDS):
-        is_met, demand = _DEMANDS[name]
-        expect(fields[name] is None or is_met(fields[name]), name, demand)
-    _check_inner(fields)
+    for name in _UNSUPPORTED:
+        if fields.get(name) is False:
+            del fields[name]
+    asked = read_fields(fields, _Asked, _DEMANDS)
     given = fields.get("input")
     new = [item for item in given if not is_read(item)] if isinstance(given, list) else given
     # The response echoes the fields one level deeper, where they must not be nested too deep to be written.
     rawjson.dumps({"response": {**fields, "input": new}})
     unshown = Unshown()
     items = tuple([_without_secrets(item) for item in read_items(given, unshown)])
-    return ResponsesRequest(_without_secrets(fields), items, _check_format(fields), unshown)
+    return ResponsesRequest(_without_secrets(fields), asked, items, _check_format(_format_in(asked)), unshown)
 
 
 def _without_secrets(holder: Json) -> Json:
@@ -173,23 +217,19 @@ def _tool_without_secrets(tool: Any) -> Any:
     return {**tool, "tools": tools_without_secrets(tool["tools"])} if "tools" in tool else tool
 
 
-def _check_inner(fields: Json) -> None:
-    effort = (fields.get("reasoning") or {}).get("effort")
-    expect(effort is None or isinstance(effort, str), "reasoning.effort", "must be a string")
-    wanted = (fields.get("text") or {}).get("format")
-    expect(wanted is None or isinstance(wanted, dict), "text.format", "must be an object")
+def _format_in(asked: _Asked) -> Json:
+    return (asked.text.format if asked.text is not None else None) or {}
 
 
-def _check_format(fields: Json) -> SchemaCheck | None:
-    wanted: Mapping[str, Any] = (fields.get("text") or {}).get("format") or {}
-    match wanted.get("type", "text"):
-        case "text" | "json_object":
-            return None
-        case "json_schema":
-            expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
-            return SchemaCheck.of(wanted.get("schema"), "text.format.schema")
-        case _:
-            raise RequestError("'text.format.type' must be text, json_object or json_schema.", param="text.format.type")
+def _check_format(wanted: Json) -> SchemaCheck | None:
+    kind = wanted.get("type", "text")
+    expect(
+        kind in ("text", "json_object", "json_schema"), "text.format.type", "must be text, json_object or json_schema"
+    )
+    if kind != "json_schema":
+        return None
+    expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
+    return SchemaCheck.of(wanted.get("schema"), "text.format.schema")
 
 
 def _response_format(wanted: Json) -> Json | None:
@@ -202,36 +242,3 @@ def _response_format(wanted: Json) -> Json | None:
             return {"type": "json_schema", "json_schema": nested}
         case _:
             return None
-
-
-def _is_off(value: Any) -> bool:
-    return value in (None, False)
-
-
-def _must_be(kind: type, called: str) -> _Demand:
-    return lambda value: isinstance(value, kind), f"must be {called}"
-
-
-def _must_be_from(least: int) -> _Demand:
-    return lambda value: is_integer(value, least, _MOST), f"must be an integer from {least}"
-
-
-def _are_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _are_few(tools: Any) -> bool:
-    return not isinstance(tools, list) or len(tools) <= MOST_TOOLS
-
-
-# Fields that the proxy reads -> the demand that a value other than null must meet, in the order of the checks.
-_DEMANDS: Mapping[str, _Demand] = {
-    **dict.fromkeys(("background", "conversation", "prompt"), (_is_off, "is not supported")),
-    **dict.fromkeys(("stream", "store", "parallel_tool_calls"), _must_be(bool, "true or false")),
-    **dict.fromkeys(("reasoning", "text", "stream_options", "metadata"), _must_be(dict, "an object")),
-    **dict.fromkeys(("instructions", "previous_response_id"), _must_be(str, "a string")),
-    "max_output_tokens": _must_be_from(1),
-    **dict.fromkeys(("max_tool_calls", "top_logprobs"), _must_be_from(0)),
-    "include": (_are_strings, "must be a list of strings"),
-    "tools": (_are_few, f"may hold {MOST_TOOLS} tools at most"),
-}

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.api.fields import refuse
 from proxy.api.hosted import hosted_within
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
@@ -251,7 +252,7 @@ def objects_with_types(listed: Any, where: str) -> Sequence[Json]:
     if not isinstance(listed, list) or not all(
         isinstance(one, dict) and isinstance(one.get("type"), str) for one in listed
     ):
-        raise RequestError(f"'{where}' must be a list of objects, each with a type.", param=where)
+        refuse(where, "must be a list of objects, each with a type")
     return listed
 
 
@@ -376,11 +377,11 @@ def _chosen(tools: ResponseTools, choice: Any, server_names: Collection[str]) ->
         return tools
     if isinstance(choice, str):
         if choice not in _MODES:
-            raise RequestError(f"'tool_choice' must be one of {', '.join(_MODES)}, or an object.", param="tool_choice")
+            refuse("tool_choice", f"must be one of {', '.join(_MODES)}, or an object")
         tools = replace(tools, search=None, wants_code=False) if choice == "none" else tools
         return replace(tools, choice=choice)
     if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
-        raise RequestError("'tool_choice' must be a string, or an object with a type.", param="tool_choice")
+        refuse("tool_choice", "must be a string, or an object with a type")
     if choice["type"] == "allowed_tools":
         return _narrowed(tools, choice, server_names)
     search = tools.search or (_ANY_SEARCH if choice["type"] in HOSTED_SEARCHES else None)
@@ -457,7 +458,7 @@ def _pick(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> 
 
 
 def _refuse_unknown(name: Any) -> NoReturn:
-    raise RequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
+    refuse("tool_choice", f"names {name!r}, which is not among 'tools'")
 
 
 def _refuse_tool(kind: str, param: str) -> NoReturn:
