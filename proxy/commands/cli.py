@@ -132,22 +132,12 @@ def _add_test_commands(commands: Any) -> None:
     mock.add_argument("--port", type=_port, default=0, help="default: 0, any free one")
     mock.add_argument("--workers", type=_count, default=1, help="processes; default: 1")
     mock.add_argument(
-        "--script",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="PATH",
-        help="a YAML file with conversations of your own, or cases of /debug and folders of them",
+        "--script", type=Path, metavar="FILE", help="a YAML file with conversations of your own; default: the demo's"
     )
-    mock.add_argument("--pace", action="store_true", help="answers of cases take the time that they took then")
     mock.set_defaults(run=_mock_upstream)
 
     again = commands.add_parser("replay", help="play cases of /debug again, and say what differs from then")
     again.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a case, or a folder of cases")
-    _add_config_path(again)
-    _add_no_env_file(again)
-    again.add_argument("--model", help="a model of the configuration that answers instead; only tools are played then")
-    again.add_argument("--pace", action="store_true", help="answers take the time that they took then")
     again.add_argument("--json", action="store_true", help="print JSON for programs")
     again.set_defaults(run=_replay)
 
@@ -332,13 +322,7 @@ def _demo(arguments: argparse.Namespace) -> None:
 def _mock_upstream(arguments: argparse.Namespace) -> None:
     from proxy.mock import command  # noqa: PLC0415 - as above
 
-    command.main(
-        host=arguments.host,
-        port=arguments.port,
-        workers=arguments.workers,
-        script=arguments.script,
-        pace=arguments.pace,
-    )
+    command.main(host=arguments.host, port=arguments.port, workers=arguments.workers, script=arguments.script)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -408,13 +392,7 @@ def _spend(arguments: argparse.Namespace) -> None:
 def _replay(arguments: argparse.Namespace) -> None:
     from proxy.cases.replay import replay  # noqa: PLC0415 - as above
 
-    model = None
-    if arguments.model is not None:
-        from proxy.app import configuration  # noqa: PLC0415 - as above
-
-        loaded = configuration.load(arguments.config, os.environ, env_file=_env_file(arguments))
-        model = loaded, arguments.model
-    if not replay(arguments.paths, pace=arguments.pace, as_json=arguments.json, model=model):
+    if not replay(arguments.paths, as_json=arguments.json):
         sys.exit(_FAULT)
 
 

@@ -23,6 +23,7 @@ UNSET_MARK: Final = "\0"  # no variable of the environment can hold it
 _NULL: Final = "tag:yaml.org,2002:null"
 _UNREADABLE: Final = "cannot be read as the value that its form or its tag says it is"
 _TOO_DEEP: Final = "is nested too deep, or refers to itself"
+_MOST_LEVELS: Final = 100  # no configuration has a tenth of them, and the parser takes seconds for some thousands
 _NO_SINGLE_KEY: Final = "a key must be a single value (is there a brace too many?)"
 
 
@@ -119,16 +120,32 @@ def read(text: str, *, name: str, environ: Mapping[str, str] | None = None) -> N
         ConfigurationError: it is not YAML, or a part of it contains itself.
     """
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
         raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}{_hint(text, exc)}"]) from exc
-    except (yaml.YAMLError, RecursionError) as exc:
+    except yaml.YAMLError as exc:
         raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
+    except RecursionError as exc:
+        raise ConfigurationError([f"{name}: {_TOO_DEEP}"]) from exc
     try:
         return None if root is None else _Builder(environ).node(root)
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: {_TOO_DEEP}"]) from exc
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader, which stops at a depth that no file needs."""
+
+    _level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._level += 1
+        if self._level > _MOST_LEVELS:
+            raise RecursionError
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._level -= 1
+        return node
 
 
 def leaves(node: Node) -> Iterator[Leaf]:

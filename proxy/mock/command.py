@@ -5,7 +5,6 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -17,8 +16,9 @@ import uvicorn
 from proxy.api.middleware.admission import Lifecycle
 from proxy.config.model import ServerConfig
 from proxy.kit.no_observer import NoObserver
-from proxy.mock.case_reading import Scripted, scripted_by
+from proxy.mock.demo import DEMO
 from proxy.mock.journal import Attempts, Folder
+from proxy.mock.script import Script, load
 from proxy.mock.server import MockUpstream
 from proxy.server.graceful import Server, Worker
 from proxy.server.head import Bounds
@@ -30,17 +30,13 @@ _BACKLOG = 4096
 _GRACE_SECONDS = 0.5  # nobody waits for the end of a scripted stream
 
 
-def main(*, host: str, port: int, workers: int, script: Sequence[Path], pace: bool) -> None:
+def main(*, host: str, port: int, workers: int, script: Path | None) -> None:
     """Serve until a signal. Raises `ConfigurationError`."""
-    scripted = scripted_by(script, pace=pace)
-    if scripted.cases is not None:
-        sys.stderr.writelines(f"toolproxy: warning: {note}\n" for note in scripted.cases.notes)
+    scripted = DEMO if script is None else load(script)
     listener = listen(host, port)
     ready = functools.partial(_announce, address_of(listener))
     if workers == 1:
-        Server(uvicorn_config(MockUpstream(scripted.script, cases=scripted.cases)), ready=ready).run(
-            accept_in_bulk(listener)
-        )
+        Server(uvicorn_config(MockUpstream(scripted)), ready=ready).run(accept_in_bulk(listener))
         return
     with TemporaryDirectory(prefix="toolproxy-mock-") as shared:
         Supervisor(
@@ -72,16 +68,16 @@ def uvicorn_config(mock: MockUpstream) -> uvicorn.Config:
     )
 
 
-def _start_worker(scripted: Scripted, shared: Path, listener: socket.socket, orders: Connection) -> BaseProcess:
-    process = get_context("spawn").Process(target=work, args=(scripted, shared, listener, orders), daemon=True)
+def _start_worker(script: Script, shared: Path, listener: socket.socket, orders: Connection) -> BaseProcess:
+    process = get_context("spawn").Process(target=work, args=(script, shared, listener, orders), daemon=True)
     process.start()
     return process
 
 
-def work(scripted: Scripted, shared: Path, listener: socket.socket, orders: Connection) -> None:
+def work(script: Script, shared: Path, listener: socket.socket, orders: Connection) -> None:
     """Run one of several workers, in a process of its own."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    mock = MockUpstream(scripted.script, cases=scripted.cases, journal=Folder(shared), attempts=Attempts(shared))
+    mock = MockUpstream(script, journal=Folder(shared), attempts=Attempts(shared))
 
     async def apply(_: bytes) -> None: ...
 

@@ -98,10 +98,8 @@ class Folder:
         return [line for _, line in sorted(timed, key=itemgetter(0))][-MOST_REQUESTS:]
 
 
-def entry_of(
-    method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes, status: int, **more: Any
-) -> bytes:
-    """A request as JSON on one line: when it came, what it was, the status of its answer, and `more` about that."""
+def entry_of(method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes, status: int) -> bytes:
+    """A request as JSON on one line: when it came, what it was, and the status of its answer."""
     try:
         orjson.loads(body)
         sent: Any = orjson.Fragment(body.translate(_LINE_BREAKS))
@@ -115,7 +113,6 @@ def entry_of(
         "status": status,
         "headers": named,
         "body": sent,
-        **more,
     }
     return orjson.dumps(fields)
 

@@ -1,7 +1,6 @@
 """A scripted upstream in a thread of this process, for tests that are synchronous or asynchronous."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,10 @@ import msgspec
 import uvicorn
 import yaml
 
-from proxy.mock.case_reading import Scripted, scripted_by
 from proxy.mock.command import uvicorn_config
 from proxy.mock.demo import DEMO
 from proxy.mock.journal import Attempts, Memory
-from proxy.mock.script import Script, parse
+from proxy.mock.script import Script, load, parse
 from proxy.mock.server import MockUpstream
 from proxy.server.listener import address_of, listen
 
@@ -70,20 +68,19 @@ class RunningMock:
         """Answer by another script from now on.
 
         Args:
-            turns: the model's turns in order, each a mapping or its text; or one path of a script, of a case or of a
-                folder of cases; or one whole script as a mapping or as YAML.
-            settings: further keys of the script: `pace`, `delay`, `seed` ...; of cases `pace=True`, so that recorded
-                answers take the time that they took then.
+            turns: the model's turns in order, each a mapping or its text; or one whole script as a path, as a mapping
+                or as YAML.
+            settings: further keys of the script: `pace`, `delay`, `seed` ...
 
         Raises:
             ConfigurationError: with one line per fault.
         """
-        self._mock.script, self._mock.cases = _script_of(turns, settings)
+        self._mock.script = _script_of(turns, settings)
         self._mock.clear()
 
     def reset(self) -> None:
         """Forget the script and all requests."""
-        self._mock.script, self._mock.cases = Scripted()
+        self._mock.script = DEMO
         self._mock.clear()
 
     def _run(self) -> None:
@@ -104,25 +101,18 @@ class _Server(uvicorn.Server):
         self._has_started.set()
 
 
-def _script_of(turns: tuple[Turn, ...], settings: Mapping[str, Any]) -> Scripted:
-    paths = [path for turn in turns if (path := _path_in(turn)) is not None]
-    if paths and len(paths) == len(turns):
-        found = scripted_by(paths, pace=settings.get("pace") is True)
-        return found if found.cases is not None else Scripted(_with_settings(found.script, settings))
+def _script_of(turns: tuple[Turn, ...], settings: Mapping[str, Any]) -> Script:
     match turns:
+        case (Path() as path,):
+            return _with_settings(load(path), settings)
+        case (str() as text,) if text.endswith((".yaml", ".yml")):
+            return _with_settings(load(Path(text)), settings)
         case (str() as text,) if "conversations:" in text:
-            return Scripted(_with_settings(parse(text), settings))
+            return _with_settings(parse(text), settings)
         case (dict() as whole,) if "conversations" in whole:
-            return Scripted(parse(yaml.safe_dump({**whole, **settings})))
+            return parse(yaml.safe_dump({**whole, **settings}))
     steps = [{"text": turn} if isinstance(turn, str) else turn for turn in turns]
-    return Scripted(parse(yaml.safe_dump({"conversations": [{"turns": steps}], **settings})))
-
-
-def _path_in(turn: Turn) -> Path | None:
-    if isinstance(turn, str):
-        is_folder = "/" in turn and os.path.isdir(turn)  # noqa: PTH112 - which a text may be asked that is no path
-        return Path(turn) if is_folder or turn.endswith((".yaml", ".yml", ".json")) else None
-    return turn if isinstance(turn, Path) else None
+    return parse(yaml.safe_dump({"conversations": [{"turns": steps}], **settings}))
 
 
 def _with_settings(script: Script, settings: Mapping[str, Any]) -> Script:

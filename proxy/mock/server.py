@@ -20,18 +20,15 @@ from proxy.api.body import MOST_CHOICES, parse_chat_request, parse_object, read_
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft, send_bytes, send_json, while_wanted
 from proxy.api.fields import expect
 from proxy.app import SystemClock
-from proxy.cases.replies import Reply, parsed, reply_of
 from proxy.config.model import ServerConfig
 from proxy.mock.answer import ChatAnswer
-from proxy.mock.case_script import CaseScript, Unanswered, refusal_of
 from proxy.mock.completions import TextAnswer, as_chat, embeddings
 from proxy.mock.demo import DEMO, search_answer
 from proxy.mock.journal import MOST_REQUESTS, Attempts, Journal, Memory, entry_of, without_keys
-from proxy.mock.recorded_form import as_asked
 from proxy.mock.script import FIRST_FAILURE, Script, ScriptedTurn
 from proxy.wire import sse
 from proxy.wire.chat import Json
-from proxy.wire.errors import MethodNotAllowed, NotFound, ProxyError, RequestError
+from proxy.wire.errors import MethodNotAllowed, NotFound, ProxyError
 
 _BOUNDS: Final = ServerConfig()
 _CLOCK: Final = SystemClock()
@@ -39,8 +36,6 @@ _MOST_TOKENS: Final = 1_000_000
 _LENGTHS: Final = f"must be an integer from 0 to {_MOST_TOKENS}"
 _FIRST_SERVER_ERROR: Final = 500
 _LONGEST_SECONDS: Final = 86_400.0
-_SILENT: Final = ("ReadTimeout", "ConnectTimeout", "PoolTimeout")
-"""The failures of recorded calls whose client has waited in vain."""
 _TYPES: Final = {
     400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota", 403: "permission_error",
     404: "not_found_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
@@ -103,7 +98,6 @@ class MockUpstream:
 
     Args:
         script: answers requests; it may be replaced at any time.
-        cases: answer instead of it the requests that they know; they may be replaced, too.
         journal: remembers the requests.
         attempts: counts how often a turn was asked for.
         answer_search: answers `POST /search`, which the demo has behind its search tool.
@@ -111,7 +105,6 @@ class MockUpstream:
 
     Attributes:
         script: as above.
-        cases: as above.
         searches: the latest searches.
         most_searches_at_once: how many of them were open at the same time.
     """
@@ -120,14 +113,12 @@ class MockUpstream:
         self,
         script: Script = DEMO,
         *,
-        cases: CaseScript | None = None,
         journal: Journal | None = None,
         attempts: Attempts | None = None,
         answer_search: Callable[[Json], Json] = search_answer,
         search_seconds: float = 0.0,
     ) -> None:
         self.script = script
-        self.cases = cases
         self.searches: list[Json] = []
         self.most_searches_at_once = 0
         self._journal = journal or Memory()
@@ -171,8 +162,6 @@ class MockUpstream:
 
     def _endpoint(self, method: str, path: str) -> _Endpoint:
         """The endpoint of a path. Raises `NotFound` and `MethodNotAllowed`."""
-        if self.cases is not None and self.cases.knows(path):
-            return partial(self._from_cases, self.cases)
         known: Mapping[str, Mapping[str, _Endpoint]] = {
             "/chat/completions": {"POST": self._chat},
             "/completions": {"POST": self._completions},
@@ -226,39 +215,13 @@ class MockUpstream:
             work = partial(_send_answer, request, turn, answer_of(turn), pace, dice, stream=bool(body.get("stream")))
         await while_wanted(request.scope, request.receive, work, seconds=_LONGEST_SECONDS)
 
-    async def _from_cases(self, cases: CaseScript, request: _Request) -> None:
-        """Answer a request as its like was answered in a case."""
-        body = parsed(request.body)
-        try:
-            attempts = cases.answers(request.scope["path"], request.body)
-            refusal = refusal_of(attempts[0], body)
-        except Unanswered as exc:
-            attempts, refusal = (), str(exc)
-        given = attempts[0] if attempts else None
-        if refusal is not None:
-            error = NotFound(refusal) if given is None else RequestError(refusal)
-            self._remember(request, error.status, case=given and given.place)
-            raise error
-        if len(attempts) > 1:
-            places = "\n".join(one.place for one in attempts)
-            given = attempts[self._attempts.next(places.encode(), len(attempts))]
-        assert given is not None  # noqa: S101 - otherwise there is a refusal
-        sent = body if isinstance(body, dict) else {}
-        reply = reply_of(given.answer, sent)
-        if isinstance(given.asked, dict):
-            reply = as_asked(reply, given.asked, sent)
-        self._remember(request, reply.status, case=given.place)
-        work = partial(_send_reply, request, reply, is_timed=cases.pace or given.rules is not None)
-        await while_wanted(request.scope, request.receive, work, seconds=_LONGEST_SECONDS)
-
     async def _embeddings(self, request: _Request) -> None:
         found = embeddings(parse_object(request.body), seed=self.script.seed)
         self._remember(request, 200)
         await send_json(request.send, found)
 
     async def _models(self, request: _Request) -> None:
-        models = self.script.models if self.cases is None else self.cases.models
-        await send_json(request.send, {"object": "list", "data": [_model(name) for name in models]})
+        await send_json(request.send, {"object": "list", "data": [_model(name) for name in self.script.models]})
 
     async def _model(self, request: _Request) -> None:
         await send_json(request.send, _model(request.scope["path"].partition("/models/")[2]))
@@ -282,9 +245,9 @@ class MockUpstream:
         self.clear()
         await send_bytes(request.send, 204, (), b"")
 
-    def _remember(self, request: _Request, status: int, **more: Any) -> None:
+    def _remember(self, request: _Request, status: int) -> None:
         scope = request.scope
-        self._journal.add(entry_of(scope["method"], scope["path"], scope["headers"], request.body, status, **more))
+        self._journal.add(entry_of(scope["method"], scope["path"], scope["headers"], request.body, status))
 
 
 async def _healthy(request: _Request) -> None:
@@ -317,24 +280,6 @@ async def _send_answer(
         sent = end
     if not turn.cut:
         await request.send({"type": "http.response.body", "body": b""})
-
-
-async def _send_reply(request: _Request, reply: Reply, *, is_timed: bool) -> None:
-    """Send an answer of a case, piece by piece, and end it as it ended then: it may stay silent, or be cut off."""
-    answer, passed = reply.answer, 0.0
-    await request.send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
-    for part in reply.parts:
-        if not isinstance(part, bytes):
-            passed += part if is_timed else 0
-            continue
-        await _until(request, passed)
-        await request.send({"type": "http.response.body", "body": part, "more_body": True})
-    if answer.get("left") or answer.get("fails") in _SILENT:
-        await asyncio.Event().wait()  # until the client leaves
-    await _until(request, answer.get("seconds", 0.0) if is_timed else 0.0)
-    # Without a piece the head has still to be written: what follows it is missing then.
-    is_whole = "fails" not in answer and not answer.get("cut")
-    await request.send({"type": "http.response.body", "body": b"", "more_body": not is_whole})
 
 
 async def _send_body(
