@@ -99,10 +99,13 @@ def test_check_names_several_keys_by_their_numbers_and_shows_none():
     )
     lines = overview.describe(loaded, {})
     assert [line for line in lines if line.startswith("  ") and "key" in line] == [
-        "    up key 2: usable",
-        "    up key 3: usable",
-        "    s key 1: usable",
-        "    s key 2: usable",
+        "  up: 2 keys set, http://up/v1 (openai)",
+        "    up key 2: set",
+        "    up key 3: set",
+        "  one: key set, http://up/v1 (openai)",
+        "  s: 2 keys set, serper at google.serper.dev",
+        "    s key 1: set",
+        "    s key 2: set",
     ]
     assert ONE[4:] not in "\n".join([*lines, *loaded.warnings])
 
@@ -126,6 +129,6 @@ def test_whoever_calls_is_the_operator_where_no_client_is_configured_and_in_a_pr
     alone, shared = (
         configuration.parse(text + more, ENVIRONMENT) for more in ("", "clients: [{name: a, key: k-of-a}]\n")
     )
-    runs = [for_one_run(loaded, key="tp_1", runs=tmp_path) for loaded in (alone, shared)]
+    runs = [for_one_run(loaded, key="tp_1", runs=tmp_path, declares_search=True) for loaded in (alone, shared)]
     assert [loaded.serves_operator for loaded in (alone, shared, *runs)] == [True, False, True, False]
     assert runs[0].needs_key

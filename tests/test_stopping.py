@@ -109,13 +109,18 @@ MAY_BE_FIRST = shutil.which("unshare") and not subprocess.run([*AS_FIRST_PROCESS
     ids=["", "as the first process"],
 )
 async def test_a_signal_while_it_reads_its_configuration_ends_it(tmp_path, launcher, number):
-    config = tmp_path / "config.yaml"
-    os.mkfifo(config)
-    with started([*launcher, sys.executable, "-m", "proxy", "serve", "--config", str(config)]) as process:
-        writer = await writer_to(config)
+    reading, config = tmp_path / "reading", tmp_path / "config.yaml"
+    (tmp_path / "stuck.py").write_text(
+        f"import pathlib, threading\npathlib.Path({str(reading)!r}).touch()\nthreading.Event().wait(30)\n"
+    )
+    config.write_text(
+        CONFIG.format(upstream="http://127.0.0.1:1", more="  roll: {type: python, function: 'stuck:roll'}")
+    )
+    serve = ["serve", "--port", "0", "--config", str(config), "--app-dir", str(tmp_path)]
+    with started([*launcher, sys.executable, "-m", "proxy", *serve]) as process:
+        await until(async_(reading.exists))
         os.kill(command_in(process.pid, launcher), number)
         assert await end_of(process, 5) == (0, "")
-    os.close(writer)
 
 
 async def test_a_signal_while_its_workers_start_ends_it_and_them(tmp_path):

@@ -8,7 +8,7 @@ Each step is a value that knows the next one, and is pure: what needs the store,
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -69,11 +69,14 @@ class Dialect(Protocol):
     Attributes:
         history_field: the field with its messages or items, which are not parsed again when they are known; empty: all
             of a body is parsed.
+        loads: parses its messages or items.
         seals: whether its requests and answers carry sealed texts.
     """
 
     @property
     def history_field(self) -> str: ...  # noqa: D102 - see above
+    @property
+    def loads(self) -> Callable[[bytes], Any]: ...  # noqa: D102 - see above
     @property
     def seals(self) -> bool: ...  # noqa: D102 - see above
 

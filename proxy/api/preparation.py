@@ -61,7 +61,7 @@ class Preparation:
         body = await read_body(scope, receive, self._ports.config.server, self._ports.clock)
         caller: Caller = scope[CALLER]
         field, size = self._dialect.history_field, size_opened(body)
-        history = History(self._ports.known, caller.scope, field) if field else None
+        history = History(self._ports.known, caller.scope, field, self._dialect.loads) if field else None
         is_slow = history is not None and may_hold_files(body)
         parsed: Parsed = await beside(size, partial(self._dialect.parse, body, history), slow=is_slow)
         parsed.size, parsed.is_slow = size, is_slow

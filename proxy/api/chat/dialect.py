@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import orjson
+
 from proxy.api.body import parse_chat_request
 from proxy.api.chat.completion import CompletionHead, CompletionReply
 from proxy.api.dialect import Chosen, Context, Parsed, Request
@@ -16,6 +18,7 @@ class ChatDialect:
     """Chat Completions."""
 
     history_field = ""
+    loads = staticmethod(orjson.loads)
     seals = False
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedChat":

@@ -1,8 +1,8 @@
 """Requests of the Messages API, read into chat requests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
@@ -27,6 +27,7 @@ from proxy.api.preparation import Preparation
 from proxy.api.request import Access, ResolvedRequest
 from proxy.kit.beside import beside
 from proxy.wire.chat import Json, name_of
+from proxy.wire.json_text import with_exact_calls
 from proxy.wire.tokens import count_tokens
 
 
@@ -42,6 +43,11 @@ class MessagesDialect(Struct, frozen=True):
     keeps_marks: bool = False
     history_field = "messages"
     seals = True
+
+    @property
+    def loads(self) -> Callable[[bytes], Any]:
+        """Parses messages; the arguments of calls, which are objects here, keep their integers."""
+        return with_exact_calls
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedMessages":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
+import orjson
+
 from proxy.api.dialect import Chosen, Context, Parsed, Request, Stored
 from proxy.api.known import History
 from proxy.api.model_endpoint import ModelEndpoint
@@ -29,6 +31,7 @@ class ResponsesDialect:
     """The Responses API."""
 
     history_field = "input"
+    loads = staticmethod(orjson.loads)
     seals = True
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedResponses":

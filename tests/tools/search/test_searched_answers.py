@@ -230,7 +230,7 @@ async def test_a_call_that_a_fallback_answered_is_priced_and_counted_as_the_fall
             upstream.replies = [SEARCH, whole("It was Leo.")]
             answer = await client.chat.completions.create(**ASKED)
             upstream.restart([SEARCH, whole("It was Leo.")])
-            message = (await plain.post(f"{url}/v1/messages", json={**ASKED, "max_tokens": 9})).json()
+            message = (await plain.post(f"{url}/v1/messages", json={**ASKED, "max_tokens": 900})).json()
             metrics = (await plain.get(f"{url}/metrics")).text
     assert (answer.usage.cost, message["usage"]["cost"]) == (0.005, 0.005)
     assert 'toolproxy_tool_calls_total{outcome="ok",tool="spare"} 2.0' in metrics
