@@ -15,7 +15,7 @@ from proxy.cases.replay import played
 from proxy.cases.world import World
 from tests.fakes import Reply, whole
 from tests.player.conversations import record
-from tests.serving import proxy_of, serving
+from tests.serving import proxy_of
 
 SEARCH = [("c1", "web_search", {"query": "one"})]
 
@@ -86,7 +86,7 @@ async def test_a_request_for_which_no_key_was_left_plays_again(upstream, tmp_pat
     calls = orjson.loads(case.content)["exchanges"][0]["upstream"]["up"]
     assert [call["status"] for call in calls] == [status]
     assert b"Kq8d7F" not in case.content
-    found = [await asyncio.to_thread(played, one, pace=False, model=None) for one in sorted(tmp_path.iterdir())]
+    found = [await asyncio.to_thread(played, one) for one in sorted(tmp_path.iterdir())]
     assert [(one.fault, *map(str, one.differences)) for one in found] == [(None,)] * 2
 
 
@@ -147,62 +147,6 @@ def test_replay_of_an_empty_folder_or_of_no_file_says_so_and_fails(tmp_path, nam
     done = replayed(tmp_path / name)
     assert done.returncode == 1
     assert b"there is no case in this folder" in done.stderr or b"cannot be read: No such file" in done.stdout
-
-
-@pytest.mark.parametrize(("pace", "takes"), [(["--pace"], True), ([], False)])
-async def test_with_pace_answers_take_the_time_that_they_took_then(tmp_path, pace, takes):
-    path = write(tmp_path / "case.json", [PAUSED], {"status": 200, "body": ANSWER}, **TOOLS)
-    began = time.monotonic()
-    found = await asyncio.to_thread(played, path, pace=bool(pace), model=None)
-    assert found.outcome == "same"
-    assert (time.monotonic() - began >= 0.25) is takes
-    if takes:
-        assert replayed(path, *pace).returncode == 0
-
-
-LOCAL = """
-upstreams: {{up: {{base_url: "{upstream}/v1", api_key: Kq8d7Fh2mZ}}, other: {{base_url: "{upstream}/other", api_key: k}}}}
-models: {{real: {{upstream: up, model: real-at-up}}, theirs: {{upstream: other}}}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("answers", "outcome", "told"),
-    [
-        ([whole("I look.", calls=SEARCH), whole("Quite another text.")], "same", b""),
-        ([whole("I know already.")], "different", b"the calls of tools"),
-        ([whole("", status=500)], "different", b"status"),
-    ],
-    ids=["other words", "no search", "a failure"],
-)
-async def test_with_model_a_real_one_answers_and_status_shape_and_tools_are_compared(
-    upstream, tmp_path, answers, outcome, told
-):
-    calls = [{"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": '{"query": "one"}'}}]
-    looks = {**ANSWER, "choices": [{"index": 0, "message": {"role": "assistant", "content": "I look.", "tool_calls": calls}, "finish_reason": "tool_calls"}]}  # fmt: skip
-    tool = {"type": "serper", "recorded": {"description": "d", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}}  # fmt: skip
-    got = {"status": 200, "body": ANSWER}
-    path = write(tmp_path / "case.json", [{**CALL, "pieces": [orjson.dumps(looks).decode()]}, PAUSED], got, config={"tools": {"web_search": tool}})  # fmt: skip
-    case = orjson.loads(path.read_bytes())
-    case["exchanges"][0]["tools"] = [{"name": "web_search", "arguments": {"query": "one"}, "at": 0.1, "seconds": 0.0, "text": "It rains."}]  # fmt: skip
-    path.write_bytes(orjson.dumps(case))
-    upstream.replies = [*answers]
-    async with serving(upstream, lifespan="off") as url:
-        (tmp_path / "config.yaml").write_text(LOCAL.format(upstream=url))
-        done = await asyncio.to_thread(replayed, path, "--config", tmp_path / "config.yaml", "--model", "real")
-    (verdict,) = orjson.loads(done.stdout)["cases"]
-    assert (verdict["outcome"], done.returncode) == (outcome, int(outcome != "same")), verdict
-    assert told in done.stdout
-    assert {request["model"] for request in upstream.requests} == {"real-at-up"}
-    assert {head["path"] for head in upstream.heads} == {"/v1/chat/completions"}
-
-
-def test_with_a_model_that_the_configuration_does_not_have_replay_says_so(tmp_path):
-    path = write(tmp_path / "case.json", [PAUSED], {"status": 200, "body": ANSWER}, **TOOLS)
-    (tmp_path / "config.yaml").write_text(LOCAL.format(upstream="http://127.0.0.1:9"))
-    done = replayed(path, "--config", tmp_path / "config.yaml", "--model", "nobody")
-    assert done.returncode == 1
-    assert b"there is no model 'nobody' in the configuration; it has real, theirs" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

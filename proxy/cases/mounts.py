@@ -8,7 +8,6 @@ from typing import Any, Final, Self
 
 import httpx
 import orjson
-from msgspec.structs import replace
 
 from proxy.api.access import Caller
 from proxy.api.sealed import Sealer, SealingKeys
@@ -22,16 +21,13 @@ from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.settings import CLIENT_KEY, settings_of
 from proxy.cases.world import World
-from proxy.config.keys import FROM_CLIENT
 from proxy.config.loaded import Loaded
-from proxy.config.model import ModelConfig, TelemetryConfig
+from proxy.config.model import TelemetryConfig
 from proxy.server.serving import serving
 from proxy.telemetry import log
 from proxy.tools.tool import Tool
-from proxy.upstreams.router import ModelTable
 from proxy.wire.chat import Json
 from proxy.wire.credentials import BOUND
-from proxy.wire.errors import ConfigurationError
 
 WORLD: Final = "http://world.invalid"
 """The address of the world where every request ends in it; no name is looked up."""
@@ -91,47 +87,8 @@ class OverSockets(InProcess):
         if name not in self._proxies:
             loaded = settings_of(config, self._url, name, is_closed=False)
             tools = [*played_tools(config.get("tools", {}), self._results)]
-            self._proxies[name] = await self.mounted(self._changed(loaded), tools, None, began_at)
+            self._proxies[name] = await self.mounted(loaded, tools, None, began_at)
         return self._proxies[name]
-
-    def _changed(self, loaded: Loaded) -> Loaded:
-        """The configuration with which a case is played."""
-        return loaded
-
-
-class WithModel(OverSockets):
-    """Mounts proxies in front of a real model; all else is the world's.
-
-    Args:
-        world: the world.
-        results: the results of tools.
-        local: the configuration that has the model.
-        model: its name there.
-
-    Raises:
-        ConfigurationError: the configuration has no such model, or its upstream has no key of its own.
-    """
-
-    def __init__(self, world: World, results: Results, local: Loaded, model: str) -> None:
-        super().__init__(world, results)
-        entry = ModelTable(local.config.models).get(model)
-        if entry is None:
-            known = ", ".join(local.config.models)
-            raise ConfigurationError([f"there is no model {model!r} in the configuration; it has {known}"])
-        upstream = local.config.upstreams.get(entry.upstream)
-        if upstream is None:
-            raise ConfigurationError([f"the upstream {entry.upstream!r} of the model {model!r} cannot be used"])
-        if upstream.api_key == FROM_CLIENT:
-            raise ConfigurationError([f"the upstream {entry.upstream!r} has no key of its own (from_client)"])
-        self._upstream = {entry.upstream: upstream}
-        self._entry = ModelConfig(upstream=entry.upstream, model=entry.model or model)
-
-    def _changed(self, loaded: Loaded) -> Loaded:
-        models = {
-            name: replace(self._entry, tools=model.tools, limits=model.limits)
-            for name, model in loaded.config.models.items()
-        }
-        return replace(loaded, config=replace(loaded.config, upstreams=self._upstream, models=models))
 
 
 class _ProxyInProcess:

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Final, Protocol
 
 import orjson
@@ -130,12 +129,9 @@ class Player:
         mount: runs the proxies.
         world: what stands behind them.
         results: the results of tools that are not the proxy's own.
-        only_shape: whether only the status, the shape of the answer and the tools called are compared, because another
-            model answers.
     """
 
-    def __init__(self, mount: Mount, world: World, results: Results, *, only_shape: bool = False) -> None:
-        self._only_shape = only_shape
+    def __init__(self, mount: Mount, world: World, results: Results) -> None:
         self.world = world
         self.results = results
         self._mount = mount
@@ -201,11 +197,7 @@ class Player:
         if "got" in played.exchange:
             yield from self._since_then(played)
             return
-        number, words, answer = played.number, played.expected, played.answer
-        if self._only_shape:
-            if (answer.error is not None) != ("error" in words):
-                yield Difference(number, "the answer", "error", words.get("error", MISSING), answer.error or MISSING)
-            return
+        number, words = played.number, played.expected
         try:
             check(words, played.outcome(self.world))
         except Unmet as exc:
@@ -224,16 +216,6 @@ class Player:
         if got.get("status", _OK) != received.status:
             yield Difference(number, "the answer", "status", got.get("status", _OK), received.status)
         before = Answer() if left else _recorded_answer(got, surface_of(played.request["path"]))
-        if self._only_shape:
-            tools_then, tools_now = (
-                sorted(one["name"] for one in exchange.get("tools", ())),
-                sorted(self.results.called),
-            )
-            if tools_then != tools_now:
-                yield Difference(number, "the calls of tools", "", tools_then, tools_now)
-            for field, then, now in Comparison().differences(_shape_of(before), _shape_of(played.answer)):
-                yield Difference(number, "the answer", field, then, now)
-            return
         yield from self._calls_since_then(number, comparison := Comparison(), _ends(exchange))
         if not left:
             for name in _COMPARED_HEADERS if "headers" in got else ():
@@ -314,20 +296,6 @@ def _words_of(answer: Answer) -> Json:
     calls = [{"name": call["name"], "arguments": call["arguments"]} for call in answer.calls]
     code = (answer.error or {}).get("code")
     return {"text": answer.text, "reasoning": answer.reasoning, "finish": answer.finish, "calls": calls, "error": code}
-
-
-def _shape_of(answer: Answer) -> Json:
-    """The shape of an answer: what any model's answer to the request would have in common with it."""
-    whole = answer.whole if isinstance(answer.whole, dict) else {}
-    parts = whole.get("output") or whole.get("content") or ()
-    kinds = [part.get("type") for part in parts if isinstance(part, dict)]
-    return {
-        "error": (answer.error or {}).get("code"),
-        "finish": answer.finish,
-        "has_text": bool(answer.text),
-        "calls": sorted(call["name"] for call in answer.calls),
-        "parts": [kind for kind, _ in groupby(kind for kind in kinds if kind not in ("reasoning", "thinking"))],
-    }
 
 
 def _recorded_answer(got: Json, surface: str) -> Answer:

@@ -12,12 +12,11 @@ from msgspec import Struct, to_builtins
 from proxy.cases import case_format
 from proxy.cases.comparison import Difference
 from proxy.cases.in_process import JumpingLoop
-from proxy.cases.mounts import InProcess, OverSockets, WithModel
+from proxy.cases.mounts import InProcess, OverSockets
 from proxy.cases.played_tools import Results
 from proxy.cases.player import Player
 from proxy.cases.settings import needs_sockets
 from proxy.cases.world import World
-from proxy.config.loaded import Loaded
 from proxy.kit.terminal import Style, style_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
@@ -51,23 +50,19 @@ class Verdict(Struct, frozen=True):
         return "different" if self.differences else "cut" if self.cut else "same"
 
 
-def replay(
-    paths: Sequence[Path], *, pace: bool = False, as_json: bool = False, model: tuple[Loaded, str] | None = None
-) -> bool:
+def replay(paths: Sequence[Path], *, as_json: bool = False) -> bool:
     """Play cases, and print what came of each; whether nothing differs.
 
     Args:
         paths: files, and folders of files.
-        pace: whether the pieces of answers come with the pauses with which they came then.
         as_json: whether to print JSON for programs.
-        model: a configuration and the name of its model that answers in the place of the recorded one.
 
     Raises:
         ConfigurationError: a path does not exist, or a folder has no case.
     """
     verdicts = []
     for path in case_format.files_in([*paths]):
-        verdict = played(path, pace=pace, model=model)
+        verdict = played(path)
         verdicts.append(verdict)
         if not as_json:
             _print(verdict, sys.stdout)
@@ -78,7 +73,7 @@ def replay(
     return all(verdict.outcome == "same" for verdict in verdicts)
 
 
-def played(path: Path, *, pace: bool, model: tuple[Loaded, str] | None) -> Verdict:
+def played(path: Path) -> Verdict:
     """Play one file. No fault of a case, or of the proxy that plays it, ends the others."""
     try:
         case = case_format.load(path)
@@ -86,11 +81,10 @@ def played(path: Path, *, pace: bool, model: tuple[Loaded, str] | None) -> Verdi
         return Verdict(str(path), fault="; ".join(exc.faults))
     cut = tuple(case.get("cut", ()))
     plays = [*case_format.plays(case)]
-    # Processes, sockets and models have a time of their own.
-    is_real = pace or model is not None or needs_sockets(case)
+    # Processes and sockets have a time of their own.
     try:
-        with asyncio.Runner(loop_factory=asyncio.new_event_loop if is_real else JumpingLoop) as runner:
-            differences = runner.run(_differences(case, plays, pace=pace, model=model))
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop if needs_sockets(case) else JumpingLoop) as runner:
+            differences = runner.run(_differences(case, plays))
     except ConfigurationError as exc:
         return Verdict(str(path), len(plays), cut=cut, fault="; ".join(exc.faults))
     except Exception as exc:  # noqa: BLE001 - whatever a case does, the others are played
@@ -98,21 +92,13 @@ def played(path: Path, *, pace: bool, model: tuple[Loaded, str] | None) -> Verdi
     return Verdict(str(path), len(plays), tuple(differences), cut)
 
 
-async def _differences(
-    case: Json, plays: Sequence[case_format.Play], *, pace: bool, model: tuple[Loaded, str] | None
-) -> list[tuple[str, Difference]]:
-    world = World(at_once=not pace and not isinstance(asyncio.get_running_loop(), JumpingLoop))
+async def _differences(case: Json, plays: Sequence[case_format.Play]) -> list[tuple[str, Difference]]:
+    world = World(at_once=not isinstance(asyncio.get_running_loop(), JumpingLoop))
     results = Results(world)
-    mount: Any
-    if model is not None:
-        mount = WithModel(world, results, *model)
-    elif needs_sockets(case):
-        mount = OverSockets(world, results)
-    else:
-        mount = InProcess(world, results)
+    mount: Any = OverSockets(world, results) if needs_sockets(case) else InProcess(world, results)
     async with mount:
         found: list[tuple[str, Difference]] = []
-        player = Player(mount, world, results, only_shape=model is not None)
+        player = Player(mount, world, results)
         for play in plays:
             found += [(play.name, one) for one in await player.play(play)]
         return found

@@ -138,6 +138,7 @@ def _add_test_commands(commands: Any) -> None:
 
     again = commands.add_parser("replay", help="play cases of /debug again, and say what differs from then")
     again.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a case, or a folder of cases")
+    again.add_argument("--config", type=Path, help="without effect: each case has the configuration that it needs")
     again.add_argument("--json", action="store_true", help="print JSON for programs")
     again.set_defaults(run=_replay)
 
