@@ -158,7 +158,8 @@ def test_signals_stop_it_cleanly(number, workers):
 
 def test_what_is_still_open_when_the_grace_is_over_is_told_and_the_stop_is_clean(config, tmp_path):
     script = tmp_path / "script.yaml"
-    script.write_text("pace: 30\nconversations: [{when: '', turns: [{text: 'One two'}]}]")
+    # The first piece of GLM's text waits for the second; the third comes after the grace.
+    script.write_text("pace: 2\nconversations: [{when: '', turns: [{text: 'One two three'}]}]")
     path = config(SHIPPED.replace("shutdown_grace_seconds: 30", "shutdown_grace_seconds: 1"))
     body = {"model": "glm-4.7", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     with running("mock-upstream", "--script", str(script)) as (_, mock):
