@@ -21,6 +21,7 @@ from proxy.api.responses import conversation as items
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.request import parse_request
 from proxy.api.sealed import Sealer
+from proxy.turn.carried import Carried
 from proxy.wire.errors import ProxyError
 from tests import hostile
 from tests.documents import RESPONSES_INPUT
@@ -126,6 +127,40 @@ def check(read, body, history):
     for half in (history.known._young, history.known._old):  # noqa: SLF001 - ours
         for sent, message in half.get(f"{history.field} of {history.owner}", {}).items():
             assert message == parse_object(sent), "nobody may change what others are given"
+
+
+SERVER_CALL = {"type": "server_tool_use", "id": f"srvtoolu_{RUN}_0_1", "name": "look", "input": {"query": "q"}}
+SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": SERVER_CALL["id"], "content": [FOUND]}
+
+
+@pytest.mark.parametrize("blocks_said", [
+    [SERVER_CALL, SERVER_RESULT],
+    [SERVER_CALL | {"name": "web_search"}, SERVER_RESULT],
+    [SERVER_CALL | {"name": "web_search"}, SERVER_RESULT | {"content": [], "encrypted_content": SEALER.seal_text("x")}],
+    [{"type": "thinking", "thinking": "", "signature": SIGNATURES.sign("Thoughts.")}],
+    [{"type": "thinking", "thinking": "Hm.", "signature": SIGNATURES.sign("Hm.", Carried({"details": "d"}))}],
+])  # fmt: skip
+def test_a_translation_that_depends_on_names_seals_or_signatures_is_kept_for_no_other_request(blocks_said):
+    other = Sealer((b"o" * 32,), "client:app")
+    body = orjson.dumps({"messages": [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [*blocks_said, text("So.")]},
+        {"role": "user", "content": "Go on."},
+    ]})  # fmt: skip
+
+    def read(history, sealer, names):
+        messages = parse_object(body, history)["messages"]
+        signed = Signatures(sealer).read
+        return blocks.read_conversation(None, messages, sealer.open_text, names, read_signature=signed)
+
+    history, requests = (
+        History(KnownMessages(), "client:app", "messages"),
+        [(SEALER, {"look": "web_search"}), (other, {})],
+    )
+    plain = [read(None, *one) for one in requests]
+    assert plain[0] != plain[1]
+    for _ in range(2):
+        assert [read(history, *one) for one in requests] == plain
 
 
 def told(outcome):

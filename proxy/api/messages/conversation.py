@@ -10,9 +10,10 @@ follow one another is read in each request.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from itertools import groupby
+from typing import Any, TypeAlias
 
 import orjson
 from msgspec import Struct
@@ -23,7 +24,7 @@ from proxy.api.known import Known, is_read
 from proxy.api.messages.history import NO_CHANGES, TOOL_CHANGES, HistoryChanges
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, named, parts_of, refuse, string_in
-from proxy.api.messages.signatures import Signed
+from proxy.api.messages.signatures import Signed, may_say
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, NotShown, Unshown, note, type_of
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 from proxy.turn.call_ids import server_call_id
@@ -35,17 +36,12 @@ from proxy.wire.errors import RequestError
 Unseal: TypeAlias = Callable[[Any], str | None]
 """Opens a text that was sealed for this client; None: it was sealed elsewhere, for another client, or changed."""
 
-
-class ReadSignature(Protocol):
-    """Reads the signature of a block of thoughts, as `Signatures.read` does."""
-
-    def __call__(self, signature: Any, *, has_thoughts: bool) -> Signed | None:
-        """The contents of the signature; `has_thoughts`: whether the block itself shows the thoughts."""
-        ...
+_Entry: TypeAlias = tuple[int, Json]  # a message, with its position
 
 
-def _unsigned(signature: Any, *, has_thoughts: bool) -> None:
+def _unsigned(_: str) -> Signed:
     """A signature that says nothing."""
+    return Signed()
 
 
 # The mark of the first block of Claude Code's system prompt, which differs in every request and would make the
@@ -113,7 +109,7 @@ def read_conversation(
     own_names: Mapping[str, str],
     *,
     changes: HistoryChanges = NO_CHANGES,
-    read_signature: ReadSignature = _unsigned,
+    read_signature: Callable[[str], Signed] = _unsigned,
     keeps_marks: bool = False,
     for_answer: bool = True,
 ) -> BlockConversation:
@@ -136,7 +132,7 @@ def read_conversation(
         refuse("messages", "must be a list of messages, at least one")
     if len(messages) > MOST_MESSAGES:
         refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
-    reader = _Reader(unseal, own_names, read_signature, keeps_marks=keeps_marks)
+    reader = _Reader(_Asked(unseal, own_names, read_signature), keeps_marks=keeps_marks)
     chat = [{"role": "system", "content": prompt}] if (prompt := reader.system_prompt(system, "system")) else []
     chat += reader.read(messages, changes.left_out)
     roles = [role for message in chat if (role := message["role"]) != "system"]
@@ -160,15 +156,13 @@ class _Turn(Struct):
     """An upstream turn, read back from an assistant message: its thoughts, text and calls.
 
     `origin` is the run and turn in the ids of its calls; None: the ids were not made here. `carried` are the fields
-    that the signature of its thoughts holds for it. Once the turn is read, `message` is that of the chat, and `is_open`
-    is whether it has calls without a result.
+    that the signature of its thoughts holds for it. Once the turn is read, `message` is that of the chat.
     """
 
     thoughts: list[str] = []
     texts: list[str] = []
     calls: list[_Call] = []
     has_results: bool = False
-    is_open: bool = False
     ends_with_citation: bool = False
     origin: str | None = None
     carried: Carried = Carried()
@@ -210,7 +204,6 @@ class _Turn(Struct):
             match = _SHOWN.fullmatch(call.id) if call.is_server_tool else None
             if match is not None:
                 call.id = server_call_id(match[1], int(match[2]))
-        self.is_open = any(call.result is None for call in self.calls)
         message = assistant_message("".join(self.texts), self.thoughts, self.calls)
         self.message = self.carried.put_into(message) if self.carried else message
 
@@ -224,6 +217,14 @@ class _Result(Struct, frozen=True):
     result: PastResult
 
 
+class _Asked(Struct, frozen=True):
+    """What the translation of a message may depend on, beside the message: what its request has, and its client."""
+
+    unseal: Unseal
+    own_names: Mapping[str, str]
+    read_signature: Callable[[str], Signed]
+
+
 class _Reading(Struct, frozen=True):
     """A message translated by itself: the assistant's turns, or the user's tool results and content parts."""
 
@@ -233,18 +234,15 @@ class _Reading(Struct, frozen=True):
 
 
 class _Reader:
-    """Reads messages in order. A turn with unanswered calls is kept open for the next message.
+    """Reads messages in order. The last turn is kept open for results in the next message.
 
     So is what the user says: an empty message of the assistant does not separate two messages of the user.
     """
 
-    def __init__(
-        self, unseal: Unseal, own_names: Mapping[str, str], read_signature: ReadSignature, *, keeps_marks: bool
-    ) -> None:
-        self._unseal = unseal
+    def __init__(self, asked: _Asked, *, keeps_marks: bool) -> None:
+        self._asked = asked
+        self._depends_on_request = False  # whether what is being translated may be another in another request
         self._keeps_marks = keeps_marks
-        self._read_signature = read_signature
-        self._own_names = own_names
         self._open: _Turn | None = None
         self._answers: dict[str, PastResult] = {}  # to the client's calls of the open turn, by id
         self._said: list[Json] = []  # by the user, and not yet in the chat
@@ -255,7 +253,6 @@ class _Reader:
         self.unshown = Unshown()
         self._forgiven: Forgiven = NO_FAULTS  # of what the user has just said
         self._first_new = 0  # the number of the first message behind the last one of the assistant
-        self._is_alone = True  # whether nothing but its message has decided about what is being read
 
     def read(self, messages: list[Any], left_out: Collection[int]) -> list[Json]:
         roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
@@ -263,15 +260,17 @@ class _Reader:
             # Whoever sends the first message can mend it. Later, an agent may have put a file into it for good.
             self._first_new = len(roles) - roles[::-1].index("assistant")
             self._forgiven = (NotShown,)
-        for role, group in _grouped(messages, left_out):
+        entries = [(at, message) for at, message in enumerate(messages) if at not in left_out]
+        for role, group in groupby(entries, _role_of):
             match role:
                 case "assistant":
-                    self._close_turn()
-                    self._take_turns(group)
+                    for turn in self._reading_of([*group], self._read_assistant).turns:
+                        self._close_turn()
+                        self._open = turn
                 case "user":
-                    self._take_user(group)
+                    self._take_user([*group])
                 case _:
-                    self._read_system(group)
+                    self._read_system([*group])
         self._close_turn()
         self._end_user_message()
         return self._chat
@@ -286,29 +285,20 @@ class _Reader:
                 self._end_user_message()
             self._chat.append(message)
 
-    def _add_turn(self, turn: _Turn) -> None:
-        """Add a turn. Raises `RequestError` if one of its calls has no result."""
-        results: list[PastResult] = []
-        for call in turn.calls:
-            if (result := turn.result_of(call, self._answers)) is None:
-                refuse("messages", _NO_RESULT.format(call_id=call.block_id))
-            results.append(result)
-        self._add(with_results(turn.message, results))  # pictures become a part of what the user says next
-
     def _end_user_message(self) -> None:
         if self._said:
             content = markable_content if self._keeps_marks else content_of
             self._chat.append({"role": "user", "content": content(self._said, BETWEEN)})
             self._said = []
 
-    def _read_system(self, group: "_Group") -> None:
-        [(at, message)] = group
-        where = f"messages.{at}"
-        prompt = self.system_prompt(as_blocks(message.get("content"), f"{where}.content"), f"{where}.content")
-        if prompt and self._open:
-            self._system.append({"role": "system", "content": prompt})
-        elif prompt:
-            self._add([{"role": "system", "content": prompt}])
+    def _read_system(self, group: list[_Entry]) -> None:
+        for at, message in group:
+            where = f"messages.{at}.content"
+            prompt = self.system_prompt(as_blocks(message.get("content"), where), where)
+            if prompt and self._open:
+                self._system.append({"role": "system", "content": prompt})
+            elif prompt:
+                self._add([{"role": "system", "content": prompt}])
 
     def system_prompt(self, content: Any, where: str) -> str | list[Json]:
         """The content of a system prompt without Claude Code's version block. Raises `RequestError`."""
@@ -350,11 +340,17 @@ class _Reader:
 
     def _note(self, kind: str) -> Json:
         """A note in the place of a block of that type, which the log names."""
-        self._is_alone = False
+        self._depends_on_request = True  # elsewhere in a conversation, the block may be refused
         self.unshown.add(kind)
         return note(kind)
 
-    def _reading_of(self, group: "_Group", read: Callable[[Mapping[str, Any]], _Reading]) -> _Reading:
+    @property
+    def _request(self) -> _Asked:
+        """What the request decides; there is no other way to it, so that no cached translation depends on it."""
+        self._depends_on_request = True
+        return self._asked
+
+    def _reading_of(self, group: list[_Entry], read: Callable[[Mapping[str, Any]], _Reading]) -> _Reading:
         """The translation of a group of messages; `read` translates their content blocks, each under its path."""
         alone = group[0][1] if len(group) == 1 else None
         if is_read(alone):
@@ -365,23 +361,13 @@ class _Reader:
             for at, message in group
             for number, block in enumerate(as_blocks(message.get("content"), f"messages.{at}.content"))
         }
-        self._is_alone = True
+        self._depends_on_request = False
         reading = read(blocks)
-        if self._is_alone and isinstance(alone, Known):
+        if isinstance(alone, Known) and not self._depends_on_request:
             alone.reading = reading
         return reading
 
-    def _take_turns(self, group: "_Group") -> None:
-        """Add the turns of the assistant; the last one stays open while the client's calls in it have no results."""
-        *complete, last = self._reading_of(group, self._read_assistant).turns
-        for turn in complete:
-            self._add_turn(turn)
-        if last.is_open:
-            self._open = last
-        else:
-            self._add_turn(last)
-
-    def _take_user(self, group: "_Group") -> None:
+    def _take_user(self, group: list[_Entry]) -> None:
         """Add the results of the open turn's calls, and keep what else the user says."""
         rest: list[Json] = []
         for one in group:
@@ -406,7 +392,12 @@ class _Reader:
         if self._open is None:
             return
         turn, self._open = self._open, None
-        self._add_turn(turn)
+        results: list[PastResult] = []
+        for call in turn.calls:
+            if (result := turn.result_of(call, self._answers)) is None:
+                refuse("messages", _NO_RESULT.format(call_id=call.block_id))
+            results.append(result)
+        self._add(with_results(turn.message, results))  # pictures become a part of what the user says next
         self._add(self._system)
         self._answers, self._system = {}, []
 
@@ -429,11 +420,10 @@ class _Reader:
 
     def _is_ours(self, use: Json) -> bool:
         """Whether the block of a server's call is of a kind that this proxy shows."""
-        self._is_alone = False
         if use["type"] == "mcp_tool_use":
             return use.get("server_name") == SERVER_NAME
         name = use.get("name")
-        return name in _ALWAYS_SHOWN or (isinstance(name, str) and name in self._own_names)
+        return name in _ALWAYS_SHOWN or (isinstance(name, str) and name in self._request.own_names)
 
     def _read_block(self, turn: _Turn, block: Json, where: str) -> None:
         """Add a block to its turn."""
@@ -445,12 +435,12 @@ class _Reader:
                 if isinstance(summary := block.get("content"), str) and summary:
                     turn.add_text(summary, is_cited=False)
             case "thinking":
-                shown = thought if isinstance(thought := block.get("thinking"), str) else ""
-                signed = self._read_signature(block.get("signature"), has_thoughts=bool(shown))
-                if signed is not None:
-                    self._is_alone = False
+                thoughts = shown if isinstance(shown := block.get("thinking"), str) else ""
+                if may_say(signature := block.get("signature"), has_thoughts=bool(thoughts)):
+                    signed = self._request.read_signature(signature)
                     turn.carried = signed.carried or turn.carried
-                if thoughts := shown or (signed.thoughts if signed is not None else ""):
+                    thoughts = thoughts or signed.thoughts
+                if thoughts:
                     turn.thoughts.append(thoughts)
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 turn.origin = _origin_of(block)
@@ -474,7 +464,7 @@ class _Reader:
         if block["type"] == "tool_use":
             return _Call(_client_id(block_id), name, arguments, block_id=block_id, is_server_tool=False)
         if block["type"] == "server_tool_use":
-            name = self._own_names.get(name, name)
+            name = self._request.own_names.get(name, name)
         return _Call(block_id, name, arguments, block_id=block_id, is_server_tool=True)
 
     def _read_user(self, blocks: Mapping[str, Any], forgiven: Forgiven) -> _Reading:
@@ -495,9 +485,9 @@ class _Reader:
             return other_text_of(content, tool, is_error=block.get("is_error") is True)
         if not isinstance(content, list):
             return model_text_of(content, tool)
-        pages, text = search_in(content, tool, self._unseal)
+        pages, text = search_in(content, tool, self._request.unseal)
         self.pages += pages
-        return text or self._unseal(block.get("encrypted_content")) or NO_PAGES
+        return text or self._request.unseal(block.get("encrypted_content")) or NO_PAGES
 
     def _result_in(self, block: Json, at: int, where: str) -> _Result:
         given = string_in(block, "tool_use_id", where)
@@ -511,32 +501,12 @@ class _Reader:
         return _Result(at, given, _client_id(given), result)
 
 
-_Group: TypeAlias = list[tuple[int, Json]]
-"""Consecutive messages of one role, each with its position."""
-
-
-def _grouped(messages: list[Any], left_out: Collection[int]) -> Iterator[tuple[str, _Group]]:
-    """The messages by their roles; a system message stands alone.
-
-    Messages at the positions in `left_out` are not there at all.
-    """
-    held = ""
-    group: _Group = []
-    for at, message in enumerate(messages):
-        if at in left_out:
-            continue
-        role = message["role"] if is_read(message) else _role_of(message, f"messages.{at}")
-        if group and (held != role or role == "system"):
-            yield held, group
-            group = []
-        held = role
-        group.append((at, message))
-    if group:
-        yield held, group
-
-
-def _role_of(message: Any, where: str) -> str:
-    """The role of the message at `where`, which has a content. Raises `RequestError`."""
+def _role_of(entry: tuple[int, Any]) -> str:
+    """The role of a message, which has a content. Raises `RequestError`."""
+    at, message = entry
+    if is_read(message):
+        return str(message["role"])
+    where = f"messages.{at}"
     if not isinstance(message, dict):
         refuse(where, "must be an object with `role` and `content`")
     role: Any = message.get("role")

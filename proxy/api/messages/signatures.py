@@ -4,7 +4,7 @@ It holds the thoughts where the client is not shown them, and the fields of the 
 (`loop.carried`). Nobody refuses a signature: one that was not made here for this client says nothing.
 """
 
-from typing import Any
+from typing import TypeGuard
 
 from msgspec import Struct
 
@@ -28,6 +28,11 @@ class Signed(Struct, frozen=True):
     carried: Carried = _NOTHING
 
 
+def may_say(signature: object, *, has_thoughts: bool) -> TypeGuard[str]:
+    """Whether a signature may hold what is needed; `has_thoughts`: whether the block itself shows the thoughts."""
+    return isinstance(signature, str) and (not has_thoughts or signature.startswith(_WITH_FIELDS))
+
+
 class Signatures:
     """Makes and reads the signatures of one caller."""
 
@@ -40,13 +45,8 @@ class Signatures:
             return self._sealer.seal_text(thoughts)
         return _WITH_FIELDS + self._sealer.seal({"text": thoughts, "carried": carried.as_json()})
 
-    def read(self, signature: Any, *, has_thoughts: bool) -> Signed | None:
-        """The contents of the signature of a block; None: it was not opened, as it can hold nothing that is needed.
-
-        `has_thoughts`: whether the block itself shows the thoughts.
-        """
-        if not isinstance(signature, str) or (has_thoughts and not signature.startswith(_WITH_FIELDS)):
-            return None
+    def read(self, signature: str) -> Signed:
+        """The contents of the signature of a block."""
         held = self._sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
         thoughts = held.get("text")
         return Signed(thoughts if isinstance(thoughts, str) else "", Carried.from_json(held.get("carried")) or _NOTHING)
