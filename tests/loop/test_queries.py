@@ -96,3 +96,10 @@ def test_a_search_that_was_begun_early_and_dropped_counts_each_query():
     run = run_of(tools=[WEB])
     run.count_dropped([(searches("a", "b"), None)])
     assert (run.tally.total_tool_calls, run.tally.calls, run.tally.web_searches) == (2, 0, 2)
+
+
+def test_a_call_whose_lists_are_no_queries_counts_once():
+    playbook = play() << asks() >> calls(call("web_search", '{"domains": ["a.example"]}'))
+    assert sent(playbook) == [{"domains": ["a.example"]}]
+    playbook = playbook >> results("Found.")
+    assert use(playbook)["web_search"] == 1

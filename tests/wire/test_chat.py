@@ -116,3 +116,8 @@ def test_the_end_of_an_answer_is_read_off_what_is_whole_in_it(message, reason):
 )
 def test_an_answer_that_has_used_up_max_tokens_was_cut_off(message, request_, usage, reason):
     assert inferred_reason(message, request_, usage) == reason
+
+
+def test_long_arguments_are_compared_as_they_are_written():
+    text = f'{{"a":"{"x" * 70_000}"}}'
+    assert call(arguments=text).fingerprint == ("web_search", text)

@@ -15,6 +15,7 @@ from proxy.wire.json_text import (
     read_json,
     with_exact_calls,
 )
+from proxy.wire.json_values import holds_too_many_values
 
 
 def nested(depth):
@@ -132,3 +133,13 @@ def test_what_is_no_json_has_no_calls():
 
 def test_calls_that_are_nested_deeper_than_pythons_parser_reads_are_read_by_orjson_alone():
     assert isinstance(with_exact_calls(b"[" * 1000 + calling("12345678901234567890123") + b"]" * 1000), list)
+
+
+def test_a_value_without_long_integers_is_read_by_orjson():
+    assert exact_json('{"x": 1}') == {"x": 1}
+
+
+def test_values_are_counted_outside_of_strings_wherever_the_text_is_looked_at_in_parts():
+    text = b'["' + b"\\\\" * 200_000 + b'",' + b"0," * 1000 + b"0]"
+    assert holds_too_many_values(text, 1000)
+    assert not holds_too_many_values(text, 1010)

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.wire.tokens import count_tokens, tokens_in_text, tokens_of, with_estimates
+from proxy.wire.tokens import count_tokens, has_all_counts, tokens_in_text, tokens_of, with_estimates
 from tests.conformance import recordings
 
 USER = {"role": "user", "content": "What will the weather in Nanaimo be like for the next three days?"}
@@ -79,3 +79,9 @@ def test_a_very_long_text_of_which_only_parts_are_counted_has_as_many_tokens():
 
 def test_parts_of_a_content_that_are_no_objects_count_nothing():
     assert tokens_of({"content": [[], "x", None]}) == tokens_of({"content": []})
+
+
+def test_a_usage_of_all_three_counts_has_all_counts():
+    assert has_all_counts({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2})
+    assert not has_all_counts({"prompt_tokens": 1})
+    assert not has_all_counts(None)
