@@ -149,7 +149,7 @@ class Generation:
                 breakers=breakers,
                 observe=observe,
                 clock=clock,
-                backoff=Backoff(jitter=process.chance),
+                backoff=Backoff(),
             ),
             toolset=self.registry,
             dialect=Browser,

@@ -17,6 +17,7 @@ from proxy.commands.run.agent import folder_of
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, StateConfig
 from proxy.stores.sqlite.database import SCHEME
+from proxy.telemetry.workers import is_running
 from proxy.wire.errors import ConfigurationError
 
 _NAME: Final = "toolproxy"
@@ -89,7 +90,7 @@ def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
     """Write a file that only this user may read, for a process; those of processes that have ended are removed."""
     for old in runs.glob(f"{name}-*.json"):
         owner = old.stem.rpartition("-")[2]
-        if owner.isdecimal() and not _is_running(int(owner)):
+        if owner.isdecimal() and not is_running(int(owner)):
             old.unlink(missing_ok=True)
     path = runs / f"{name}-{pid}.json"
     path.unlink(missing_ok=True)
@@ -132,13 +133,3 @@ def _state(loaded: Loaded, runs: Path) -> StateConfig:
 
 def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home())
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
