@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 
 from proxy.cases.replay import played
-from tests.fakes import Reply, whole
+from tests.fakes import Reply, chunk, streamed, whole
+from tests.fakes import stream as events
 from tests.player.conversations import record
 from tests.serving import proxy_of
 
@@ -71,6 +72,53 @@ async def test_a_request_for_which_no_key_was_left_plays_again(upstream, tmp_pat
     assert b"Kq8d7F" not in case.content
     found = [await asyncio.to_thread(played, one) for one in sorted(tmp_path.iterdir())]
     assert [(one.fault, *map(str, one.differences)) for one in found] == [(None,)] * 2
+
+
+NOTES = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: Kq8d7Fh2mZ-4711, retries: 0}}}}
+models: {{m: {{upstream: up}}}}
+tools:
+  notes:
+    type: http
+    description: The user's notes.
+    url: "{upstream}/v1/notes"
+    headers: {{Authorization: "Bearer ${{request.headers.x-notes-token}}"}}
+  current_time: {{type: clock}}
+telemetry: {{log_content: true, log_level: error}}
+"""
+TOKEN = "notes-Vt9sKq21wB/s3cret"
+QUOTED = {
+    "error": {"message": "Incorrect API key provided: Kq8d7Fh2****4711. Kq8d7Fh2mZ-4711", "code": "invalid_api_key"}
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+@pytest.mark.parametrize("what", ["a user's credential", "a quoted key", "a key in an event"])
+async def test_a_case_in_which_a_secret_was_masked_plays_again(upstream, tmp_path, what, path, stream):
+    says = streamed if stream else whole
+    match what:
+        case "a user's credential":
+            note = Reply([f"A note of {TOKEN}".encode()], content_type="text/plain")
+            upstream.replies = [says("I look.", calls=[("c1", "notes", {})]), note, says(f"You have a note. {TOKEN}")]
+        case "a quoted key":
+            upstream.replies = [Reply([orjson.dumps(QUOTED)], status=401)]
+        case "a key in an event":
+            text = "The key Kq8d7Fh2mZ-4711 is yours."
+            usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
+            parts = [chunk({"content": text[at : at + 5]}) for at in range(0, len(text), 5)]
+            end = chunk({}, finish_reason="stop", usage=usage)
+            upstream.replies = [events(*parts, end) if stream else whole(text)]
+    body = {"model": "m", "max_tokens": 50, "stream": stream, "input": "Hi", "messages": ASKED["messages"]}
+    headers = {"x-request-id": "r", "x-notes-token": TOKEN}
+    async with proxy_of(upstream, config=NOTES) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/{path}", json=body, headers=headers)
+        case = await client.get(f"{url}/debug/requests/r/case")
+    assert not any(secret in case.content for secret in (b"Kq8d7F", b"Vt9sKq", b"s3cret"))
+    assert b"***" in case.content
+    (tmp_path / "case.json").write_bytes(case.content)
+    found = await asyncio.to_thread(played, tmp_path / "case.json")
+    assert (found.outcome, [*map(str, found.differences)], found.fault) == ("same", [], None)
 
 
 async def test_replay_names_the_field_that_differs_from_then(tmp_path):
