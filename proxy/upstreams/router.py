@@ -88,14 +88,13 @@ class ConfigRouter:
         breakers: Mapping[str, Breaker],
         observe: Observer,
         clock: Clock,
-        backoff: Backoff,
     ) -> None:
         self._models = ModelTable(config.models)
         self._upstreams = config.upstreams
         self._endpoints = endpoints
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
-        self._shared = SharedUpstreamState(guards, clock, observe, backoff, observes_relays)
+        self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
         self._tells_advice = not config.clients  # anybody may call, the operator most of all
         self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}

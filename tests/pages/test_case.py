@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_is_recorded():
 
 
 SLOW = """
-upstreams: {{up: {{base_url: "{upstream}/v1", api_key: upstream-secret, retries: 0, timeouts: {{read: 0.2}}}}}}
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: upstream-secret, retries: 0, timeouts: {{read: READ}}}}}}
 models: {{m: {{upstream: up}}}}
 tools: {{web_search: {{type: serper, api_key: serper-secret, base_url: "{upstream}", retries: 0, timeout: 0.2}}}}
 {more}
@@ -162,7 +162,8 @@ async def test_a_case_says_what_time_has_caused_in_it(surface, slow, limits, rea
         search=lambda _: Reply([never]),
     )
     more = ADMIN.replace(", tools: [web_search]", "") + f"\n{limits}"
-    async with proxy_of(upstream, config=SLOW, more=more) as url:
+    config = SLOW.replace("READ", "0.2" if slow == "upstream" else "60")
+    async with proxy_of(upstream, config=config, more=more) as url:
         body = {"model": "m", "messages": ask()["messages"], "max_tokens": 50, "input": "What?"}
         await send(url, body, path=surface)
         case = (await case_of(url)).json()
