@@ -267,16 +267,24 @@ def _is_in_short(got: Json) -> bool:
 
 
 def _whole_of(answer: Answer) -> Any:
-    """The whole answer; the choices and events of several runs as a set, because which run is first is chance."""
+    """The whole answer. Events of tools, and choices of several runs, are a set: which of them is first is chance."""
     whole = answer.whole
-    if not isinstance(whole, dict) or len(whole.get("choices") or ()) < 2:  # noqa: PLR2004
+    if not isinstance(whole, dict):
         return whole
-    sets = {name: _as_set(whole[name]) for name in ("choices", "tool_events") if name in whole}
-    return {**whole, **sets}
+    return {
+        **whole,
+        **{name: _as_set(whole[name]) for name in ("choices", "tool_events") if _is_of_objects(whole.get(name))},
+    }
+
+
+def _is_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
 
 def _as_set(values: Sequence[Json]) -> list[Json]:
-    """JSON objects without what differs from run to run, in an order that follows from the rest."""
+    """JSON objects without what differs from run to run, in an order that follows from the rest; one is as it was."""
+    if len(values) == 1:
+        return [*values]
     kept = [without_ids({key: value[key] for key in value.keys() - {"index", "choice"}}) for value in values]
     return sorted(kept, key=lambda value: orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
 
