@@ -48,7 +48,7 @@ async def test_a_case_has_the_outcome_that_it_expects(player, play):
     await player.play(play)
 
 
-def test_the_same_cases_play_without_sockets_and_without_waiting():
+def test_the_same_cases_play_without_sockets():
     found = [replay.played(FOLDER / f"{name}.json") for name, one in CASES.items() if not needs_sockets(one)]
     assert [(one.path, *map(str, one.differences), one.fault) for one in found if one.outcome != "same"] == []
 

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import settings
 
 from proxy.cases.replay import played
-from proxy.cases.world import World
-from tests.fakes import Reply, whole
+from tests.fakes import Reply, chunk, streamed, whole
+from tests.fakes import stream as events
 from tests.player.conversations import record
 from tests.serving import proxy_of
-
-SEARCH = [("c1", "web_search", {"query": "one"})]
 
 
 def replayed(*arguments):
@@ -31,24 +29,10 @@ async def test_recorded_conversations_are_replayed_in_another_process_without_a_
     count, seed = (200, time.time_ns()) if settings.get_current_profile_name() == "fuzz" else (5, 1)
     assert await record(tmp_path, surface, count, seed=seed)
     done = replayed(tmp_path)
-    differ = [one for one in orjson.loads(done.stdout)["cases"] if one["outcome"] != "same"]
+    outcomes = orjson.loads(done.stdout)["cases"]
+    differ = [one for one in outcomes if one["outcome"] not in ("same", "not_played")]
     assert (done.returncode, differ) == (0, []), f"seed {seed}"
-
-
-async def test_the_waits_before_retries_are_those_that_chance_made_then(upstream, tmp_path):
-    busy = Reply([b'{"error": {"message": "busy"}}'], status=503)
-    upstream.replies = [busy, whole("Hi")]
-    async with proxy_of(upstream, config=POOL) as url, httpx.AsyncClient() as client:
-        await client.post(f"{url}/v1/chat/completions", json=ASKED, headers={"x-request-id": "r"})
-        case = (await client.get(f"{url}/debug/requests/r/case")).json()
-    (exchange,) = case["exchanges"]
-    (event,) = exchange["events"]
-    first, second = exchange["upstream"]["up"]
-    assert second["at"] - first["at"] >= 0.5 * (0.5 + event["value"] / 2)
-    exchange["events"] = [{**event, "value": 1.0}]
-    world = World()
-    world.begin(exchange)
-    assert [world.chance(), world.chance()] == [1.0, 0.5]
+    assert sum(one["outcome"] == "same" for one in outcomes) > len(outcomes) / 2
 
 
 POOL = """
@@ -76,7 +60,7 @@ async def test_a_request_for_which_no_key_was_left_plays_again(upstream, tmp_pat
 
     upstream.replies = [answer]
     async with proxy_of(upstream, config=POOL) as url, httpx.AsyncClient() as client:
-        for number in range(2):  # the second request finds each key at rest, and asks one
+        for number in range(2):  # the second request finds each key at rest
             asked = {"input": "Hi"} if path != "chat/completions" else {"messages": [{"role": "user", "content": "Hi"}]}
             await client.post(
                 f"{url}/v1/{path}", json={"model": model, **asked}, headers={"x-request-id": f"r{number}"}
@@ -84,10 +68,57 @@ async def test_a_request_for_which_no_key_was_left_plays_again(upstream, tmp_pat
             case = await client.get(f"{url}/debug/requests/r{number}/case")
             (tmp_path / f"{number}.json").write_bytes(case.content)
     calls = orjson.loads(case.content)["exchanges"][0]["upstream"]["up"]
-    assert [call["status"] for call in calls] == [status]
+    assert [(call["fails"], call["refusal"]["status"]) for call in calls] == [("KeysSpent", status)]
     assert b"Kq8d7F" not in case.content
     found = [await asyncio.to_thread(played, one) for one in sorted(tmp_path.iterdir())]
     assert [(one.fault, *map(str, one.differences)) for one in found] == [(None,)] * 2
+
+
+NOTES = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: Kq8d7Fh2mZ-4711, retries: 0}}}}
+models: {{m: {{upstream: up}}}}
+tools:
+  notes:
+    type: http
+    description: The user's notes.
+    url: "{upstream}/v1/notes"
+    headers: {{Authorization: "Bearer ${{request.headers.x-notes-token}}"}}
+  current_time: {{type: clock}}
+telemetry: {{log_content: true, log_level: error}}
+"""
+TOKEN = "notes-Vt9sKq21wB/s3cret"
+QUOTED = {
+    "error": {"message": "Incorrect API key provided: Kq8d7Fh2****4711. Kq8d7Fh2mZ-4711", "code": "invalid_api_key"}
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+@pytest.mark.parametrize("what", ["a user's credential", "a quoted key", "a key in an event"])
+async def test_a_case_in_which_a_secret_was_masked_plays_again(upstream, tmp_path, what, path, stream):
+    says = streamed if stream else whole
+    match what:
+        case "a user's credential":
+            note = Reply([f"A note of {TOKEN}".encode()], content_type="text/plain")
+            upstream.replies = [says("I look.", calls=[("c1", "notes", {})]), note, says(f"You have a note. {TOKEN}")]
+        case "a quoted key":
+            upstream.replies = [Reply([orjson.dumps(QUOTED)], status=401)]
+        case "a key in an event":
+            text = "The key Kq8d7Fh2mZ-4711 is yours."
+            usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
+            parts = [chunk({"content": text[at : at + 5]}) for at in range(0, len(text), 5)]
+            end = chunk({}, finish_reason="stop", usage=usage)
+            upstream.replies = [events(*parts, end) if stream else whole(text)]
+    body = {"model": "m", "max_tokens": 50, "stream": stream, "input": "Hi", "messages": ASKED["messages"]}
+    headers = {"x-request-id": "r", "x-notes-token": TOKEN}
+    async with proxy_of(upstream, config=NOTES) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/{path}", json=body, headers=headers)
+        case = await client.get(f"{url}/debug/requests/r/case")
+    assert not any(secret in case.content for secret in (b"Kq8d7F", b"Vt9sKq", b"s3cret"))
+    assert b"***" in case.content
+    (tmp_path / "case.json").write_bytes(case.content)
+    found = await asyncio.to_thread(played, tmp_path / "case.json")
+    assert (found.outcome, [*map(str, found.differences)], found.fault) == ("same", [], None)
 
 
 async def test_replay_names_the_field_that_differs_from_then(tmp_path):
@@ -112,20 +143,20 @@ def write(path, upstream, got, **fields):
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 ANSWER = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]}  # fmt: skip
-CALL = {"at": 0.0, "asked": {**ASKED, "model": "up-m"}, "status": 200, "headers": {"content-type": "application/json"}, "seconds": 0.25}  # fmt: skip
-PAUSED = {**CALL, "pieces": [0.25, orjson.dumps(ANSWER).decode()]}
+CALL = {"asked": {**ASKED, "model": "up-m"}, "status": 200, "headers": {"content-type": "application/json"}, "pieces": [orjson.dumps(ANSWER).decode()]}  # fmt: skip
+OLD = {**CALL, "at": 0.0, "seconds": 90.0, "pieces": [90.0, *CALL["pieces"]]}  # as 0.2.0 has recorded it
 TOOLS = {"config": {"tools": {}}}
 
 
-def test_replay_says_which_cases_are_the_same_different_cut_or_not_playable_and_fails(tmp_path):
+def test_replay_says_which_cases_are_the_same_different_not_played_or_not_playable_and_fails(tmp_path):
     got = {"status": 200, "body": ANSWER}
-    write(tmp_path / "1-same.json", [PAUSED], got, **TOOLS)
-    write(tmp_path / "2-different.json", [PAUSED], {**got, "status": 201}, **TOOLS)
-    write(tmp_path / "3-cut.json", [PAUSED], got, cut=["/exchanges/0/tools/0/text"], **TOOLS)
+    write(tmp_path / "1-same.json", [CALL], got, **TOOLS)
+    write(tmp_path / "2-different.json", [CALL], {**got, "status": 201}, **TOOLS)
+    write(tmp_path / "3-timed.json", [CALL], got, not_played=["a call of the tool api took too long"], **TOOLS)
     (tmp_path / "4-faulty.json").write_text("{")
     write(
         tmp_path / "deeper.json",
-        [PAUSED],
+        [CALL],
         got,
         config={"upstreams": {"up": {"profile": "glm", "timeouts": {"read": -1}}}},
     )
@@ -135,10 +166,49 @@ def test_replay_says_which_cases_are_the_same_different_cut_or_not_playable_and_
     assert (done.returncode, done.stderr) == (1, b"")
     lines = [line.removeprefix(f"{tmp_path}/") for line in done.stdout.decode().splitlines()]
     assert lines[:3] == ["1-same.json: as it was", "2-different.json: differs", "  exchange 1, the answer, status: 201 then, 200 now"]  # fmt: skip
-    assert lines[3:5] == ["3-cut.json: is cut", "  left out because the case was too large: /exchanges/0/tools/0/text"]
+    assert lines[3:5] == ["3-timed.json: is not played", "  a call of the tool api took too long"]
     assert lines[5] == "4-faulty.json: cannot be played"
     assert "is not JSON" in lines[6]
-    assert lines[-1] == "5 cases: 1 as then, 1 different, 1 cut, 2 not playable"
+    assert lines[-1] == "5 cases: 1 as then, 1 different, 1 not played, 2 not playable"
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({"cut": []}, "same"),
+        ({"cut": ["/exchanges/0/got/body"]}, "not_played"),
+        ({"events": [{"event": "chance", "at": 0.5, "value": 0.1}]}, "same"),
+        ({"events": [{"event": "left", "at": 0.5}]}, "not_played"),
+    ],
+    ids=["complete", "cut", "with chance", "left"],
+)
+def test_a_case_of_0_2_0_with_times_is_played_without_them(tmp_path, fields, outcome):
+    path = write(tmp_path / "case.json", [OLD], {"status": 200, "body": ANSWER}, **TOOLS)
+    case = orjson.loads(path.read_bytes())
+    case["exchanges"][0] |= {name: value for name, value in fields.items() if name == "events"}
+    path.write_bytes(orjson.dumps({**case, **{name: value for name, value in fields.items() if name == "cut"}}))
+    assert played(path).outcome == outcome
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_the_runs_of_one_request_are_compared_as_a_set(upstream, tmp_path, stream):
+    upstream.replies = [whole("One"), whole("Two")]
+    asked = {"model": "m", "n": 2, "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
+    async with proxy_of(upstream, config=POOL) as url, httpx.AsyncClient() as client:
+        await client.post(
+            f"{url}/v1/chat/completions", json=asked, headers={"x-request-id": "r", "x-server-tools": "all"}
+        )
+        case = (await client.get(f"{url}/debug/requests/r/case")).json()
+    given = case["exchanges"][0]["upstream"]["up"]
+    assert len(given) == 2
+    given.reverse()  # the other run is the first one now
+    path = tmp_path / "case.json"
+    path.write_bytes(orjson.dumps(case))
+    found = await asyncio.to_thread(played, path)
+    assert (found.outcome, [*map(str, found.differences)]) == ("same", [])
+    given[0]["pieces"] = [piece.replace("Two", "Three") for piece in given[0]["pieces"]]
+    path.write_bytes(orjson.dumps(case))
+    assert (await asyncio.to_thread(played, path)).outcome == "different"
 
 
 @pytest.mark.parametrize("name", ["a folder", "a file.json"])

@@ -25,7 +25,7 @@ from proxy.app.process import Process
 from proxy.app.routes import error_shape, router_of
 from proxy.config.loaded import Loaded
 from proxy.config.model import UpstreamConfig
-from proxy.kit.breaker import Backoff, Breaker, BreakerState
+from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.readiness import Readiness
 from proxy.kit.rests import KeyState
 from proxy.stores.recorded import RecordedStore
@@ -154,7 +154,6 @@ class Generation:
                 breakers=breakers,
                 observe=observe,
                 clock=clock,
-                backoff=Backoff(jitter=process.chance),
                 key_sources=key_sources,
             ),
             toolset=self.registry,

@@ -1,7 +1,7 @@
 """The parts that live as long as the process, under every configuration: state, telemetry, capacity, clock."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,6 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import ServerConfig
 from proxy.config.redaction import secrets_of
 from proxy.http.key_pool import KeyPools
-from proxy.kit.recording import chance as recorded_chance
 from proxy.ports import Clock
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
@@ -39,7 +38,6 @@ class Process:
         key_pools: makes the pools of upstreams and tools with several keys.
         transport: replaces the transports of upstreams and tools, in tests.
         tools: further tools, besides those of the configuration.
-        chance: gives random numbers from 0 to 1 for the waits before retries.
         tasks: the background tasks, while the process serves.
     """
 
@@ -52,7 +50,6 @@ class Process:
     key_pools: KeyPools
     transport: httpx.AsyncBaseTransport | None
     tools: tuple[Tool, ...]
-    chance: Callable[[], float]
     tasks: asyncio.TaskGroup | None = field(default=None)
 
     @asynccontextmanager
@@ -79,7 +76,6 @@ def start_process(
     transport: httpx.AsyncBaseTransport | None,
     clock: Clock | None,
     lifecycle: Lifecycle | None,
-    chance: Callable[[], float] = recorded_chance,
 ) -> Process:
     """The process under its first configuration; the arguments are those of `create_app`."""
     config = loaded.config
@@ -108,7 +104,6 @@ def start_process(
         key_pools=key_pools,
         transport=transport,
         tools=tuple(tools),
-        chance=chance,
     )
 
 

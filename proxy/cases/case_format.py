@@ -83,6 +83,14 @@ def plays(case: Json) -> Iterator[Play]:
     return (Play(case, surface, mode) for surface in surfaces for mode in case.get("modes") or ["as_asked"])
 
 
+def not_played(case: Json) -> tuple[str, ...]:
+    """The reasons for which no replay can bring about what a recorded case met."""
+    left = any(event["event"] == "left" for exchange in case["exchanges"] for event in exchange.get("events", ()))
+    old = ["the client left before its answer was complete"] if left else []
+    missing = [f"{part} was cut" for part in case.get("cut", ())]
+    return (*case.get("not_played", ()), *old, *missing)
+
+
 def surface_of(path: str) -> str:
     """The surface of a request that is written out; `other` for what is passed through."""
     end = path.partition("?")[0].removeprefix("/v1").strip("/")

@@ -109,6 +109,17 @@ def is_same(then: Any, now: Any) -> bool:
     return next(Comparison().differences(then, now), None) is None
 
 
+def without_ids(value: Any) -> Any:
+    """A JSON value without its ids, times and opaque texts."""
+    match value:
+        case dict():
+            left_out = _IDS | _TIMES | _OPAQUE
+            return {key: without_ids(held) for key, held in value.items() if key not in left_out}
+        case list():
+            return [*map(without_ids, value)]
+    return value
+
+
 def _equal(one: Any, other: Any) -> bool:
     """Whether two JSON values are equal; `1` and `true` are not, `1` and `1.0` are."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)

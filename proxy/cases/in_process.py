@@ -1,13 +1,10 @@
 """A proxy without sockets: requests are passed from one ASGI application to the other, in one event loop.
 
-Its time is not the machine's. While anything can be done, no time passes; when everything waits, the time jumps to the
-next moment for which somebody waits. So a conversation of minutes plays in milliseconds, in the order in which it
-happened, and every timeout, deadline and heartbeat comes when it came then.
+A wait of the proxy, such as that before a retry, takes no time: its clock goes on by as much at once.
 """
 
 import asyncio
-import selectors
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,74 +15,12 @@ from starlette.types import ASGIApp, Message, Scope
 from proxy.wire.relayed import Headers
 
 _ENDED: Final = None
-INSTANT: Final = 1e-6
-"""Seconds within which a recording tells apart, in nanoseconds, what happened in one iteration of the event loop."""
-
-_TICK: Final = 1e-9  # seconds; it takes a million of them until a millisecond has passed
-_THREAD_SECONDS: Final = 0.01  # how long a thread is waited for before it is looked at again
 _SERVER: Final = ("127.0.0.1", 80)
 _PEER: Final = ("127.0.0.1", 1)
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only while it waits, and then at once."""
-
-    def __init__(self) -> None:
-        self._passed = 0.0
-        self._in_threads = 0
-        super().__init__(_JumpingSelector(self))
-        self._clock_resolution = INSTANT  # timers that are no further apart run in one iteration, in their order
-
-    def time(self) -> float:
-        """The seconds that have passed."""
-        return self._passed
-
-    def jump(self, seconds: float) -> None:
-        """Let time pass."""
-        self._passed += seconds
-
-    @property
-    def is_in_threads(self) -> bool:
-        """Whether work is being done in a thread, for which no time may pass."""
-        return self._in_threads > 0
-
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override] # as asyncio types it
-        """Do work in a thread; the time stands still until it is done."""
-        work = super().run_in_executor(executor, func, *args)
-        self._in_threads += 1
-        work.add_done_callback(self._left_thread)
-        return work
-
-    def _left_thread(self, _: object) -> None:
-        self._in_threads -= 1
-
-    async def shutdown_default_executor(self, _: float | None = None) -> None:
-        """Wait for the threads to end, without asyncio's time limit: a jump would pass it at once."""
-        await super().shutdown_default_executor()
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for nothing but threads."""
-
-    def __init__(self, loop: JumpingLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready; if nothing is, the time jumps to the end of the timeout."""
-        self._loop.jump(_TICK)  # or what waits for less than can be added would wait for ever
-        if timeout is None or timeout <= 0:
-            return super().select(timeout)
-        if self._loop.is_in_threads:
-            return super().select(_THREAD_SECONDS)
-        found: list[tuple[selectors.SelectorKey, int]] = super().select(0)
-        if not found:
-            self._loop.jump(timeout)
-        return found
-
-
 class PlayedClock:
-    """The time of a replay: that of its event loop, from the time of the recording on. Implements `ports.Clock`.
+    """The time of a replay, from that of the recording on. Implements `ports.Clock`.
 
     Attributes:
         began_at: the time of the recording, in seconds since 1970.
@@ -93,21 +28,21 @@ class PlayedClock:
 
     def __init__(self, began_at: float) -> None:
         self.began_at = began_at
-        self._began = asyncio.get_running_loop().time()
+        self._slept = 0.0
+        self._began = self.monotonic()
 
-    @staticmethod
-    def monotonic() -> float:
+    def monotonic(self) -> float:
         """Seconds that never go back."""
-        return asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() + self._slept
 
     def time(self) -> float:
         """Seconds since 1970."""
         return self.began_at + self.monotonic() - self._began
 
-    @staticmethod
-    async def sleep(seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass at once."""
+        self._slept += seconds
+        await asyncio.sleep(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -152,21 +87,20 @@ class Response:
             await asyncio.wait([self._task])
 
 
-async def send(app: ASGIApp, scope: Mapping[str, Any], body: bytes, left: asyncio.Event | None = None) -> Response:
+async def send(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -> Response:
     """The response of an application to a request.
 
     Args:
         app: the application.
         scope: `method`, `path`, `query_string` and `headers` of the request.
         body: its body.
-        left: is set when the client leaves.
 
     Raises:
         httpx.RemoteProtocolError: the application has not answered.
         Exception: whatever the application raises.
     """
     messages: asyncio.Queue[Message | BaseException | None] = asyncio.Queue()
-    leaving, sent = left or asyncio.Event(), False
+    leaving, sent = asyncio.Event(), False
 
     async def receive() -> Message:
         nonlocal sent
@@ -221,14 +155,10 @@ class WorldTransport(httpx.AsyncBaseTransport):
     Args:
         world: the application behind the proxy.
         addresses: base URL of an upstream -> its path in the world, for upstreams that keep an address of their own.
-        failure_at_once: the failure of a call that has no other answer, by its path and its body.
     """
 
-    def __init__(
-        self, world: ASGIApp, addresses: Mapping[str, str], failure_at_once: Callable[[str, bytes], Exception | None]
-    ) -> None:
+    def __init__(self, world: ASGIApp, addresses: Mapping[str, str]) -> None:
         self._world = world
-        self._failure_at_once = failure_at_once
         self._addresses = addresses
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -239,8 +169,6 @@ class WorldTransport(httpx.AsyncBaseTransport):
         for address, own in self._addresses.items():
             if url.startswith(address):
                 path = own + url.removeprefix(address).partition("?")[0]
-        if (failure := self._failure_at_once(path, body)) is not None:
-            raise failure
         headers = [(name.lower(), value) for name, value in request.headers.raw]
         scope = {"method": request.method, "path": path, "headers": headers, "query_string": request.url.query}
         response = await send(self._world, scope, body)

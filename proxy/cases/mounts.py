@@ -1,6 +1,5 @@
 """Proxies in front of a world: in this process, or with the world on a socket of loopback."""
 
-import asyncio
 import io
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -23,6 +22,7 @@ from proxy.cases.settings import CLIENT_KEY, settings_of
 from proxy.cases.world import World
 from proxy.config.loaded import Loaded
 from proxy.config.model import TelemetryConfig
+from proxy.ports import Clock
 from proxy.server.serving import serving
 from proxy.telemetry import log
 from proxy.tools.tool import Tool
@@ -57,18 +57,15 @@ class InProcess:
             loaded = settings_of(config, WORLD, name, is_closed=True)
             tools = [*played_tools(config.get("tools", {}), self._results)]
             addresses = {one.base_url: f"/{key}/v1" for key, one in loaded.config.upstreams.items()}
-            transport = in_process.WorldTransport(self._world, addresses, self._world.failure_at_once)
-            self._proxies[name] = await self.mounted(loaded, tools, transport, began_at)
+            transport = in_process.WorldTransport(self._world, addresses)
+            self._proxies[name] = await self._mounted(loaded, tools, transport, in_process.PlayedClock(began_at))
         return self._proxies[name]
 
-    async def mounted(
-        self, loaded: Loaded, tools: Iterable[Tool], transport: httpx.AsyncBaseTransport | None, began_at: float
+    async def _mounted(
+        self, loaded: Loaded, tools: Iterable[Tool], transport: httpx.AsyncBaseTransport | None, clock: Clock | None
     ) -> "_ProxyInProcess":
         """A running proxy with that configuration."""
-        clock = in_process.PlayedClock(began_at)
-        process = start_process(
-            loaded, tools=tools, transport=transport, clock=clock, lifecycle=None, chance=self._world.chance
-        )
+        process = start_process(loaded, tools=tools, transport=transport, clock=clock, lifecycle=None)
         app = Application(process, Generation(process, loaded))
         await self._stack.enter_async_context(in_process.lifespan_of(app))
         return _ProxyInProcess(app, process, loaded)
@@ -82,12 +79,12 @@ class OverSockets(InProcess):
         self._url = await self._stack.enter_async_context(serving(self._world, lifespan="off"))
         return self
 
-    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:
+    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:  # noqa: ARG002 - sockets take real time
         """The proxy of that name. Raises `ConfigurationError`."""
         if name not in self._proxies:
             loaded = settings_of(config, self._url, name, is_closed=False)
             tools = [*played_tools(config.get("tools", {}), self._results)]
-            self._proxies[name] = await self.mounted(loaded, tools, None, began_at)
+            self._proxies[name] = await self._mounted(loaded, tools, None, None)
         return self._proxies[name]
 
 
@@ -121,8 +118,8 @@ class _ProxyInProcess:
                 await store.put(self._caller.scope, entry["key"], content)
         return {**request, "body": _replaced(request["body"], resealed)} if resealed and "body" in request else request
 
-    async def send(self, request: Request, *, leave_at: float | None) -> Received:
-        """Send a request, and read the answer to its end, or for so many seconds."""
+    async def send(self, request: Request) -> Received:
+        """Send a request, and read the answer to its end."""
         path, _, query = request["path"].partition("?")
         body = content_of({key: request[key] for key in ("body", "raw", "base64") if request.get(key) is not None})
         given = {name.lower(): value for name, value in request["headers"].items()}
@@ -134,21 +131,17 @@ class _ProxyInProcess:
         }
         lines = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
         scope = {"method": request["method"], "path": path, "query_string": query.encode(), "headers": lines}
-        left = asyncio.Event()
-        if leave_at is not None:
-            asyncio.get_running_loop().call_later(leave_at, left.set)
         pieces: list[bytes] = []
+        failure = None
         try:
-            response = await in_process.send(self._app, scope, body, left)
+            response = await in_process.send(self._app, scope, body)
         except httpx.RemoteProtocolError:
             return Received(None, {}, b"")
         try:
             async for piece in response.pieces():
                 pieces.append(piece)  # noqa: PERF401 - those before a failure are kept
         except httpx.RemoteProtocolError as exc:
-            failure = None if left.is_set() else str(exc)
-        else:
-            failure = None
+            failure = str(exc)
         finally:
             await response.aclose(patience=_PATIENCE)
         named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}

@@ -8,7 +8,6 @@ import msgspec
 import orjson
 
 from proxy.cases.comparison import is_same
-from proxy.cases.world import World
 from proxy.loop.results import (
     NotConfigured,
     NotUnderstood,
@@ -46,22 +45,15 @@ _OF_TOOLS: Final = frozenset(ToolSpec.__struct_fields__) - {"name"} | {"timeout"
 
 
 class Results:
-    """The results of one exchange, each of which is given once; the last one of a tool again and again.
+    """The results of one exchange, each of which is given once; the last one of a tool again and again."""
 
-    Args:
-        world: knows the time.
-    """
-
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self) -> None:
         self._left: list[Json] = []
         self._last: dict[str, Json] = {}
-        self.called: list[str] = []
 
     def begin(self, exchange: Json) -> None:
         """Take the results of an exchange."""
         self._left, self._last = [*exchange.get("tools", ())], {}
-        self.called = []
 
     async def give(self, name: str, arguments: Json) -> ToolOutput:
         """The result of a call: the one that was recorded for these arguments, or else the next of the tool.
@@ -69,7 +61,6 @@ class Results:
         Raises:
             ToolError: the call failed when it was recorded, or the case has no result of the tool.
         """
-        self.called.append(name)
         mine = [result for result in self._left if result["name"] == name]
         if mine:
             result = next((one for one in mine if is_same(one.get("arguments"), arguments)), mine[0])
@@ -81,8 +72,6 @@ class Results:
             raise ToolError(f"The case has no result of {name!r}.")
         if result.get("left"):
             await asyncio.Event().wait()
-        if result.get("seconds"):  # one that took no time did not give way to anybody else either
-            await self._world.until(result["at"] + result.get("seconds", 0))
         return _output_of(result)
 
 

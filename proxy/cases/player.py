@@ -15,9 +15,8 @@ import orjson
 from proxy.cases import requests
 from proxy.cases.answers import Answer, fold
 from proxy.cases.case_format import Play, surface_of
-from proxy.cases.comparison import MISSING, Comparison, Difference
+from proxy.cases.comparison import MISSING, Comparison, Difference, without_ids
 from proxy.cases.expectations import Outcome, check, expected
-from proxy.cases.in_process import INSTANT
 from proxy.cases.played_tools import Results
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
@@ -28,7 +27,6 @@ from proxy.wire.chat import Json
 
 _STREAM: Final = "text/event-stream"
 _OK: Final = 200
-_FIRST_FAILURE: Final = 400
 # The headers of an answer that are the proxy's own.
 _COMPARED_HEADERS: Final = ("content-type", "x-tool-turns", "x-tool-calls", "x-tool-stop", "x-tools-ignored")
 # What has to be the same in a whole answer and in its stream.
@@ -43,7 +41,7 @@ class Received:
     """A response as it came.
 
     Attributes:
-        status: the HTTP status; None: the client had left before there was one.
+        status: the HTTP status; None: the connection has ended before there was one.
         headers: the headers, with names in lower case.
         body: the body.
         failure: what the client's library has raised; None: nothing.
@@ -74,7 +72,7 @@ class _Played:
     @property
     def answer(self) -> Answer:
         """The answer that the client got, its stream folded into a whole. Raises `Unmet` if no client can read it."""
-        if _leaving(self.exchange) is not None or self.received.status is None:
+        if self.received.status is None:
             return Answer()
         surface = self.play.surface if "got" not in self.exchange else surface_of(self.request["path"])
         try:
@@ -105,8 +103,8 @@ class Proxy(Protocol):
         """Put what was read from the state store where it will be read; the request with texts that open here."""
         ...
 
-    async def send(self, request: Request, *, leave_at: float | None) -> Received:
-        """Send a request, and read the answer to its end, or for so many seconds."""
+    async def send(self, request: Request) -> Received:
+        """Send a request, and read the answer to its end."""
         ...
 
 
@@ -170,11 +168,7 @@ class Player:
             self.world.begin(exchange)
             self.results.begin(exchange)
             began = asyncio.get_running_loop().time()
-            leaves = _leaving(exchange)
-            received = await proxy.send(
-                await proxy.seed(exchange.get("state", []), request),
-                leave_at=None if leaves is None else self.world.after(leaves),
-            )
+            received = await proxy.send(await proxy.seed(exchange.get("state", []), request))
             played = _Played(number, play, exchange, request, received, asyncio.get_running_loop().time() - began)
             try:
                 answer = played.answer
@@ -212,32 +206,32 @@ class Player:
         already is chance.
         """
         number, exchange, received = played.number, played.exchange, played.received
-        got, left = exchange["got"], _leaving(exchange) is not None
+        got, comparison = exchange["got"], Comparison()
         if got.get("status", _OK) != received.status:
             yield Difference(number, "the answer", "status", got.get("status", _OK), received.status)
-        before = Answer() if left else _recorded_answer(got, surface_of(played.request["path"]))
-        yield from self._calls_since_then(number, comparison := Comparison(), _ends(exchange))
-        if not left:
-            for name in _COMPARED_HEADERS if "headers" in got else ():
-                then, now = got["headers"].get(name, MISSING), received.headers.get(name, MISSING)
-                if then != now:
-                    yield Difference(number, "the answer", name, then, now)
-            whole = _words_of if _is_in_short(got) else _whole_of
-            for field, then, now in comparison.differences(whole(before), whole(played.answer)):
-                yield Difference(number, "the answer", field, then, now)
+        before = _recorded_answer(got, surface_of(played.request["path"]))
+        # Of several runs of one request, no id of one run is an id of the same run again.
+        yield from self._calls_since_then(number, None if _is_of_several_runs(played.request) else comparison)
+        for name in _COMPARED_HEADERS if "headers" in got else ():
+            then, now = got["headers"].get(name, MISSING), received.headers.get(name, MISSING)
+            if then != now:
+                yield Difference(number, "the answer", name, then, now)
+        whole = _words_of if _is_in_short(got) else _whole_of
+        for field, then, now in comparison.differences(whole(before), whole(played.answer)):
+            yield Difference(number, "the answer", field, then, now)
 
-    def _calls_since_then(self, number: int, comparison: Comparison, ends: Sequence[float]) -> Iterator[Difference]:
+    def _calls_since_then(self, number: int, comparison: Comparison | None) -> Iterator[Difference]:
         for at, asked in enumerate(self.world.asked, 1):
             where = f"call {at} upstream ({asked.upstream})"
             if asked.then is None and self.world.is_recorded:
                 yield Difference(number, where, "", MISSING, asked.request)
-            elif asked.then and asked.then.get("asked") is not None and asked.request is not None:
-                for field, then, now in comparison.differences(asked.then["asked"], asked.request):
+            elif asked.then and asked.then["asked"] is not None and asked.request is not None:
+                compared = comparison or Comparison()
+                for field, then, now in compared.differences(asked.then["asked"], asked.request):
                     yield Difference(number, where, field, then, now)
         for upstream, call in self.world.unused:
-            if call.get("left") and any(abs(end - call["at"]) < INSTANT for end in ends):
-                continue  # whether it had begun already when the request ended is chance
-            yield Difference(number, f"a call upstream ({upstream})", "", call.get("asked"), MISSING)
+            if not call.get("left"):  # whether it had begun already when it was given up is chance
+                yield Difference(number, f"a call upstream ({upstream})", "", call.get("asked"), MISSING)
 
 
 async def _all(pairs: Any) -> Any:
@@ -260,20 +254,10 @@ def _request(play: Play, exchange: Json, before: Request | None, answer: Answer,
     return requests.again(before, stream=stream)
 
 
-def _leaving(exchange: Json) -> float | None:
-    """When the client has left, in seconds after its request; None: it has not."""
-    found = [event["at"] for event in exchange.get("events", ()) if event["event"] == "left"]
-    return found[0] if found else None
-
-
-def _ends(exchange: Json) -> list[float]:
-    """When a recorded request may have ended, in seconds: its client left, or a call of one of several runs failed."""
-    upstream = exchange.get("upstream", ())
-    answers = upstream.values() if isinstance(upstream, dict) else [upstream]
-    calls = [call for given in answers for call in given if "at" in call]
-    failed = [call for call in calls if "fails" in call or call.get("status", _OK) >= _FIRST_FAILURE]
-    left = _leaving(exchange)
-    return [*(call["at"] + call.get("seconds", 0) for call in failed), *([] if left is None else [left])]
+def _is_of_several_runs(request: Request) -> bool:
+    """Whether a chat completion asks for several choices, which are made at the same time."""
+    body = request.get("body")
+    return isinstance(body, dict) and body.get("n") not in (None, 1)
 
 
 def _is_in_short(got: Json) -> bool:
@@ -283,12 +267,26 @@ def _is_in_short(got: Json) -> bool:
 
 
 def _whole_of(answer: Answer) -> Any:
-    """The whole answer; the events of several runs at the same time in an order that chance has no part in."""
+    """The whole answer. Events of tools, and choices of several runs, are a set: which of them is first is chance."""
     whole = answer.whole
-    if not isinstance(whole, dict) or len(whole.get("choices") or ()) < 2 or "tool_events" not in whole:  # noqa: PLR2004
+    if not isinstance(whole, dict):
         return whole
-    told = [{key: event[key] for key in event.keys() - {"call_id", "seconds"}} for event in whole["tool_events"]]
-    return {**whole, "tool_events": sorted(told, key=lambda event: orjson.dumps(event, option=orjson.OPT_SORT_KEYS))}
+    return {
+        **whole,
+        **{name: _as_set(whole[name]) for name in ("choices", "tool_events") if _is_of_objects(whole.get(name))},
+    }
+
+
+def _is_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def _as_set(values: Sequence[Json]) -> list[Json]:
+    """JSON objects without what differs from run to run, in an order that follows from the rest; one is as it was."""
+    if len(values) == 1:
+        return [*values]
+    kept = [without_ids({key: value[key] for key in value.keys() - {"index", "choice"}}) for value in values]
+    return sorted(kept, key=lambda value: orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
 
 
 def _words_of(answer: Answer) -> Json:

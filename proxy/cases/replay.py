@@ -4,14 +4,13 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import orjson
 from msgspec import Struct, to_builtins
 
 from proxy.cases import case_format
 from proxy.cases.comparison import Difference
-from proxy.cases.in_process import JumpingLoop
 from proxy.cases.mounts import InProcess, OverSockets
 from proxy.cases.played_tools import Results
 from proxy.cases.player import Player
@@ -21,7 +20,7 @@ from proxy.kit.terminal import Style, style_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
 
-_OUTCOMES: Final = {"same": "as then", "different": "different", "cut": "cut", "faulty": "not playable"}
+_OUTCOMES: Final = {"same": "as then", "different": "different", "not_played": "not played", "faulty": "not playable"}
 _MOST_SHOWN: Final = 20  # differences of one case; programs get them all
 
 
@@ -32,26 +31,26 @@ class Verdict(Struct, frozen=True):
         path: the file.
         plays: how often it was played, once for each surface and mode.
         differences: what is not as it was, with the name of the play.
-        cut: the parts that the case does not have, because it was too large; such a case proves nothing.
+        not_played: the reasons for which it was not played, such as a timeout.
         fault: why it could not be played.
     """
 
     path: str
     plays: int = 0
     differences: tuple[tuple[str, Difference], ...] = ()
-    cut: tuple[str, ...] = ()
+    not_played: tuple[str, ...] = ()
     fault: str | None = None
 
     @property
     def outcome(self) -> str:
-        """`same`, `different`, `cut` or `faulty`."""
+        """`same`, `different`, `not_played` or `faulty`."""
         if self.fault is not None:
             return "faulty"
-        return "different" if self.differences else "cut" if self.cut else "same"
+        return "different" if self.differences else "not_played" if self.not_played else "same"
 
 
 def replay(paths: Sequence[Path], *, as_json: bool = False) -> bool:
-    """Play cases, and print what came of each; whether nothing differs.
+    """Play cases, and print what came of each; whether some were played, and nothing differs.
 
     Args:
         paths: files, and folders of files.
@@ -70,7 +69,8 @@ def replay(paths: Sequence[Path], *, as_json: bool = False) -> bool:
         print(_as_json(verdicts))
     else:
         print(_summary(verdicts))
-    return all(verdict.outcome == "same" for verdict in verdicts)
+    outcomes = {verdict.outcome for verdict in verdicts}
+    return "same" in outcomes and outcomes <= {"same", "not_played"}
 
 
 def played(path: Path) -> Verdict:
@@ -79,29 +79,23 @@ def played(path: Path) -> Verdict:
         case = case_format.load(path)
     except ConfigurationError as exc:
         return Verdict(str(path), fault="; ".join(exc.faults))
-    cut = tuple(case.get("cut", ()))
+    if reasons := case_format.not_played(case):
+        return Verdict(str(path), not_played=reasons)
     plays = [*case_format.plays(case)]
-    # Processes and sockets have a time of their own.
     try:
-        with asyncio.Runner(loop_factory=asyncio.new_event_loop if needs_sockets(case) else JumpingLoop) as runner:
-            differences = runner.run(_differences(case, plays))
+        differences = asyncio.run(_differences(case, plays))
     except ConfigurationError as exc:
-        return Verdict(str(path), len(plays), cut=cut, fault="; ".join(exc.faults))
+        return Verdict(str(path), len(plays), fault="; ".join(exc.faults))
     except Exception as exc:  # noqa: BLE001 - whatever a case does, the others are played
-        return Verdict(str(path), len(plays), cut=cut, fault=f"{type(exc).__name__}: {exc}")
-    return Verdict(str(path), len(plays), tuple(differences), cut)
+        return Verdict(str(path), len(plays), fault=f"{type(exc).__name__}: {exc}")
+    return Verdict(str(path), len(plays), tuple(differences))
 
 
 async def _differences(case: Json, plays: Sequence[case_format.Play]) -> list[tuple[str, Difference]]:
-    world = World(at_once=not isinstance(asyncio.get_running_loop(), JumpingLoop))
-    results = Results(world)
-    mount: Any = OverSockets(world, results) if needs_sockets(case) else InProcess(world, results)
-    async with mount:
-        found: list[tuple[str, Difference]] = []
+    world, results = World(), Results()
+    async with (OverSockets if needs_sockets(case) else InProcess)(world, results) as mount:
         player = Player(mount, world, results)
-        for play in plays:
-            found += [(play.name, one) for one in await player.play(play)]
-        return found
+        return [(play.name, one) for play in plays for one in await player.play(play)]
 
 
 def _print(verdict: Verdict, out: TextIO) -> None:
@@ -109,7 +103,7 @@ def _print(verdict: Verdict, out: TextIO) -> None:
     told = {
         "same": style("as it was", "green"),
         "different": style("differs", "red"),
-        "cut": style("is cut", "red"),
+        "not_played": style("is not played", "yellow"),
         "faulty": style("cannot be played", "red"),
     }
     print(f"{verdict.path}: {told[verdict.outcome]}", file=out)
@@ -118,9 +112,7 @@ def _print(verdict: Verdict, out: TextIO) -> None:
 
 
 def _reasons(verdict: Verdict, style: Style) -> list[str]:
-    reasons = [verdict.fault] if verdict.fault else []
-    if verdict.cut:
-        reasons.append(f"left out because the case was too large: {', '.join(verdict.cut)}")
+    reasons = [*([verdict.fault] if verdict.fault else []), *verdict.not_played]
     several = len({play for play, _ in verdict.differences}) > 1 or verdict.plays > 1
     shown = [f"{style(f'{play}: ', 'dim') if several else ''}{one}" for play, one in verdict.differences[:_MOST_SHOWN]]
     more = len(verdict.differences) - len(shown)
@@ -138,13 +130,11 @@ def _as_json(verdicts: Sequence[Verdict]) -> str:
         {
             "path": verdict.path,
             "outcome": verdict.outcome,
-            "cut": verdict.cut,
+            "not_played_because": verdict.not_played,
             "fault": verdict.fault,
             "differences": [{"play": play, **to_builtins(one)} for play, one in verdict.differences],
         }
         for verdict in verdicts
     ]
-    counts = {
-        name: sum(verdict.outcome == name for verdict in verdicts) for name in ("same", "different", "cut", "faulty")
-    }
+    counts = {name: sum(verdict.outcome == name for verdict in verdicts) for name in _OUTCOMES}
     return orjson.dumps({"cases": cases, **counts}, option=orjson.OPT_INDENT_2, default=str).decode()

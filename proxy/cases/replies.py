@@ -69,9 +69,9 @@ def _parts(answer: Json, model: str, *, streamed: bool) -> tuple[Sequence[Any], 
 
 
 def _timed(answer: Json, parts: Iterator[bytes | float]) -> Iterator[bytes | float]:
-    """The parts with the pauses of an answer that was written by hand: `delay` and `pace`."""
-    if "at" in answer:
-        yield from parts
+    """The parts of an answer with its pauses, `delay` and `pace`; a recorded one has none, or has those of 0.2."""
+    if "asked" in answer:
+        yield from (part for part in parts if isinstance(part, bytes))
         return
     yield answer.get("delay", 0)
     for part in parts:

@@ -1,7 +1,7 @@
 """What stands around the proxy while a case is played: its upstreams, its search, its HTTP and MCP tools.
 
 All are one ASGI application, which the case's exchange tells what to answer, and which remembers what it was asked.
-What was recorded is given at the time at which it came then, counted from the client's request.
+What was recorded is given at once; a case that was written by hand may have pauses.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ _JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 _SYSTEM: Final = ("system", "developer")
 _ONLY_FIRST: Final = b'{"error": {"message": "System message must be at the beginning.", "type": "BadRequestError"}}'
 _DEFAULT: Final = ({"text": "FINAL answer."},)
+_PATIENCE: Final = 5.0  # seconds in which whoever reads an answer whose rest was not read then has to leave it
 _FAILURES: Final[Mapping[str, type[httpx.HTTPError]]] = {
     kind.__name__: kind
     for kind in (
@@ -53,9 +54,6 @@ class Asked(Struct):
 class World:
     """The servers of a case.
 
-    Args:
-        at_once: whether what was recorded comes at once, whatever its time was.
-
     Attributes:
         asked: the requests to upstreams, in order.
         unused: the recorded answers that nobody has asked for.
@@ -66,8 +64,7 @@ class World:
         is_recorded: whether all answers of the exchange were recorded, so that every call has to have one.
     """
 
-    def __init__(self, *, at_once: bool = False) -> None:
-        self._at_once = at_once
+    def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.refused: list[str] = []
         self.searches: list[str] = []
@@ -80,8 +77,6 @@ class World:
         self._given: list[Json] = []
         self._answers: dict[str, list[Json]] = {}
         self._results: list[Json] = []
-        self._chances: list[float] = []
-        self._began = 0.0
 
     def start(self, case: Json, proxy: str) -> None:
         """Begin a case, played by the proxy of that name: nothing has been given yet that would have to come back."""
@@ -107,29 +102,12 @@ class World:
         for player in self.mcp.values():
             player.sessions_opened = 0
         given = [answer for one in self._answers.values() for answer in one]
-        self.is_recorded = "got" in exchange and all("at" in answer for answer in given)
-        self._chances = [event["value"] for event in exchange.get("events", ()) if event["event"] == "chance"]
-        # What the proxy itself does before it first waits for anything takes no time here.
-        first = min((one["at"] for one in (*given, *self._results) if "at" in one), default=0.0)
-        self._began = asyncio.get_running_loop().time() - first
-
-    def chance(self) -> float:
-        """The next random number that was drawn then, or always the same."""
-        return self._chances.pop(0) if self._chances else 0.5
-
-    def after(self, seconds: float) -> float:
-        """The seconds from now to that time after the client's request."""
-        return max(0.0, self._began + seconds - asyncio.get_running_loop().time())
+        self.is_recorded = "got" in exchange and all(map(is_recorded, given))
 
     @property
     def unused(self) -> list[tuple[str, Json]]:
         """The recorded answers that nobody has asked for, each with the name of its upstream."""
-        return [(name, one) for name, given in self._answers.items() for one in given if "at" in one]
-
-    async def until(self, seconds: float) -> None:
-        """Wait until so many seconds have passed since the client's request."""
-        if (left := self.after(seconds)) > 0 and not self._at_once:
-            await asyncio.sleep(left)
+        return [(name, one) for name, given in self._answers.items() for one in given if is_recorded(one)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -190,13 +168,13 @@ class World:
             await _reply(send, 400, orjson.dumps(refusal))
             return
         answer = self._next(name, request, len(body))
-        asked.then = answer if "at" in answer else None
+        asked.then = answer if is_recorded(answer) else None
         await self._give(send, name, answer, request if isinstance(request, dict) else {})
 
     def _next(self, name: str, request: Any, size: int) -> Json:
         """The answer to a request: the one that was recorded for it, or the next of the script."""
         answers = self._answers.get(name, [])
-        recorded = [answer for answer in answers if "at" in answer]
+        recorded = [answer for answer in answers if is_recorded(answer)]
         if recorded:
             recorded = [answer for answer in recorded if answer.get("fails") not in NOT_MADE] or recorded
             found = next((answer for answer in recorded if is_same(answer.get("asked"), request)), recorded[0])
@@ -218,50 +196,29 @@ class World:
         Raises:
             httpx.HTTPError, UpstreamDown: the call failed when it was recorded.
         """
-        reply = reply_of(answer, request)
-        passed, is_begun = reply.answer.get("at", 0.0), False
+        reply, is_begun = reply_of(answer, request), False
         for part in reply.parts:
             if isinstance(part, int | float):
-                passed += part
-                await (self.until(passed) if "at" in answer else asyncio.sleep(part))
+                await asyncio.sleep(part)
                 continue
             if not is_begun:
                 await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
                 is_begun = True
             await send({"type": "http.response.body", "body": part, "more_body": True})
-        if "at" in answer:
-            await self._end_as_then(name, answer)
+        if answer.get("left"):
+            await asyncio.sleep(_PATIENCE)  # then, the rest was not read
+            raise httpx.ReadError("The case has no more of this answer.")
+        if (failure := _failure_in(name, answer)) is not None:
+            raise failure
         if not is_begun:
             await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
         if not reply.answer.get("cut"):
             await send({"type": "http.response.body", "body": b""})
 
-    async def _end_as_then(self, name: str, answer: Json) -> None:
-        """Wait for the end of a recorded answer, or for ever if nobody has seen it; raise its failure."""
-        if answer.get("left"):
-            await asyncio.Event().wait()
-        await self.until(answer["at"] + answer.get("seconds", 0))
-        if (failure := _failure_in(name, answer)) is not None:
-            raise failure
 
-    def failure_at_once(self, path: str, body: bytes) -> Exception | None:
-        """The failure of a call that failed before anything else could happen; None: it has another answer.
-
-        A call whose connection is refused, or that is not even made, does not give way to anybody else. With two runs
-        of one request it matters which of them goes on first.
-        """
-        name, _, rest = path.strip("/").partition("/")
-        request = parsed(body)
-        answers = [one for one in self._answers.get(name, ()) if "at" in one]
-        answer = next((one for one in answers if is_same(one.get("asked"), request)), answers[0] if answers else {})
-        if "status" in answer or answer.get("pieces") or answer.get("seconds") != 0:
-            return None
-        failure = _failure_in(name, answer)
-        if failure is not None:
-            self._answers[name].remove(answer)
-            if answer.get("fails") not in NOT_MADE:
-                self.asked.append(Asked(name, rest.removeprefix("v1"), body, request, answer))
-        return failure
+def is_recorded(answer: Json) -> bool:
+    """Whether an answer was recorded, with the request that it belongs to; otherwise it was written by hand."""
+    return "asked" in answer
 
 
 def _has_late_system(request: Json) -> bool:

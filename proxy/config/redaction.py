@@ -57,30 +57,40 @@ def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = SHORT
 
 
 def without_pieces(text: str, secrets: Iterable[str], *, mask: str = "***") -> str:
-    """A text without its parts that are also parts of a secret: providers quote the beginning and the end of a key.
+    """A text without its parts that are also parts of a secret: providers quote the beginning and the end of a key."""
+    return piece_redactor(secrets, mask=mask)(text)
 
-    What consists of a few small letters may be a word, and stays.
+
+def piece_redactor(secrets: Iterable[str], *, mask: str = "***", spared: Iterable[str] = ()) -> Redact:
+    """A function that masks all parts of secrets in a text that have at least six characters.
+
+    A part that consists of a few small letters may be a word, and stays; so do parts of `spared`.
     """
-    pieces = {
-        secret[at : at + _PIECE]
-        for secret in secrets
-        if len(secret) >= SHORTEST_SECRET
-        for at in range(len(secret) - _PIECE + 1)
-    }
-    kept, at = [], 0
-    while at < len(text):
-        end = at
-        while text[end : end + _PIECE] in pieces:
-            end += 1
-        if end == at:
-            kept.append(text[at])
-            at += 1
-            continue
-        run = text[at : end + _PIECE - 1]
-        is_word = run.isalpha() and run.islower() and len(run) < _LONGEST_WORD
-        kept.append(run if is_word else mask)
-        at = end + _PIECE - 1
-    return "".join(kept)
+    pieces = frozenset().union(*(_pieces_of(secret) for secret in secrets if len(secret) >= SHORTEST_SECRET))
+    pieces -= frozenset().union(*map(_pieces_of, spared))
+
+    def redact(text: str) -> str:
+        if not pieces:
+            return text
+        spans: list[list[int]] = []
+        for at in [at for at in range(len(text) - _PIECE + 1) if text[at : at + _PIECE] in pieces]:
+            if spans and at < spans[-1][1]:
+                spans[-1][1] = at + _PIECE
+            else:
+                spans.append([at, at + _PIECE])
+        kept, done = [], 0
+        for begin, end in spans:
+            part = text[begin:end]
+            is_word = part.isalpha() and part.islower() and len(part) < _LONGEST_WORD
+            kept += [text[done:begin], part if is_word else mask]
+            done = end
+        return "".join([*kept, text[done:]])
+
+    return redact
+
+
+def _pieces_of(secret: str) -> frozenset[str]:
+    return frozenset(secret[at : at + _PIECE] for at in range(len(secret) - _PIECE + 1))
 
 
 def secrets_of(loaded: Loaded) -> frozenset[str]:

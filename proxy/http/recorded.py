@@ -1,11 +1,11 @@
-"""The calls of upstreams that belong to a recording: what was sent, and what came back piece by piece."""
+"""The calls of upstreams that belong to a recording: what was sent, and the pieces of what came back."""
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 
 import httpx
 
 from proxy.http.response import Handle, Response
-from proxy.kit.recording import Recording, UpstreamCall, Waited, watched
+from proxy.kit.recording import Recording, UpstreamCall
 
 
 class RecordedResponse(Response):
@@ -24,7 +24,7 @@ class RecordedResponse(Response):
         data = self._response.take_whole()
         if data is not None:
             self._take(data)
-            self._end()
+            self._call.has_ended = True
         return data
 
     async def read(self) -> bytes:
@@ -32,12 +32,12 @@ class RecordedResponse(Response):
         try:
             data = await self._response.read()
         except httpx.HTTPError as exc:
-            _fail(self._recording, self._call, exc)
+            self._call.fail(type(exc).__name__)
             raise
         if data:
             self._take(data)
         else:
-            self._end()
+            self._call.has_ended = True
         return data
 
     async def pump(self, handle: Handle) -> None:
@@ -52,10 +52,10 @@ class RecordedResponse(Response):
         try:
             await self._response.pump(take)
         except httpx.HTTPError as exc:
-            _fail(self._recording, self._call, exc)
+            self._call.fail(type(exc).__name__)
             raise
         if not enough:
-            self._end()
+            self._call.has_ended = True
 
     def end_within(self, seconds: float) -> None:
         """Read for at most `seconds` more."""
@@ -66,25 +66,15 @@ class RecordedResponse(Response):
         await self._response.aclose()
 
     def _take(self, data: bytes) -> None:
-        self._recording.add(self._call.body, data)
-
-    def _end(self) -> None:
-        self._call.ended_at = self._recording.at
+        self._recording.add(self._call.pieces, data)
 
 
 async def recorded(recording: Recording, call: UpstreamCall, sending: Awaitable[Response]) -> Response:
     """The response to a call that is being sent; it is recorded from now on."""
-    waited = Waited()
     try:
-        response = await (watched(sending, waited) if isinstance(sending, Coroutine) else sending)
+        response = await sending
     except httpx.HTTPError as exc:
-        _fail(recording, call, exc)
-        if isinstance(sending, Coroutine) and not waited:
-            call.ended_at = call.at
+        call.fail(type(exc).__name__)
         raise
     call.status, call.headers = response.status, response.headers
     return RecordedResponse(response, recording, call)
-
-
-def _fail(recording: Recording, call: UpstreamCall, failure: httpx.HTTPError) -> None:
-    call.failure, call.ended_at = type(failure).__name__, recording.at

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from proxy.kit.recording import note_timed
+
 T = TypeVar("T")
 
 
@@ -28,7 +30,10 @@ class Deadline(Struct):
 
     def seconds_left(self) -> float:
         """Seconds until the deadline; 0 once it has passed."""
-        return max(0.0, self.at - self.timer())
+        left = max(0.0, self.at - self.timer())
+        if not left:
+            note_timed("the deadline of the request passed")
+        return left
 
     def end(self) -> None:
         """Mark the deadline as passed: its timer has fired, with uvloop up to 1.5 ms before the clock gets there."""

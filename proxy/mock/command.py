@@ -17,7 +17,7 @@ from proxy.api.middleware.admission import Lifecycle
 from proxy.config.model import ServerConfig
 from proxy.kit.no_observer import NoObserver
 from proxy.mock.demo import DEMO
-from proxy.mock.journal import Attempts, Folder
+from proxy.mock.journal import Attempts, journal_in
 from proxy.mock.script import Script, load
 from proxy.mock.server import MockUpstream
 from proxy.server.graceful import Server, Worker
@@ -77,7 +77,7 @@ def _start_worker(script: Script, shared: Path, listener: socket.socket, orders:
 def work(script: Script, shared: Path, listener: socket.socket, orders: Connection) -> None:
     """Run one of several workers, in a process of its own."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    mock = MockUpstream(script, journal=Folder(shared), attempts=Attempts(shared))
+    mock = MockUpstream(script, journal=journal_in(shared), attempts=Attempts(shared))
 
     async def apply(_: bytes) -> None: ...
 

@@ -1,19 +1,18 @@
 """The memory of the scripted upstream: its last requests, and the attempts at each turn; of one or of all workers."""
 
 import mmap
-import os
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import orjson
 
 from proxy.kit.header_names import SECRET_NAME
+from proxy.kit.last_entries import Folder, Memory
 from proxy.wire.chat import Json
 
 MOST_REQUESTS: Final = 1000
@@ -22,80 +21,23 @@ _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")  # stand only between the 
 _SLOTS: Final = 65_536  # of counters; two conversations share one once in so many pairs
 
 
-class Journal(Protocol):
-    """The last requests, each as JSON."""
-
-    def add(self, entry: bytes) -> None:
-        """Remember a request, and forget the oldest ones beyond the bounds."""
-        ...
-
-    def clear(self) -> None:
-        """Forget all requests."""
-        ...
-
-    def entries(self) -> list[bytes]:
-        """The requests, the oldest first."""
-        ...
+Journal: TypeAlias = Memory[bytes] | Folder
 
 
-class Memory:
-    """The journal of one process. Implements `Journal`."""
-
-    def __init__(self) -> None:
-        self._entries: deque[bytes] = deque()
-        self._bytes = 0
-
-    def add(self, entry: bytes) -> None:
-        """See `Journal.add`."""
-        self._entries.append(entry)
-        self._bytes += len(entry)
-        while len(self._entries) > MOST_REQUESTS or self._bytes > _MOST_BYTES:
-            self._bytes -= len(self._entries.popleft())
-
-    def clear(self) -> None:
-        """See `Journal.clear`."""
-        self._entries.clear()
-        self._bytes = 0
-
-    def entries(self) -> list[bytes]:
-        """See `Journal.entries`."""
-        return [*self._entries]
+def journal_in(directory: Path | None = None) -> Journal:
+    """The last requests, each as JSON; with a directory, those of all workers that share it."""
+    if directory is None:
+        return Memory(MOST_REQUESTS, _MOST_BYTES)
+    return Folder(directory, "journal", part_bytes=_MOST_BYTES)
 
 
-class Folder:
-    """The journal of several workers, each of which writes lines to two files of its own. Implements `Journal`.
-
-    A full file takes the place of the worker's older one.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = directory / f"journal-{os.getpid()}.jsonl"
-
-    def add(self, entry: bytes) -> None:
-        """See `Journal.add`."""
-        with self._path.open("ab") as file:
-            file.write(entry + b"\n")
-            size = file.tell()
-        if size > _MOST_BYTES:
-            self._path.replace(self._path.with_suffix(".old"))
-
-    def clear(self) -> None:
-        """See `Journal.clear`."""
-        for path in self._directory.glob("journal-*"):
-            path.unlink(missing_ok=True)
-
-    def entries(self) -> list[bytes]:
-        """See `Journal.entries`; the requests of all workers, in the order in which they came."""
-        lines: list[bytes] = []
-        for path in self._directory.glob("journal-*"):
-            with suppress(FileNotFoundError):  # it is just becoming the older one
-                lines += path.read_bytes().splitlines()
-        timed: list[tuple[float, bytes]] = []
-        for line in lines:
-            with suppress(orjson.JSONDecodeError):  # a line that is just being written
-                timed.append((orjson.loads(line)["at"], line))
-        return [line for _, line in sorted(timed, key=itemgetter(0))][-MOST_REQUESTS:]
+def requests_in(journal: Journal) -> list[Json]:
+    """The requests, the oldest first."""
+    found: list[Json] = []
+    for entry in journal:
+        with suppress(orjson.JSONDecodeError):  # a line that is just being written
+            found.append(orjson.loads(entry))
+    return sorted(found, key=itemgetter("at"))[-MOST_REQUESTS:]
 
 
 def entry_of(method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes, status: int) -> bytes:

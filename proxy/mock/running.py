@@ -12,7 +12,6 @@ import yaml
 
 from proxy.mock.command import uvicorn_config
 from proxy.mock.demo import DEMO
-from proxy.mock.journal import Attempts, Memory
 from proxy.mock.script import Script, load, parse
 from proxy.mock.server import MockUpstream
 from proxy.server.listener import address_of, listen
@@ -42,7 +41,7 @@ class RunningMock:
     """
 
     def __init__(self) -> None:
-        self._mock = MockUpstream(DEMO, journal=Memory(), attempts=Attempts())
+        self._mock = MockUpstream()
         self._listener = listen("127.0.0.1", 0)
         self.url = f"{address_of(self._listener)}/v1"
         self._loop = asyncio.new_event_loop()

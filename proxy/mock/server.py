@@ -24,7 +24,7 @@ from proxy.config.model import ServerConfig
 from proxy.mock.answer import ChatAnswer
 from proxy.mock.completions import TextAnswer, as_chat, embeddings
 from proxy.mock.demo import DEMO, search_answer
-from proxy.mock.journal import MOST_REQUESTS, Attempts, Journal, Memory, entry_of, without_keys
+from proxy.mock.journal import MOST_REQUESTS, Attempts, Journal, entry_of, journal_in, requests_in, without_keys
 from proxy.mock.script import FIRST_FAILURE, Script, ScriptedTurn
 from proxy.wire import sse
 from proxy.wire.chat import Json
@@ -121,7 +121,7 @@ class MockUpstream:
         self.script = script
         self.searches: list[Json] = []
         self.most_searches_at_once = 0
-        self._journal = journal or Memory()
+        self._journal = journal or journal_in()
         self._attempts = attempts or Attempts()
         self._answer_search = answer_search
         self._search_seconds = search_seconds
@@ -136,7 +136,7 @@ class MockUpstream:
     @property
     def journal(self) -> list[Json]:
         """The latest requests, the oldest first."""
-        return [orjson.loads(entry) for entry in self._journal.entries()]
+        return requests_in(self._journal)
 
     def clear(self) -> None:
         """Forget all requests and attempts."""

@@ -1,4 +1,4 @@
-"""A recording as a case: the JSON file that plays it again anywhere, without keys (docs/case.schema.json).
+"""A recording as a case: the JSON file that plays it again anywhere, without keys and times (docs/case.schema.json).
 
 Every secret is masked in it: those of the configuration, and what the client and the upstreams have sent as keys and
 cookies. It holds no address, no command and no header that is not needed.
@@ -6,7 +6,8 @@ cookies. It holds no address, no command and no header that is not needed.
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -21,10 +22,12 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import Config, ModelConfig, UpstreamConfig
 from proxy.config.redaction import secrets_of
 from proxy.kit.header_names import SECRET_NAME
-from proxy.kit.masking import Masker
-from proxy.kit.recording import CUT, MOST_BYTES, Body, Headers, Recording, ToolRun, UpstreamCall
+from proxy.kit.recording import MOST_BYTES, Headers, Recording, ToolRun, UpstreamCall
+from proxy.loop.results import ToolTimeout
+from proxy.telemetry.masking import Masker
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.credentials import forms_of
+from proxy.wire.errors import CaseTooLarge
 from proxy.wire.json_text import read_json
 
 NOTICE: Final = (
@@ -48,13 +51,13 @@ _KEY_FIELDS: Final = re.compile(
 # The value of a header such as `Authorization` is a secret without it.
 _SCHEME: Final = re.compile(r"^(?:bearer|basic|token|apikey|digest)\s+", re.IGNORECASE)
 _OF_USER: Final = "masked"  # in the place of a credential, so that the tools that need it are there
+_FIRST_FAILURE: Final = 400
 _PUBLIC_HOST: Final = "api.z.ai"  # with two endpoints, on which the advice about a key depends
 _UPSTREAM_FIELDS: Final = ("profile", "retries", "timeouts", "breaker", "cache_marks")
 # What a tool is besides its description: no function, no key and no address.
 _TOOL_FIELDS: Final = (*ToolSpec.__struct_fields__[1:], "timeout", "fallback", "block", "price")
 _SERVER_FIELDS: Final = ("keepalive_seconds", "max_body_bytes")
 _CLIENT_FIELDS: Final = ("name", "models", "tools", "limits", "tool_events")
-_DIGITS: Final = 9  # of times in seconds; see `Recording.at`
 
 
 class CaseContext(msgspec.Struct, frozen=True):
@@ -73,11 +76,13 @@ class CaseContext(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-def encode(recording: Recording, context: CaseContext, *, most: int = MOST_BYTES) -> bytes:
-    """The case as JSON, of at most `most` bytes as far as parts can be spared. What was cut is named in its `cut`."""
-    case = _Writer(recording, context).case()
-    while len(text := orjson.dumps(case, option=orjson.OPT_INDENT_2)) > most and _cut_largest(case):
-        pass
+def encode(recording: Recording, context: CaseContext) -> bytes:
+    """The case as JSON. Raises `CaseTooLarge`."""
+    if recording.size > MOST_BYTES:
+        raise CaseTooLarge(recording.size, MOST_BYTES)
+    text = orjson.dumps(_Writer(recording, context).case(), option=orjson.OPT_INDENT_2)
+    if len(text) > MOST_BYTES:
+        raise CaseTooLarge(len(text), MOST_BYTES)
     return text
 
 
@@ -98,35 +103,45 @@ class _Writer:
             *_secrets_of_request(recording),
             *chain(*map(forms_of, of_user)),
         }
-        self._masker = Masker(_SCHEME.sub("", secret) for secret in found)
-        self._cut: list[str] = []  # the parts that are missing, as JSON pointers
+        names = (*self._config.upstreams, *self._config.models, *self._tools, *context.loaded.user_headers)
+        self._masker = Masker((_SCHEME.sub("", secret) for secret in found), names=names)
 
     def case(self) -> Json:
         """The case as JSON values."""
         recording = self._recording
-        asked, status = _json(recording.body.whole), recording.status
+        asked, status = _json(b"".join(recording.body)), recording.status
         model = asked.get("model") if isinstance(asked, dict) else None
         path = recording.target.partition("?")[0]
         began = datetime.fromtimestamp(recording.began_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         title = f"{recording.method} {path}{f', {model}' if isinstance(model, str) else ''}: {status or 'no answer'}"
         request_id = self._masker.text(recording.request_id)
-        exchange = self._exchange()
         return {
             "notice": NOTICE,
             "title": self._masker.text(title),
             "why": f"Recorded by toolproxy {self._version} on {began}, as request {request_id}.",
-            "cut": self._cut,
+            "not_played": [*self._not_played(asked)],
             "recorded": {"version": self._version, "at": round(recording.began_at, 3)},
             "config": self._configuration(model),
-            "exchanges": [exchange],
+            "exchanges": [self._exchange()],
         }
+
+    def _not_played(self, asked: Any) -> Iterator[str]:
+        """What time has caused, and no replay can cause again."""
+        yield from self._recording.timed
+        if isinstance(asked, dict) and asked.get("n") not in (None, 1) and any(map(_failed, self._recording.calls)):
+            yield "one of several runs of the request failed, and how far the other runs had come was chance"
+        for call in self._recording.calls:
+            if call.failure is not None and call.failure.endswith("Timeout"):
+                yield f"a call of the upstream {call.upstream} took too long ({call.failure})"
+        for run in self._recording.runs:
+            if run.failure is not None and run.failure.get("outcome") == ToolTimeout.outcome:
+                yield f"a call of the tool {run.name} took too long"
 
     def _exchange(self) -> Json:
         recording = self._recording
         upstream: dict[str, list[Json]] = {}
         for call in recording.calls:
-            answers = upstream.setdefault(self._masker.text(call.upstream), [])
-            answers.append(self._call(call, f"upstream/{call.upstream}/{len(answers)}"))
+            upstream.setdefault(self._masker.text(call.upstream), []).append(self._call(call))
         answer: Json = {
             "status": recording.status,
             "headers": self._headers(recording.answer_headers, lambda name: bool(_ANSWER_HEADERS.fullmatch(name))),
@@ -140,18 +155,17 @@ class _Writer:
                     **self._headers(recording.headers, lambda name: name in _ASKED_HEADERS),
                     **{name.decode(): _OF_USER for name, _ in recording.headers if name in self._user_headers},
                 },
-                **self._content(recording.body.whole, "request", is_cut=recording.body.is_cut),
+                **self._content(recording.body),
             },
             "upstream": upstream,
-            "tools": [self._run(run, f"tools/{at}") for at, run in enumerate(recording.runs)],
+            "tools": [self._run(run) for run in recording.runs],
             "state": [*self._state()],
-            "events": [{**event, "at": round(event["at"], _DIGITS)} for event in recording.events],
             "got": answer,
         }
 
-    def _call(self, call: UpstreamCall, where: str) -> Json:
-        asked = self._content(call.asked, where, name="asked")
-        told: Json = {"at": round(call.at, _DIGITS), "asked": asked.get("asked", asked.get("raw"))}
+    def _call(self, call: UpstreamCall) -> Json:
+        asked = self._content([call.asked], name="asked")
+        told: Json = {"asked": asked.get("asked", asked.get("raw"))}
         if call.target and not call.target.endswith("/chat/completions"):
             told["path"] = self._masker.text(call.target)
         if call.status is not None:
@@ -159,27 +173,22 @@ class _Writer:
                 "status": call.status,
                 "headers": self._headers(call.headers, lambda name: bool(_ANSWER_HEADERS.fullmatch(name))),
             }
-        told["pieces"] = self._pieces(call.body, where, since=call.at)
+        told["pieces"] = self._pieces(call.pieces)
         if call.failure is not None:
             told["fails"] = call.failure
-        elif call.ended_at is None:
+        elif not call.has_ended:
             told["left"] = True
         if call.wait is not None:
             told["wait"] = call.wait
-        if call.ended_at is not None:
-            told["seconds"] = round(call.ended_at - call.at, _DIGITS)
         return told
 
-    def _run(self, run: ToolRun, where: str) -> Json:
-        told: Json = {"name": run.name, "arguments": self._masker.value(run.arguments), "at": round(run.at, _DIGITS)}
-        if run.ended_at is None:
-            return {**told, "left": True}
-        told["seconds"] = round(run.ended_at - run.at, _DIGITS)
+    def _run(self, run: ToolRun) -> Json:
+        told: Json = {"name": run.name, "arguments": self._masker.value(run.arguments)}
         if run.failure is not None:
             return {**told, **self._masker.value(run.failure)}
-        if run.output is CUT:
-            self._missing(f"{where}/text")
-        output = {} if run.output is CUT else msgspec.to_builtins(run.output, enc_hook=dict)
+        if run.output is None:
+            return {**told, "left": True}
+        output = msgspec.to_builtins(run.output, enc_hook=dict)
         kept = {name: value for name, value in output.items() if name != "text" and value not in (None, {}, [], ())}
         return {
             **told,
@@ -188,47 +197,37 @@ class _Writer:
         }
 
     def _state(self) -> Iterator[Json]:
-        for at, (key, value) in enumerate(self._recording.state.items()):
-            found = {"value": None} if value is None else self._content(value, f"state/{at}", name="value")
+        for key, value in self._recording.state.items():
+            found = {"value": None} if value is None else self._content([value], name="value")
             yield {"key": self._masker.text(key), **found}
-        for at, (sealed, held) in enumerate(self._recording.opened.items(), len(self._recording.state)):
-            if held is CUT:
-                self._missing(f"state/{at}/value")
-            yield {"sealed": sealed, "value": None if held is CUT else self._masker.value(held)}
+        for sealed, held in self._recording.opened.items():
+            yield {"sealed": sealed, "value": self._masker.value(held)}
 
-    def _content(self, content: bytes, where: str, *, name: str = "body", is_cut: bool = False) -> Json:
+    def _content(self, pieces: Sequence[bytes], *, name: str = "body") -> Json:
         """A body: JSON as it is, anything else as text, or in base64 if it is no text."""
-        if is_cut or content is CUT:
-            self._missing(f"{where}/{name}")
-        if not content or content is CUT:
+        content = b"".join(pieces)
+        if not content:
             return {}
         found = _json(content)
         if found is not None:
-            return {name: self._masker.value(found)}
-        (masked,) = self._masker.pieces([content])
+            with suppress(RecursionError):
+                return {name: self._masker.value(found)}
+        (masked,) = self._masker.stream([content])
         text = _text(masked)
         return {"raw": text} if text is not None else {"base64": b64encode(masked).decode()}
 
-    def _received(self, body: Body, headers: Headers) -> Json:
+    def _received(self, pieces: Sequence[bytes], headers: Headers) -> Json:
         """The body of the answer: as pieces if it is a stream, otherwise as it is."""
         if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
-            return {"pieces": self._pieces(body, "got", since=0)}
-        return self._content(body.whole, "got", is_cut=body.is_cut)
+            return {"pieces": self._pieces(pieces)}
+        return self._content(pieces)
 
-    def _pieces(self, body: Body, where: str, *, since: float) -> list[Any]:
-        """The pieces of a body as they came, and the seconds between them."""
-        if body.is_cut:
-            self._missing(f"{where}/pieces")
-        masked = self._masker.pieces([piece for _, piece in body.pieces])
-        pieces: list[Any] = []
-        for (at, _), piece in zip(body.pieces, masked, strict=True):
-            text = _text(piece)
-            pieces += [round(at - since, _DIGITS), text if text is not None else {"base64": b64encode(piece).decode()}]
-            since = at
-        return pieces
-
-    def _missing(self, where: str) -> None:
-        self._cut.append(f"/exchanges/0/{where}")
+    def _pieces(self, pieces: Sequence[bytes]) -> list[Any]:
+        """The pieces of a body as they came, or one with masked secrets."""
+        return [
+            text if (text := _text(piece)) is not None else {"base64": b64encode(piece).decode()}
+            for piece in self._masker.stream(pieces)
+        ]
 
     def _headers(self, headers: Headers, is_needed: Callable[[bytes], bool]) -> dict[str, str]:
         kept = {name.lower(): value for name, value in reversed(headers) if is_needed(name.lower())}
@@ -295,6 +294,10 @@ class _Writer:
         }
 
 
+def _failed(call: UpstreamCall) -> bool:
+    return call.failure is not None or not call.has_ended or (call.status or 0) >= _FIRST_FAILURE
+
+
 def _models_of(config: Config, name: str) -> Iterator[tuple[str, ModelConfig]]:
     """The entry of a model, whether it is named or matched by a pattern, and those that it refers to."""
     wanted, seen = [name], set()
@@ -322,7 +325,7 @@ def _secrets_of_request(recording: Recording) -> Iterator[str]:
     for parameter, value in parse_qsl(urlsplit(recording.target).query, keep_blank_values=True):
         if SECRET_NAME.search(parameter):
             yield value
-    asked = _json(recording.body.whole)
+    asked = _json(b"".join(recording.body))
     if isinstance(asked, dict):
         yield from _secrets_in_body(asked)
 
@@ -372,33 +375,3 @@ def _text(content: bytes) -> str | None:
         return content.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _cut_largest(case: Json) -> bool:
-    """Cut the largest part that can be spared, and name it; whether there was one."""
-    exchange = case["exchanges"][0]
-    parts = [
-        *_sizes("/exchanges/0/request", exchange["request"], ("body", "raw", "base64")),
-        *_sizes("/exchanges/0/got", exchange["got"], ("body", "raw", "base64", "pieces")),
-    ]
-    for name, answers in exchange["upstream"].items():
-        for at, call in enumerate(answers):
-            parts += _sizes(f"/exchanges/0/upstream/{name}/{at}", call, ("asked", "pieces"))
-    for at, run in enumerate(exchange["tools"]):
-        parts += _sizes(f"/exchanges/0/tools/{at}", run, ("text", "output", "error"))
-    for at, entry in enumerate(exchange["state"]):
-        parts += _sizes(f"/exchanges/0/state/{at}", entry, ("value", "raw", "base64"))
-    for name, tool in case["config"]["tools"].items():
-        parts += _sizes(f"/config/tools/{name}/recorded", tool["recorded"], ("parameters", "description"))
-    if not parts:
-        return False
-    _, where, holder, name = max(parts, key=lambda part: part[0])
-    holder[name] = type(holder[name])()
-    case["cut"].append(f"{where}/{name}")
-    return True
-
-
-def _sizes(where: str, holder: Json, names: Iterable[str]) -> Iterator[tuple[int, str, Json, str]]:
-    for name in names:
-        if holder.get(name):
-            yield len(orjson.dumps(holder[name])), where, holder, name

@@ -1,32 +1,35 @@
 """The recordings of the last requests, kept until somebody asks for one as a case; bounded in number and bytes.
 
-In one process they are kept as they are, and become a file when they are asked for. With several workers, whoever is
-asked may be another one, so each writes its cases, masked, to the folder that the workers share.
+In one process they are kept as they are, and become a file when they are asked for. With several workers another one
+may be asked, so each writes its cases, masked, to the folder that the workers share.
 """
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from proxy.config.loaded import Loaded
+from proxy.kit.last_entries import Folder, Memory
+from proxy.kit.recording import MOST_BYTES as MOST_BYTES_OF_ONE
 from proxy.kit.recording import Recording
 from proxy.kit.secrets import Secrets
 from proxy.ports import Observer
 from proxy.telemetry.case_file import CaseContext, encode
 from proxy.wire.chat import ToolSpec
+from proxy.wire.errors import CaseTooLarge
 
 Tools: TypeAlias = Mapping[str, ToolSpec]
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_CASES: Final = 500
+_PART_BYTES: Final = MOST_BYTES // 2  # a worker has two files
 # Another worker may still be writing the case of a request that has just ended.
-_WAIT_SECONDS, _LOOKS = 2.0, 20
+_WAIT_SECONDS, _LOOKS = 2.0, 8
+_TOO_LARGE: Final = b"too large "
 
 
 class _Kept(NamedTuple):
@@ -36,6 +39,8 @@ class _Kept(NamedTuple):
 
 class Cases:
     """The cases of all configurations of a process.
+
+    Cases are made one at a time, in a thread beside the event loop: clients choose how large they are.
 
     Args:
         directory: where several workers share their cases; None: there is only one worker.
@@ -55,21 +60,21 @@ class Cases:
         most_cases: int = MOST_CASES,
     ) -> None:
         self.version = version
+        self._observe = observe
         self._most_bytes = most_bytes
-        self._most_cases = most_cases
-        self._bytes = 0
-        self._lock = threading.Lock()  # the writer gives back the bytes of what it has written
-        self._kept: deque[_Kept] = deque()
-        self._folder = _Folder(Path(directory), most_bytes, most_cases, observe) if directory else None
+        self._open_bytes = 0
+        self._lock = threading.Lock()  # the thread gives back the bytes of a recording that it has written
+        self._kept: Memory[_Kept] = Memory(most_cases, most_bytes, lambda kept: kept.recording.reserved)
+        self._folder = Folder(Path(directory), "cases", part_bytes=_PART_BYTES) if directory else None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-cases")
 
     def reserve(self, size: int) -> bool:
-        """Take so many bytes for a recording, for which the oldest ones are dropped; False: there are not so many."""
+        """Take so many bytes for an open recording, for which old ones are dropped; False: there are not so many."""
         with self._lock:
-            while self._bytes + size > self._most_bytes and self._kept:
-                self._bytes -= self._kept.popleft().recording.size
-            if self._bytes + size > self._most_bytes:
+            if self._open_bytes + size > self._most_bytes:
                 return False
-            self._bytes += size
+            self._open_bytes += size
+            self._kept.make_room(self._open_bytes)
             return True
 
     def under(self, loaded: Loaded, tools: Callable[[], Tools], secrets: Callable[[], Secrets]) -> "CasesUnder":
@@ -77,27 +82,40 @@ class Cases:
         return CasesUnder(self, loaded, tools, secrets)
 
     def add(self, recording: Recording, context: CaseContext) -> None:
-        """Keep a complete recording; one whose request was refused before it was read has nothing to play."""
-        if recording.method == "POST" and not recording.body.pieces:
-            self._release(recording)
-        elif self._folder is not None:
-            self._folder.write(recording, context, self._release)
-        else:
-            with self._lock:
-                self._kept.append(_Kept(recording, context))
-                while len(self._kept) > self._most_cases:
-                    self._bytes -= self._kept.popleft().recording.size
+        """Keep a recording that has ended, if it can be a case."""
+        can_be_case = _can_be_case(recording)
+        if self._folder is not None and can_be_case:
+            self._thread.submit(self._write, self._folder, recording, context)
+            return
+        with self._lock:
+            self._open_bytes -= recording.reserved
+            if can_be_case:
+                self._kept.add(_Kept(recording, context))
 
     async def find(self, request_id: str) -> bytes | None:
-        """The case of the newest request with that id; None: it is not kept."""
-        if self._folder is not None:
-            return await self._folder.read(request_id)
-        found = next((one for one in reversed(self._kept) if one.recording.request_id == request_id), None)
-        return None if found is None else await asyncio.to_thread(encode, *found)
+        """The case of the newest request with that id; None: it is not kept. Raises `CaseTooLarge`."""
+        for _ in range(1 if self._folder is None else _LOOKS):
+            case = await asyncio.get_running_loop().run_in_executor(self._thread, self._case, request_id)
+            if case is not None or self._folder is None:
+                return case
+            await asyncio.sleep(_WAIT_SECONDS / _LOOKS)
+        return None
 
-    def _release(self, recording: Recording) -> None:
-        with self._lock:
-            self._bytes -= recording.size
+    def _case(self, request_id: str) -> bytes | None:
+        if self._folder is not None:
+            return _newest(self._folder, _name_of(request_id))
+        kept = [one for one in self._kept if one.recording.request_id == request_id]
+        return encode(*kept[-1]) if kept else None
+
+    def _write(self, folder: Folder, recording: Recording, context: CaseContext) -> None:
+        try:
+            line = _line_of(recording, context)
+            folder.add(b"%s %018.6f %s" % (_name_of(recording.request_id), recording.began_at, line))
+        except Exception:  # noqa: BLE001 - the disk may be full; the log has it, because nobody waits for this thread
+            self._observe("case.failed", exc_info=True, request_id=recording.request_id)
+        finally:
+            with self._lock:
+                self._open_bytes -= recording.reserved
 
 
 class CasesUnder(NamedTuple):
@@ -113,7 +131,7 @@ class CasesUnder(NamedTuple):
         return self.cases.reserve(size)
 
     def keep(self, recording: Recording) -> None:
-        """Keep a recording that is complete."""
+        """Keep a recording that has ended."""
         self.cases.add(recording, CaseContext(self.loaded, self.tools(), self.secrets().known, self.cases.version))
 
     async def find(self, request_id: str) -> bytes | None:
@@ -121,52 +139,31 @@ class CasesUnder(NamedTuple):
         return await self.cases.find(request_id)
 
 
-class _Folder:
-    """Cases as files, of which each worker writes its own in a thread and bounds their number and size."""
+def _can_be_case(recording: Recording) -> bool:
+    """Whether a recording is kept: not if its request was refused before it was read, or memory lacked for a part."""
+    if recording.is_complete:
+        return recording.method != "POST" or bool(recording.body)
+    return recording.size > MOST_BYTES_OF_ONE  # it is said how large it is
 
-    def __init__(self, directory: Path, most_bytes: int, most_cases: int, observe: Observer) -> None:
-        self._directory = directory
-        self._most_bytes = most_bytes
-        self._most_cases = most_cases
-        self._observe = observe
-        self._written: deque[tuple[Path, int]] = deque()
-        self._bytes = 0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-cases")
 
-    def write(self, recording: Recording, context: CaseContext, written: Callable[[Recording], None]) -> None:
-        """Write a case soon, and call `written` then."""
+def _name_of(request_id: str) -> bytes:
+    return sha256(request_id.encode()).hexdigest()[:32].encode()
 
-        def work() -> None:
-            try:
-                self._write(_name_of(recording.request_id), encode(recording, context))
-            except Exception:  # noqa: BLE001 - the disk may be full; the log has it, because nobody waits for this thread
-                self._observe("case.failed", exc_info=True, request_id=recording.request_id)
-            finally:
-                written(recording)
 
-        self._thread.submit(work)
+def _line_of(recording: Recording, context: CaseContext) -> bytes:
+    """A case on one line: JSON, whose own line breaks become another white space, or the size of one too large."""
+    try:
+        return encode(recording, context).replace(b"\n", b"\r")
+    except CaseTooLarge as exc:
+        return _TOO_LARGE + str(exc.size).encode()
 
-    def _write(self, name: str, content: bytes) -> None:
-        path = self._directory / name
-        unfinished = path.with_suffix(".part")
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-        self._written.append((path, len(content)))
-        self._bytes += len(content)
-        while len(self._written) > self._most_cases or self._bytes > self._most_bytes:
-            oldest, size = self._written.popleft()
-            self._bytes -= size
-            oldest.unlink(missing_ok=True)
 
-    async def read(self, request_id: str) -> bytes | None:
-        """The case of a request, whichever worker has answered it."""
-        path = self._directory / _name_of(request_id)
-        for _ in range(_LOOKS):
-            with suppress(FileNotFoundError):
-                return await asyncio.to_thread(path.read_bytes)
-            await asyncio.sleep(_WAIT_SECONDS / _LOOKS)
+def _newest(entries: Iterable[bytes], name: bytes) -> bytes | None:
+    """The newest case of that name. Raises `CaseTooLarge`."""
+    found = max((entry for entry in entries if entry.startswith(name)), default=None)
+    if found is None:
         return None
-
-
-def _name_of(request_id: str) -> str:
-    return f"case-{sha256(request_id.encode()).hexdigest()[:32]}.json"
+    _, _, case = found.split(b" ", 2)
+    if case.startswith(_TOO_LARGE):
+        raise CaseTooLarge(int(case.removeprefix(_TOO_LARGE)), MOST_BYTES_OF_ONE)
+    return case.replace(b"\r", b"\n")

@@ -5,9 +5,7 @@ the form of the debug pages when somebody reads it.
 """
 
 import logging
-import os
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.config.redaction import Redact
+from proxy.kit.last_entries import Folder, Memory
 from proxy.telemetry.events import Content, level_of
 from proxy.telemetry.records import Note, RequestRecord, Step, short
 from proxy.wire.chat import Json
@@ -26,9 +25,8 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 _LONGEST_ENTRY: Final = 64 * 1024
 # A traceback is for the log only; a step has its outcome and its time itself.
 _NOT_SHOWN: Final = frozenset({"exc_info", "outcome", "seconds"})
-# Of one worker's journal, which consists of two parts; all of them are read for one page.
+# Of one worker's file, of which there are two; all of them are read for one page.
 _PART_BYTES: Final = 1024 * 1024
-_MOST_JOURNALS: Final = 64
 
 
 class Recent:
@@ -54,7 +52,11 @@ class Recent:
         self._redact = redact
         self._most_requests = most_requests
         self._open: dict[int, RequestRecord] = {}
-        self._kept = Journal(Path(directory)) if directory else Memory(most_requests, most_bytes)
+        self._kept: Memory[bytes] | Folder = (
+            Folder(Path(directory), "recent", part_bytes=_PART_BYTES)
+            if directory
+            else Memory(most_requests, most_bytes)
+        )
 
     def started(self, record: RequestRecord) -> None:
         """Show an open request; those for the debug pages themselves are left out."""
@@ -88,55 +90,6 @@ class Recent:
         if len(entry) > _LONGEST_ENTRY:
             entry = _encode(_shortened(record))
         return self._redact(entry.decode()).encode()
-
-
-class Memory:
-    """Records in the memory of this process."""
-
-    def __init__(self, most_entries: int, most_bytes: int) -> None:
-        self._most_entries = most_entries
-        self._most_bytes = most_bytes
-        self._entries: deque[bytes] = deque()
-        self._bytes = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._entries)
-
-    def add(self, entry: bytes) -> None:
-        """Add a record, and drop the oldest ones beyond the bounds."""
-        self._entries.append(entry)
-        self._bytes += len(entry)
-        while len(self._entries) > self._most_entries or self._bytes > self._most_bytes:
-            self._bytes -= len(self._entries.popleft())
-
-
-class Journal:
-    """Records of several workers: each writes lines to a file of its own, and all files are read.
-
-    A full file replaces the worker's older one, and a new one is begun.
-    """
-
-    def __init__(self, directory: Path, *, part_bytes: int = _PART_BYTES) -> None:
-        self._directory = directory
-        self._part_bytes = part_bytes
-        self._path = directory / f"recent-{os.getpid()}.jsonl"
-        self._written = 0
-        for path in sorted(directory.glob("recent-*"), key=lambda path: path.stat().st_mtime)[:-_MOST_JOURNALS]:
-            path.unlink(missing_ok=True)  # of workers that have ended
-
-    def __iter__(self) -> Iterator[bytes]:
-        for path in self._directory.glob("recent-*"):
-            with suppress(FileNotFoundError):  # it is just becoming the older one
-                yield from path.read_bytes().splitlines()
-
-    def add(self, entry: bytes) -> None:
-        """Append a record to the journal."""
-        if self._written + len(entry) > self._part_bytes and self._written:
-            self._path.replace(self._path.with_suffix(".old"))
-            self._written = 0
-        with self._path.open("ab") as file:
-            file.write(entry + b"\n")
-        self._written += len(entry) + 1
 
 
 def _as_text(value: object) -> str:

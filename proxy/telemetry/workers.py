@@ -76,19 +76,20 @@ def processes(where: Path | None) -> list[int]:
     if where is None:
         return [os.getpid()]
     numbers = {int(path.stem.rpartition("_")[2]) for path in where.glob("counter_*.db")}
-    return [number for number in sorted(numbers) if _is_running(number)]
+    return [number for number in sorted(numbers) if is_running(number)]
 
 
 def remove_gauges_of_dead_workers(where: Path) -> None:
     """Remove the gauges of workers that have ended, such as their open requests; their counters stay."""
     for path in where.glob("gauge_live*.db"):
         match = _GAUGE_FILE.fullmatch(path.name)
-        if match and not _is_running(int(match[1])):
+        if match and not is_running(int(match[1])):
             with suppress(FileNotFoundError):  # another worker was asked at the same time
                 path.unlink()
 
 
-def _is_running(process: int) -> bool:
+def is_running(process: int) -> bool:
+    """Whether there is a process of that number."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -150,7 +150,7 @@ class Endpoint:
             return sending
         if self.keys is not None and not recording.knows(self.name):
             recording.keys[self.name] = max(1, self.keys.states().count("usable"))
-        call = recording.call(self.name, request.method, request.target.decode("latin-1"), content)
+        call = recording.call(self.name, request.target.decode("latin-1"), content)
         return recorded(recording, call, sending)
 
     async def read(self, response: Response) -> bytes:

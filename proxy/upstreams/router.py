@@ -93,7 +93,6 @@ class ConfigRouter:
         breakers: Mapping[str, Breaker],
         observe: Observer,
         clock: Clock,
-        backoff: Backoff,
         operator_calls: bool = False,
         key_sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -103,7 +102,7 @@ class ConfigRouter:
         self._endpoints = endpoints
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
-        self._shared = SharedUpstreamState(guards, clock, observe, backoff, observes_relays)
+        self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
         self._key_sources = key_sources
         self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}

@@ -198,6 +198,14 @@ class NotRecorded(RequestError, status=409, code="not_recorded"):
     """Cases are not recorded, or the request is still open."""
 
 
+class CaseTooLarge(RequestError, status=413, code="case_too_large"):
+    """The case of a request has more bytes than a case may have."""
+
+    def __init__(self, size: int, most: int) -> None:
+        self.size = size
+        super().__init__(f"The case of this request has {size:,} bytes, and at most {most:,} are permitted.")
+
+
 class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
     """The request has more header fields, or more bytes of them, than the server accepts."""
 

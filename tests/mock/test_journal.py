@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from proxy.mock import journal
-from proxy.mock.journal import Attempts, Folder, Memory, entry_of, without_keys
+from proxy.mock.journal import Attempts, entry_of, journal_in, requests_in, without_keys
 
 
 def entry(number, body=b'{"n": 1}'):
@@ -15,42 +15,44 @@ def entry(number, body=b'{"n": 1}'):
 
 @pytest.fixture(params=["memory", "folder"])
 def either(request, tmp_path):
-    return Memory() if request.param == "memory" else Folder(tmp_path)
+    return journal_in(tmp_path if request.param == "folder" else None)
 
 
 def test_a_journal_holds_the_last_requests_in_order_until_it_is_emptied(either):
     for number in range(journal.MOST_REQUESTS + 5):
         either.add(entry(number))
-    paths = [orjson.loads(one)["path"] for one in either.entries()]
+    paths = [one["path"] for one in requests_in(either)]
     assert paths == [f"/{number}" for number in range(5, journal.MOST_REQUESTS + 5)]
     either.clear()
-    assert either.entries() == []
+    assert requests_in(either) == []
     either.add(entry(1))
-    assert len(either.entries()) == 1
+    assert len(requests_in(either)) == 1
 
 
-def test_a_journal_has_a_bound_in_bytes(either, monkeypatch):
+@pytest.mark.parametrize("where", ["memory", "folder"])
+def test_a_journal_has_a_bound_in_bytes(where, tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "_MOST_BYTES", 1000)
+    kept = journal_in(tmp_path if where == "folder" else None)
     for number in range(100):
-        either.add(entry(number))
-    assert 1 <= sum(map(len, either.entries())) <= 2500
-    assert orjson.loads(either.entries()[-1])["path"] == "/99"
+        kept.add(entry(number))
+    assert 1 <= sum(map(len, kept)) <= 2500
+    assert requests_in(kept)[-1]["path"] == "/99"
 
 
 def test_a_body_with_line_breaks_is_one_line_of_a_journal_and_half_a_line_is_none(either, tmp_path):
     either.add(entry(1, b'{\r\n "a": "b\\n"\n}'))
     (tmp_path / "journal-1.jsonl").write_bytes(entry(2)[:20])
-    assert [orjson.loads(one)["body"] for one in either.entries()] == [{"a": "b\n"}]
+    assert [one["body"] for one in requests_in(either)] == [{"a": "b\n"}]
 
 
 def test_the_requests_of_all_workers_are_one_list(tmp_path, monkeypatch):
     journals = []
     for process in (11, 12):
         monkeypatch.setattr(os, "getpid", lambda process=process: process)
-        journals.append(Folder(tmp_path))
+        journals.append(journal_in(tmp_path))
     for number in range(6):
         journals[number % 2].add(entry(number))
-    paths = [orjson.loads(one)["path"] for one in journals[0].entries()]
+    paths = [one["path"] for one in requests_in(journals[0])]
     assert paths == [f"/{number}" for number in range(6)]
 
 

@@ -72,11 +72,11 @@ async def test_a_case_has_everything_that_the_request_met(is_stream):
     )
     got = exchange["got"]
     assert got["status"] == 200
-    assert (got["body"] if not is_stream else "".join(got["pieces"][1::2])) == (
+    assert (got["body"] if not is_stream else "".join(got["pieces"])) == (
         answer.json() if not is_stream else answer.text
     )
     assert (case["config"]["client"]["name"], case["config"]["client"]["tools"]) == ("app", ["web_search"])
-    assert case["cut"] == []
+    assert case["not_played"] == []
     for secret in (
         b"upstream-secret",
         b"serper-secret",
@@ -133,9 +133,50 @@ async def test_a_client_that_leaves_is_recorded():
         response = await case_of(url)
         wait.set()
     assert (still_open.status_code, still_open.json()["error"]["code"]) == (409, "not_recorded")
-    exchange = response.json()["exchanges"][0]
-    assert [event["event"] for event in exchange["events"]] == ["left"]
-    assert exchange["upstream"]["up"][0]["left"] is True
+    assert response.json()["not_played"] == ["the client left before its answer was complete"]
+    assert response.json()["exchanges"][0]["upstream"]["up"][0]["left"] is True
+
+
+SLOW = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: upstream-secret, retries: 0, timeouts: {{read: READ}}}}}}
+models: {{m: {{upstream: up}}}}
+tools: {{web_search: {{type: serper, api_key: serper-secret, base_url: "{upstream}", retries: 0, timeout: 0.2}}}}
+{more}
+"""
+
+
+@pytest.mark.parametrize("surface", [CHAT, "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    ("slow", "limits", "reason"),
+    [
+        ("upstream", "", "a call of the upstream up took too long (ReadTimeout)"),
+        ("tool", "", "a call of the tool web_search took too long"),
+        ("tool", "limits: {deadline: 0.1}", "the deadline of the request passed"),
+    ],
+    ids=["an upstream's timeout", "a tool's timeout", "the deadline"],
+)
+async def test_a_case_says_what_time_has_caused_in_it(surface, slow, limits, reason):
+    never = asyncio.Event()
+    upstream = FakeUpstream(
+        [Reply([never])] if slow == "upstream" else [whole(calls=SEARCH), whole("Done.")],
+        search=lambda _: Reply([never]),
+    )
+    more = ADMIN.replace(", tools: [web_search]", "") + f"\n{limits}"
+    config = SLOW.replace("READ", "0.2" if slow == "upstream" else "60")
+    async with proxy_of(upstream, config=config, more=more) as url:
+        body = {"model": "m", "messages": ask()["messages"], "max_tokens": 50, "input": "What?"}
+        await send(url, body, path=surface)
+        case = (await case_of(url)).json()
+        never.set()
+    assert case["not_played"] == [reason]
+
+
+async def test_a_case_that_is_too_large_is_refused_with_its_size():
+    async with proxy_of(FakeUpstream([whole("Hi")]), more=ADMIN) as url:
+        await send(url, ask(metadata={"a": "x" * 9_000_000}))
+        response = await case_of(url)
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "case_too_large")
+    assert "bytes, and at most 8,388,608 are permitted" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,7 @@ class _ProxyOverSdks:
         assert not state, "recorded cases are played without sockets"
         return request
 
-    async def send(self, request, *, leave_at) -> Received:
-        assert leave_at is None, "recorded cases are played without sockets"
+    async def send(self, request) -> Received:
         return await self._client.send(self._address, request)
 
 
@@ -140,7 +139,7 @@ class SdkPlayer:
 
     async def __aenter__(self) -> Self:
         self.world = World()
-        results = Results(self.world)
+        results = Results()
         self._mount = OverSdks(self.world, results)
         await self._mount.__aenter__()
         self._player = Player(self._mount, self.world, results)

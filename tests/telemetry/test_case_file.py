@@ -1,4 +1,4 @@
-"""A recording as a case: what it holds, what is masked in it wherever it stands, and what is cut."""
+"""A recording as a case: what it holds, what is masked in it wherever it stands, and which is too large."""
 
 import queue
 import random
@@ -15,13 +15,17 @@ from hypothesis import settings
 from proxy.api.access import Caller
 from proxy.app.configuration import parse
 from proxy.cases.case_format import schema
-from proxy.kit.recording import CUT, Body, Recording, ToolRun
+from proxy.kit import recording as recording_of
+from proxy.kit.recording import Recording, ToolRun
 from proxy.loop.results import ToolOutput
+from proxy.telemetry import case_file
+from proxy.telemetry import cases as telemetry_cases
 from proxy.telemetry.case_file import CaseContext, encode
 from proxy.telemetry.cases import Cases
 from proxy.tools.tool import Tool
+from proxy.wire.errors import CaseTooLarge
 from proxy.wire.search import SearchHit
-from tests.kit.test_masking import runs
+from tests.telemetry.test_masking import runs
 
 VALIDATOR = jsonschema_rs.Draft202012Validator(schema())
 CONFIG = """
@@ -41,10 +45,6 @@ ALPHABET = string.ascii_letters + string.digits + "-_."
 
 def secret(dice):
     return "".join(dice.choices(ALPHABET, k=dice.randint(16, 48)))
-
-
-def body(*pieces):
-    return Body([(number / 10, piece) for number, piece in enumerate(pieces)])
 
 
 def split(text, dice):
@@ -76,7 +76,7 @@ def recording_with(secrets, dice):
     def said():
         return f"The key is {one()}, and a part of another {one()[: dice.randint(8, 14)]}..."
 
-    recording = Recording(lambda: 0.0, began_at=1_795_000_000.0)
+    recording = Recording(began_at=1_795_000_000.0)
     recording.request_id = f"id-{one()}"
     recording.method, recording.target = "POST", f"/v1/chat/completions?api_key={quote(one())}"
     recording.headers = [
@@ -91,37 +91,37 @@ def recording_with(secrets, dice):
         "tools": [{"type": "mcp", "server_url": "https://a.example", "authorization": secrets[10], "headers": {"X-Key": secrets[11]}}],
         "metadata": {one(): said()},
     }  # fmt: skip
-    recording.body = body(*split(orjson.dumps(asked).decode(), dice))
+    recording.body = split(orjson.dumps(asked).decode(), dice)
     recording.status, recording.answer_headers = (
         200,
         [(b"content-type", b"text/event-stream"), (b"x-tools-ignored", one().encode())],
     )
-    recording.answer = body(*split(stream(said(), dice), dice))
+    recording.answer = split(stream(said(), dice), dice)
     for number, failure in enumerate((None, None, "ReadTimeout")):
         call = recording.call(
-            dice.choice(["up", "other"]), "POST", "/v1/chat/completions", orjson.dumps({**asked, "again": said()})
+            dice.choice(["up", "other"]), "/v1/chat/completions", orjson.dumps({**asked, "again": said()})
         )
-        call.status, call.failure, call.ended_at = 200, failure, 1.0 if number else None
+        call.status, call.failure, call.has_ended = 200, failure, number > 0
         call.headers = [
             (b"content-type", b"text/event-stream"),
             (b"set-cookie", f"id={secrets[12]}; path=/".encode()),
             (b"retry-after", b"1"),
         ]
-        call.body = body(*split(stream(said() + said(), dice) if number else f'{{"error": "bad key {one()}"}}', dice))
+        call.pieces = split(stream(said() + said(), dice) if number else f'{{"error": "bad key {one()}"}}', dice)
     output = ToolOutput(
         said(),
         {f"https://a.example/?k={quote(one())}": said()},
         (SearchHit(f"https://b.example/{one()}", said(), said()),),
     )
     recording.runs = [
-        ToolRun("web_search", {"query": said()}, 0.1, output=output, ended_at=0.2),
-        ToolRun("api", {"q": [one()]}, 0.1, failure={"error": said(), "outcome": "unavailable", "why": said()}, ended_at=0.3),
-        ToolRun("api", {}, 0.1),
+        ToolRun("web_search", {"query": said()}, output=output),
+        ToolRun("api", {"q": [one()]}, failure={"error": said(), "outcome": "unavailable", "why": said()}),
+        ToolRun("api", {}),
     ]  # fmt: skip
     recording.found(one(), orjson.dumps({"messages": [{"content": said()}]}))
     recording.found("gone", None)
     recording.open("sealed-text", {"text": said()}, 10)
-    recording.note("left")
+    recording.timed.append("the client left")
     recording.scope = {"caller": Caller("app"), "tool_calls_left": 3}
     return recording
 
@@ -153,14 +153,16 @@ def check_masking(dice):
     ]  # fmt: skip
     assert [run for one in secrets for where in (text, *folded, *words) for run in runs(one, where)] == []
     assert [fault.message for fault in VALIDATOR.iter_errors(case)] == []
-    assert [said[:12] for said in words if said] == ["The key is x"] * 3
-    assert (exchange["tools"][0]["text"][:12], exchange["tools"][2]["left"]) == ("The key is x", True)
+    assert [said[:12] for said in words if said] == ["The key is *"] * 3
+    assert (exchange["tools"][0]["text"][:12], exchange["tools"][2]["left"]) == ("The key is *", True)
+    upstream = next(name for name, given in exchange["upstream"].items() if given[-1].get("fails"))
+    assert case["not_played"] == ["the client left", f"a call of the upstream {upstream} took too long (ReadTimeout)"]
 
 
 def plain(**fields):
-    recording = Recording(lambda: 0.0, began_at=0.0)
+    recording = Recording(began_at=0.0)
     recording.method, recording.target, recording.status = "POST", "/v1/chat/completions", 200
-    recording.body = body(orjson.dumps({"model": "m", "messages": []}))
+    recording.body = [orjson.dumps({"model": "m", "messages": []})]
     for name, value in fields.items():
         setattr(recording, name, value)
     return recording
@@ -175,7 +177,7 @@ PLAIN = CaseContext(
 @pytest.mark.parametrize("tools", [5, {"a": 1}, [5], None])
 def test_a_request_with_malformed_tools_becomes_a_case(tools):
     asked = {"model": "m", "messages": [], "tools": tools}
-    case = orjson.loads(encode(plain(body=body(orjson.dumps(asked))), PLAIN))
+    case = orjson.loads(encode(plain(body=[orjson.dumps(asked)]), PLAIN))
     assert case["exchanges"][0]["request"]["body"] == asked
 
 
@@ -199,7 +201,7 @@ def test_only_what_was_used_of_the_configuration_is_in_it_and_no_address():
     ],
 )
 def test_a_body_is_json_where_it_would_come_back_as_it_was(content, expected):
-    case = orjson.loads(encode(plain(body=body(content)), PLAIN))
+    case = orjson.loads(encode(plain(body=[content]), PLAIN))
     request = case["exchanges"][0]["request"]
     assert {key: value for key, value in request.items() if key in ("body", "raw", "base64")} == expected
 
@@ -207,11 +209,9 @@ def test_a_body_is_json_where_it_would_come_back_as_it_was(content, expected):
 def test_a_piece_that_ends_within_a_character_is_in_base64():
     recording = plain()
     recording.answer_headers = [(b"content-type", b"text/event-stream")]
-    recording.answer = body(b"data: \xc3", b"\xa9\n\n")
+    recording.answer = [b"data: \xc3", b"\xa9\n\n"]
     assert orjson.loads(encode(recording, PLAIN))["exchanges"][0]["got"]["pieces"] == [
-        0.0,
         {"base64": "ZGF0YTogww=="},
-        0.1,
         {"base64": "qQoK"},
     ]
 
@@ -225,36 +225,56 @@ def test_each_case_that_cannot_be_written_is_an_event(tmp_path, breaks, raised):
         str(tmp_path / breaks.get("folder", "")),
         observe=lambda event, **fields: seen.put((event, fields["request_id"], sys.exc_info()[0])),
     )
-    recording = plain(request_id="id-1", body=Body())
+    recording = plain(request_id="id-1", body=[])
     recording.method = "GET"
     for _ in range(3):
         cases.add(recording, breaks.get("context", PLAIN))
         assert seen.get(timeout=10) == ("case.failed", "id-1", raised)
 
 
-def test_what_makes_a_case_too_large_is_cut_the_largest_first_and_named():
-    recording = plain()
-    for size in (100, 60_000, 30_000):
-        call = recording.call("up", "POST", "/v1/chat/completions", orjson.dumps({"m": "x" * size}))
-        call.body, call.ended_at, call.status = body(b"y" * size), 1.0, 200
-    text = encode(recording, PLAIN, most=50_000)
-    case = orjson.loads(text)
-    assert len(text) <= 50_000
-    assert sorted(case["cut"]) == [f"/exchanges/0/upstream/up/1/{part}" for part in ("asked", "pieces")] + [f"/exchanges/0/upstream/up/2/{'asked' if '/exchanges/0/upstream/up/2/asked' in case['cut'] else 'pieces'}"]  # fmt: skip
-    assert [fault.message for fault in VALIDATOR.iter_errors(case)] == []
+@pytest.mark.parametrize("folder", [None, "cases"], ids=["one process", "several workers"])
+async def test_a_case_that_is_too_large_is_refused_with_its_size(tmp_path, monkeypatch, folder):
+    monkeypatch.setattr(recording_of, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(case_file, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(telemetry_cases, "MOST_BYTES_OF_ONE", 10_000)
+    if folder:
+        (tmp_path / folder).mkdir()
+    cases = Cases(folder and str(tmp_path / folder), observe=lambda *_, **__: None)
+    for name, size in (("small", 100), ("escaped", 4_000), ("large", 20_000)):
+        recording = Recording(began_at=1.0, reserve=cases.reserve)
+        recording.request_id, recording.method, recording.target = name, "POST", "/v1/chat/completions"
+        for _ in range(size // 100):
+            recording.add(recording.body, b"\0" * 100)  # six bytes each as JSON
+        cases.add(recording, PLAIN)
+    assert orjson.loads(await cases.find("small"))["notice"]
+    assert await cases.find("nobody") is None
+    for name, size in (("escaped", r"2\d,\d{3}"), ("large", r"44,000")):
+        with pytest.raises(CaseTooLarge, match=f"has {size} bytes, and at most 10,000 are permitted"):
+            await cases.find(name)
 
 
-def test_what_there_was_no_room_for_is_named_too():
-    recording = plain()
-    recording.body.is_cut = recording.answer.is_cut = True
-    recording.answer_headers = [(b"content-type", b"text/event-stream")]
-    call = recording.call("up", "POST", "/v1/x", b"{}")
-    call.asked, call.body.is_cut = CUT, True
-    recording.runs = [ToolRun("t", {}, 0.0, output=CUT, ended_at=1.0)]
-    recording.state, recording.opened = {"k": CUT}, {"s": CUT}
-    case = orjson.loads(encode(recording, PLAIN))
-    assert sorted(case["cut"]) == [
-        "/exchanges/0/got/pieces", "/exchanges/0/request/body", "/exchanges/0/state/0/value", "/exchanges/0/state/1/value",
-        "/exchanges/0/tools/0/text", "/exchanges/0/upstream/up/0/asked", "/exchanges/0/upstream/up/0/pieces",
-    ]  # fmt: skip
-    assert [fault.message for fault in VALIDATOR.iter_errors(case)] == []
+async def test_a_recording_for_which_memory_lacked_is_no_case_and_gives_its_memory_back():
+    cases = Cases(observe=lambda *_, **__: None, most_bytes=1_000)
+    for name, size in (("first", 600), ("second", 600), ("third", 2_000), ("fourth", 600)):
+        recording = Recording(began_at=1.0, reserve=cases.reserve)
+        recording.request_id, recording.method, recording.target = name, "POST", "/v1/chat/completions"
+        recording.add(recording.body, b"{}")
+        recording.add(recording.answer, b"x" * size)
+        cases.add(recording, PLAIN)
+    assert [name for name in ("first", "second", "third", "fourth") if await cases.find(name)] == ["fourth"]
+
+
+def test_a_body_that_is_nested_deeper_than_json_can_be_written_is_text():
+    content = b'{"model": "m", "x": ' + b"[" * 900 + b"]" * 900 + b"}"
+    case = orjson.loads(encode(plain(body=[content]), PLAIN))
+    assert case["exchanges"][0]["request"]["raw"] == content.decode()
+
+
+def test_a_part_of_a_secret_that_is_a_part_of_a_name_is_no_secret():
+    config = "upstreams: {up: {base_url: 'http://a.example/v1', api_key: none-at-all}}\nmodels: {m: {upstream: up}}\ntools: {notes-read: {type: http, description: d, url: 'https://a.example/x', headers: {authorization: '${request.headers.x-notes-token}'}}}"
+    tool = Tool(name="notes-read", description="d", parameters={}, run=None, needs=frozenset({"x-notes-token"}))
+    recording = plain(headers=[(b"x-notes-token", b"notes-Kq8d7Fh2mZ")])
+    case = orjson.loads(encode(recording, CaseContext(parse(config, {}), {"notes-read": tool})))
+    assert case["config"]["tools"]["notes-read"]["recorded"]["needs"] == ["x-notes-token"]
+    assert case["exchanges"][0]["request"]["headers"] == {"x-notes-token": "masked"}
+    assert "Kq8d7F" not in str(case)

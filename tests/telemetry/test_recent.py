@@ -1,5 +1,5 @@
 from proxy.telemetry.events import Content
-from proxy.telemetry.recent import Journal, Recent
+from proxy.telemetry.recent import Recent
 from proxy.telemetry.records import RequestRecord
 from proxy.telemetry.trace_context import root
 
@@ -81,15 +81,3 @@ def test_what_is_no_json_is_shown_as_text():
     assert shown["result"] == '{"found":1}'
     assert shown["count"] == 10**30
     assert "rate" not in shown
-
-
-def test_what_workers_remember_together_is_bounded_too(tmp_path):
-    for number in range(100):
-        (tmp_path / f"recent-{number}.jsonl").touch()
-    journal = Journal(tmp_path, part_bytes=100)
-    for number in range(50):
-        journal.add(b"entry %02d" % number)
-    kept = list(journal)
-    assert b"entry 49" in kept
-    assert 10 <= len(kept) <= 20
-    assert len(list(tmp_path.iterdir())) <= 66

@@ -8,11 +8,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT
 from proxy.api.exchange import CONNECTION
-from proxy.kit.recording import CURRENT, Recording
+from proxy.kit.recording import CURRENT, Recording, note_timed
 from proxy.paths import OPEN_PATHS
 from proxy.ports import Cases, Clock
 
 _PAGES = "/debug"
+_LEFT = "the client left before its answer was complete"
 
 
 class RecordRequests:
@@ -28,7 +29,7 @@ class RecordRequests:
         if scope["path"] in OPEN_PATHS or scope["path"].startswith(_PAGES):
             await self._app(scope, receive, send)
             return
-        recording = Recording(self._clock.monotonic, began_at=self._clock.time(), reserve=self._cases.reserve)
+        recording = Recording(began_at=self._clock.time(), reserve=self._cases.reserve)
         recording.method, recording.headers = scope["method"], scope["headers"]
         query = scope["query_string"].decode("latin-1")
         recording.target = scope["path"] + (f"?{query}" if query else "")
@@ -57,7 +58,7 @@ class _Exchange:
         recording = self._recording
         if message["type"] == "http.disconnect":
             if not self._is_complete:
-                recording.note("left")
+                note_timed(_LEFT)
         elif body := message.get("body"):
             recording.add(recording.body, body)
         return message

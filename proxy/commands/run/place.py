@@ -19,6 +19,7 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, StateConfig, TelemetryConfig, ToolConfig
 from proxy.loop.offer import SEARCH
 from proxy.stores.sqlite.database import SCHEME
+from proxy.telemetry.workers import is_running
 from proxy.wire.errors import ConfigurationError
 
 _NAME: Final = "toolproxy"
@@ -96,7 +97,7 @@ def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
     """Write a file that only this user may read, for a process; those of processes that have ended are removed."""
     for old in runs.glob(f"{name}-*.json"):
         owner = old.stem.rpartition("-")[2]
-        if owner.isdecimal() and not _is_running(int(owner)):
+        if owner.isdecimal() and not is_running(int(owner)):
             old.unlink(missing_ok=True)
     path = runs / f"{name}-{pid}.json"
     path.unlink(missing_ok=True)
@@ -159,13 +160,3 @@ def _state(loaded: Loaded, runs: Path) -> StateConfig:
 
 def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home())
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
