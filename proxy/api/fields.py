@@ -78,9 +78,10 @@ def _read_in_order(fields: Json, kind: type[_Fields], demands: Mapping[str, str]
         place = _place_in(str(exc))
     if _make_whole(fields, place):
         return _read_in_order(fields, kind, demands, fault)
-    while place not in demands:  # a place within a field, whose demand says all
-        place = place.rpartition(".")[0]
-    raise fault(place, demands[place])
+    named = place
+    while named and named not in demands:  # a place within a field, whose demand says all
+        named = named.rpartition(".")[0]
+    raise fault(named or place, demands.get(named, "is not well formed"))
 
 
 def _place_in(message: str) -> str:

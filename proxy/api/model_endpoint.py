@@ -103,7 +103,7 @@ class ModelEndpoint:
             audiences,
             check=prepared.check,
             execute=reply.execute(request.own.toolset.execute),
-            keep=reply.hides,
+            keep=reply.keeps_hidden,
         )
 
     async def _keep(self, prepared: Prepared, reply: Reply, answers: Sequence[Respond]) -> None:

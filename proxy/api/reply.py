@@ -80,8 +80,8 @@ class Reply(ABC):
         """A function that runs tool calls as `execute` does, within the client's settings of its tools."""
         return execute
 
-    def hides(self, answer: Respond) -> bool:
-        """Whether the client is not shown a part of a run, which is then stored for its next request."""
+    def keeps_hidden(self, answer: Respond) -> bool:
+        """Whether the hidden part of a run is stored for the client's next request."""
         del answer
         return True
 

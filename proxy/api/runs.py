@@ -16,6 +16,7 @@ from proxy.kit import request_context
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.call_context import CallContext
 from proxy.loop.continuation import CarriedTurns, Continuation, as_json
+from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
 from proxy.loop.run import Run
@@ -120,34 +121,12 @@ class Runs:
         """
         # A model that is offered no server tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
-        driver, toolset = self._driver, request.own.toolset
-        execute = execute or toolset.execute
-        if execute != self._ports.toolset.execute:
-            driver = Driver(execute, toolset.find, observe=self._ports.observe, clock=self._ports.clock)
-        upstream, owner, caller = request.model.upstream, request.caller.scope, request.caller
-        context = CallContext(
-            owner,
-            request.filters,
-            limits.tool_timeout,
-            limits.max_tool_timeout,
-            caller.tools,
-            self._ports.clock.monotonic() + limits.deadline,
-            request.own.credentials,
-        )
+        driver = self._driver_of(request, execute)
+        context = self._context_of(request, limits)
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):
-            dialect = self._ports.dialect(request.offer.server_tools) if request.offer.in_play else None
-            run = Run(
-                request.chat,
-                request.offer,
-                limits,
-                run_id,
-                dialect=dialect,
-                earlier_sources=request.sources,
-                read_arguments=toolset.history_arguments,
-                awaits_check=awaits_check,
-            )
-            work = driver.drive(run, upstream=upstream, context=context, audience=audience)
+            run = self._run_of(request, limits, run_id, awaits_check=awaits_check)
+            work = driver.drive(run, upstream=request.model.upstream, context=context, audience=audience)
             tallies.append(run.tally)
             # A client without tools of its own has no results to come back with, so nothing is stored for it.
             works.append(self._stored(work, request, run_id, keep) if request.offer.client_tools else work)
@@ -158,6 +137,40 @@ class Runs:
         finally:  # what was used is paid for, even without an answer
             _note_end(sum_of(tallies), answers)
         return answers
+
+    def _driver_of(self, request: ResolvedRequest, execute: ExecuteTool | None) -> Driver:
+        """The driver of a request's runs: the one of all, unless its tools or their settings are its own."""
+        toolset = request.own.toolset
+        execute = execute or toolset.execute
+        if execute == self._ports.toolset.execute:
+            return self._driver
+        return Driver(execute, toolset.find, observe=self._ports.observe, clock=self._ports.clock)
+
+    def _context_of(self, request: ResolvedRequest, limits: Limits) -> CallContext:
+        """What the request determines for all of its tool calls."""
+        return CallContext(
+            request.caller.scope,
+            request.filters,
+            limits.tool_timeout,
+            limits.max_tool_timeout,
+            request.caller.tools,
+            self._ports.clock.monotonic() + limits.deadline,
+            request.own.credentials,
+        )
+
+    def _run_of(self, request: ResolvedRequest, limits: Limits, run_id: str, *, awaits_check: bool) -> Run:
+        """A new run of the request."""
+        in_play = request.offer.in_play
+        return Run(
+            request.chat,
+            request.offer,
+            limits,
+            run_id,
+            dialect=self._ports.dialect(request.offer.server_tools) if in_play else None,
+            earlier_sources=request.sources,
+            read_arguments=request.own.toolset.history_arguments,
+            awaits_check=awaits_check,
+        )
 
     async def _stored(
         self, work: Coroutine[Any, Any, Respond], request: ResolvedRequest, run_id: str, keep: Keep

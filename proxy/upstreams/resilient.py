@@ -232,8 +232,9 @@ class Resilient:
         seconds = elapsed(attempt.began, shared.clock.monotonic())
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
         current = self.current
-        has_learned = current.placement.learn(failure, attempt.body)
-        if has_learned or self._unseen.refuses(current.sight, failure, attempt.pictured):
+        if await current.placement.learn(failure, attempt.body) or self._unseen.refuses(
+            current.sight, failure, attempt.pictured
+        ):
             shared.observe("upstream.retried", **fields, wait=0)
             return True
         least = retry_after(failure, shared.clock.time())

@@ -6,8 +6,10 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from proxy.api.body import parse_chat_request, read_body
+from proxy.api.fields import read_fields
 from proxy.api.request import take_prefix
 from proxy.config.model import ServerConfig
 from proxy.loop.continuation import put_back, runs_in
@@ -89,3 +91,12 @@ def test_a_whole_number_may_be_written_with_a_fraction(written, read):
         assert (request.status, request.param) == (400, "n")
     else:
         assert (request["n"], type(request["n"])) == (read, int)
+
+
+def test_a_fault_without_a_demand_of_its_own_is_told_all_the_same():
+    class Fields(Struct):
+        size: int
+
+    with pytest.raises(RequestError, match="'size' is not well formed") as raised:
+        read_fields({"size": "large"}, Fields, {})
+    assert raised.value.param == "size"

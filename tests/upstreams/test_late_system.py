@@ -1,10 +1,14 @@
 """System messages within a conversation, for an upstream that takes one at its beginning only."""
 
+import threading
+
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.kit.beside import MOST_AT_ONCE
+from proxy.kit.sent import Sent
 from proxy.upstreams.late_system import SystemPlacement, without_late_system
 from proxy.wire.errors import RequestError, UpstreamError, UpstreamRefused
 from tests.api.messages.asking import ASK, DOOR, ask
@@ -28,18 +32,18 @@ LATE = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]
 
 @pytest.mark.parametrize("message", REFUSALS)
 @pytest.mark.parametrize("error", [UpstreamRefused, UpstreamError])
-def test_a_refusal_is_known_by_its_words_and_learned_once(message, error):
+async def test_a_refusal_is_known_by_its_words_and_learned_once(message, error):
     placement = SystemPlacement()
-    assert not placement.learn(error(message), {"messages": [{"role": "system", "content": "x"}, *LATE[:1]]})
-    assert placement.learn(error(message), {"messages": LATE})
-    assert not placement.learn(error(message), {"messages": LATE})
+    assert not await placement.learn(error(message), {"messages": [{"role": "system", "content": "x"}, *LATE[:1]]})
+    assert await placement.learn(error(message), {"messages": LATE})
+    assert not await placement.learn(error(message), {"messages": LATE})
 
 
 @pytest.mark.parametrize("message", REFUSALS)
-def test_words_that_the_request_says_itself_teach_nothing_of_its_system_messages(message):
+async def test_words_that_the_request_says_itself_teach_nothing_of_its_system_messages(message):
     placement = SystemPlacement()
     for body in ({"messages": LATE, "user": message}, {"messages": LATE, f"a {message.upper()}": 1}):
-        assert not placement.learn(UpstreamRefused(f"Unknown value: {message}"), body)
+        assert not await placement.learn(UpstreamRefused(f"Unknown value: {message}"), body)
     assert not placement.at_the_beginning
 
 
@@ -53,8 +57,16 @@ def test_words_that_the_request_says_itself_teach_nothing_of_its_system_messages
         UpstreamError("An internal system error occurred"),
     ],
 )
-def test_another_failure_teaches_nothing(error):
-    assert not SystemPlacement().learn(error, {"messages": LATE})
+async def test_another_failure_teaches_nothing(error):
+    assert not await SystemPlacement().learn(error, {"messages": LATE})
+
+
+async def test_a_large_request_is_compared_with_a_refusal_beside_the_event_loop(monkeypatch):
+    threads = []
+    monkeypatch.setattr(Sent, "says", lambda *_: bool(threads.append(threading.current_thread())))
+    body = {"messages": [{"role": "user", "content": "a" * MOST_AT_ONCE}, *LATE]}
+    assert await SystemPlacement().learn(UpstreamRefused(REFUSALS[0]), body)
+    assert threads != [threading.current_thread()]
 
 
 def said(*messages):

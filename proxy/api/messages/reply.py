@@ -80,8 +80,8 @@ class MessageReply(Reply):
         """A function that runs tool calls within the client's settings of its hosted tools."""
         return with_settings(execute, self._options.tools) if self._options.tools.shown else execute
 
-    def hides(self, answer: Respond) -> bool:
-        """Whether the client is not shown some of the calls or thoughts of the run."""
+    def keeps_hidden(self, answer: Respond) -> bool:
+        """Whether the hidden part of a run is stored: if the client is not shown some of its calls or thoughts."""
         offer, shown = self._request.offer, self._options.tools.shown
         visible = {*offer.client_tools, *(name for name, tool in offer.server_tools.items() if tool.name in shown)}
         for turn in (*answer.earlier_turns, answer.turn):
@@ -127,7 +127,7 @@ class MessageReply(Reply):
         """
         [answer] = answers
         turns = tuple([turn for turn in self._carried if turn and turn.calls])
-        if not turns or (answer.continuation is not None and self.hides(answer)):
+        if not turns or (answer.continuation is not None and self.keeps_hidden(answer)):
             return None
         return Kept(self._head.run_id, hidden_as_stored(turns, self._request.own.credentials))
 

@@ -159,7 +159,7 @@ class ResponseReply(Reply):
         self.run_ids = (output.run_id,)
         self.folds = (output,)
 
-    def hides(self, answer: Respond) -> bool:
+    def keeps_hidden(self, answer: Respond) -> bool:
         """Whether the hidden part of a run is stored: if the response is."""
         del answer
         return self._keep is not None
