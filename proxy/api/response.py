@@ -15,7 +15,7 @@ RESPONSE: Final = "toolproxy.response"
 
 
 class Response(Struct):
-    """What the layers add to a response, and how far it has come.
+    """A response: the headers that the layers add, and how much of it has been sent.
 
     Attributes:
         server_send: `send` of the layer around.

@@ -162,7 +162,7 @@ def _choice_of(index: int, answer: Respond) -> Json:
 
 
 class ChoiceFold:
-    """One choice of a streamed completion: its chunks, with what is shown between them.
+    """Makes the chunks of one choice of a streamed completion from those of the upstream.
 
     When the same object is shown again, only its delta is new (`ports.Show`). The bytes around the text are then those
     of the event before.
