@@ -16,10 +16,12 @@ from proxy.wire.errors import UpstreamError
 TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"properties": {"n": {}}}}
 
 
-def Assembler(*, client_tools=(), buffering=False, tools=TOOLS, renamed=None, **view):  # noqa: N802 - stands in for the class
+def Assembler(*, client_tools=(), buffering=False, tools=TOOLS, renamed=None, thoughts_in_text=False, **view):  # noqa: N802 - stands in for the class
     buffering = Buffering.START if buffering is True else buffering or Buffering.NONE
     view = TurnView(frozenset(client_tools), tools, buffering=buffering, **view)
-    return AssemblerOfCall(CallUpstream({}, number=3, run_id="r", view=view), renamed or {})
+    return AssemblerOfCall(
+        CallUpstream({}, number=3, run_id="r", view=view), renamed or {}, thoughts_in_text=thoughts_in_text
+    )
 
 
 def chunk(delta=None, finish_reason=None, **rest):
@@ -832,10 +834,12 @@ def test_a_call_that_leaks_into_a_whole_answer_in_parts_is_taken_out_of_its_text
     assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)
 
 
+@pytest.mark.parametrize("thoughts_in_text", [True, False])
 @pytest.mark.parametrize("together", [True, False])
-def test_a_refusal_stands_behind_all_that_its_text_held_back(together):
+def test_a_refusal_follows_all_the_text_that_was_held_back(together, thoughts_in_text):
     parts = [{"content": "a\n\n\n"}, {"refusal": "No"}]
-    shown = feed(Assembler(tools=TOOLS), *map(chunk, [parts[0] | parts[1]] if together else parts), ends())
+    assembler = Assembler(tools=TOOLS, thoughts_in_text=thoughts_in_text)
+    shown = feed(assembler, *map(chunk, [parts[0] | parts[1]] if together else parts), ends())
     texts = [(key, delta[key]) for delta in deltas(shown) for key in ("content", "refusal") if delta.get(key)]
     assert ["".join(text for key, text in texts if key == name) for name in ("content", "refusal")] == ["a\n\n\n", "No"]
     assert texts[-1] == ("refusal", "No")
