@@ -15,9 +15,9 @@ import orjson
 from msgspec import Struct
 
 from proxy.config.keys import KEYLESS
+from proxy.kit.json_pointer import resolve
 from proxy.kit.sent import Sent
 from proxy.tools.exchange import Request
-from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
 from proxy.tools.search.description import Description

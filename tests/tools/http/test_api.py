@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from proxy.app import tool_client
 from proxy.app.configuration import parse
+from proxy.kit.json_pointer import MISSING, resolve
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.catalog import tools_of
-from proxy.tools.json_pointer import MISSING, resolve
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.http import template as http_template
 from proxy.tools.kinds.http.entry import HttpToolConfig

@@ -15,8 +15,8 @@ import orjson
 
 from proxy import __version__
 from proxy.http.connect import reason
+from proxy.kit import json_pointer
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
-from proxy.tools import json_pointer
 from proxy.tools.exchange import Answer, Request, blame_of, send
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.http.entry import HttpToolConfig

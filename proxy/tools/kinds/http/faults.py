@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.config.model import address_fault
+from proxy.kit import json_pointer
 from proxy.kit.header_names import header_faults
-from proxy.tools import json_pointer
 from proxy.tools.kind import Faults
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
