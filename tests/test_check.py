@@ -141,7 +141,7 @@ FAULTY = {
     "an MCP server nowhere": (TOOL + "{type: mcp}", "4: tools.t: needs either url or command"),
     "a placeholder without a parameter": (
         TOOL + "{type: http, description: d, url: 'http://h/{city}'}",
-        "4: tools.t.url: {city} is none of the properties of parameters",
+        "4: tools.t.url: {city} is none of the properties of parameters: there are none",
     ),
     "a function that is none": (
         TOOL + "{type: python, function: 'a b'}",

@@ -32,7 +32,7 @@ ADAPTED: Final = frozenset({"serper", "http", "mcp", "clock"})
 # The repairs of arguments that belong to a type.
 _REPAIRS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "search": query.repair, "serper": query.repair, "zai_search": query.repair,
-    "web_fetch": page.repair, "serper_scrape": page.repair,
+    "web_fetch": page.repair,
 }  # fmt: skip
 _FAILURES: Final[Mapping[str, type[ToolError]]] = {
     kind.outcome: kind

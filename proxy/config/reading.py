@@ -275,6 +275,8 @@ class _Reader(Converter):
         self.doubtful += [(path.name, f"{name} is not set, and left out") for name in unset]
 
     def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
+        if isinstance(node, Leaf) and (gone := removed_at(path.name, node.text)):
+            return self.fault(path, gone.sentence)
         for leaf in leaves(node):
             self.note(leaf)
             if kind == c.ToolHeaderValue:

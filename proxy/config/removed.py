@@ -1,4 +1,4 @@
-"""The options that an earlier version had and this one has not, with what replaces each.
+"""The options and values that an earlier version had and this one has not, with what replaces each.
 
 A configuration that still has one starts with a warning, for one minor version, if the proxy is as safe without it;
 otherwise the option is a fault. To remove an option, delete it from `model` and add a row here and to docs/upgrades.md.
@@ -20,12 +20,14 @@ class Removed(Struct, frozen=True):
         level: `fault` if a configuration that relies on it must not start.
         sentence: what happens instead, and what to write.
         harmless: values of a text with which a `fault` is a warning.
+        values: the values that are gone of an option that is still there; empty: the option itself is gone.
     """
 
     path: str
     level: Level
     sentence: str
     harmless: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 _KEY_OPTIONS: Final = (
@@ -44,6 +46,11 @@ _CHECK: Final = (
     "a check by a server is gone, and no result would be checked: name a function, `check: module:function`, which may"
     " ask the server"
 )
+_SCRAPE: Final = "`serper_scrape` is gone: write `type: web_fetch`, which reads pages itself and needs no `api_key`"
+_ENDPOINTS: Final = (
+    "images, places and shopping are gone: leave `endpoint` out, for a search of the web, or describe the service as a"
+    " tool of `type: http`"
+)
 _OF_SERVER: Final = ("url", "headers")
 
 REMOVED: Final = (
@@ -52,13 +59,19 @@ REMOVED: Final = (
     Removed("tools.*.definitions", "fault", _DEFINITIONS, harmless=("accepted",)),
     Removed("tools.*.max_sessions", "warning", _SESSIONS),
     *(Removed(f"{check}.{key}", "fault", _CHECK) for check in ("tools.*.check", "tools_check") for key in _OF_SERVER),
+    Removed("tools.*.type", "fault", _SCRAPE, values=("serper_scrape",)),
+    Removed("tools.*.endpoint", "fault", _ENDPOINTS, values=("images", "places", "shopping")),
 )
 
 
-def removed_at(path: str) -> Removed | None:
-    """The row for the option at a path, such as `tools.web_search.api_key[0]`; None: no version has had it."""
+def removed_at(path: str, value: str | None = None) -> Removed | None:
+    """The row for an option, such as `tools.web_search.api_key[0]`, or for one `value` of it.
+
+    Returns None if no version has had it.
+    """
     pattern = re.sub(r"\[\d+\]", "[]", path).split(".")
-    return next((row for row in REMOVED if _fits(row.path.split("."), pattern)), None)
+    rows = (row for row in REMOVED if (not row.values if value is None else value in row.values))
+    return next((row for row in rows if _fits(row.path.split("."), pattern)), None)
 
 
 def _fits(row: list[str], path: list[str]) -> bool:

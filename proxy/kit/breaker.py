@@ -28,6 +28,11 @@ from msgspec import Struct
 _MOST_DOUBLINGS = 30  # 2.0 ** 1024 is an OverflowError
 
 
+def doubled(first: float, times: int, *, longest: float) -> float:
+    """A wait of `first` seconds that is doubled some `times`, up to the `longest`."""
+    return min(longest, first * 2.0 ** min(max(times, 0), _MOST_DOUBLINGS))
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Waits that double from `first` to `longest` seconds, half of each random (AWS: "equal jitter").
@@ -41,8 +46,7 @@ class Backoff:
 
     def wait(self, attempt: int) -> float:
         """Seconds to wait after a failed attempt; the first attempt is number 0."""
-        wait: float = min(self.longest, self.first * 2.0 ** min(attempt, _MOST_DOUBLINGS))
-        return wait * (0.5 + self.jitter() / 2)
+        return doubled(self.first, attempt, longest=self.longest) * (0.5 + self.jitter() / 2)
 
 
 class BreakerState(enum.StrEnum):

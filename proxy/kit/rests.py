@@ -13,6 +13,8 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from proxy.kit.breaker import doubled
+
 KeyCause: TypeAlias = Literal["refused", "credit", "window", "rate", "model"]
 """Why a key rests: the provider refuses it or its account (`refused`), it has no credit left, its quota of some hours
 or days is used up (`window`), it has sent too much just now (`rate`), or its plan lacks the model."""
@@ -132,4 +134,4 @@ def rest_seconds(refusal: Refusal, doublings: int = 0) -> float:
     if said is not None and cause == "rate":
         return min(said, LONGEST_RATE)
     first, longest = _RESTS[cause]
-    return min(longest, first * 2.0 ** min(max(doublings, 0), 30))
+    return doubled(first, doublings, longest=longest)

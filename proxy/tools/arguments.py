@@ -14,8 +14,8 @@ from typing import Any, Final
 import json_repair
 import orjson
 
+from proxy.kit.schema import BoundedSchema
 from proxy.loop.results import InvalidArguments
-from proxy.tools.schema import ArgumentsSchema
 from proxy.tools.types import repaired
 from proxy.wire.chat import Json
 from proxy.wire.json_text import is_json, is_object, json_object, read_json
@@ -39,7 +39,7 @@ _FRACTION_OF_NOTHING = ".0"
 
 
 def parse_arguments(
-    text: str, schema: ArgumentsSchema, *, repair: Callable[[Json], Json] | None = None
+    text: str, schema: BoundedSchema, *, repair: Callable[[Json], Json] | None = None
 ) -> tuple[Json, str]:
     """A call's arguments as an object that fits the schema, and as the text for the history of the conversation.
 
@@ -70,8 +70,8 @@ def parse_arguments(
     if not is_valid:
         if text.strip() and not is_json(text):  # its repair would have been a guess
             raise InvalidArguments("The arguments are not valid JSON.")
-        faults = "; ".join(schema.faults(arguments, text))
-        raise InvalidArguments(f"The arguments do not fit the tool's schema{': ' if faults else ''}{faults}.")
+        fault = schema.fault(arguments, text)
+        raise InvalidArguments(f"The arguments do not fit the tool's schema{f': {fault}' if fault else ''}.")
     return arguments, history
 
 

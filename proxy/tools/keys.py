@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 from proxy.config.model import keys_of
 from proxy.config.redaction import without_pieces
 from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
-from proxy.kit.rests import Refusal
 from proxy.loop.results import ToolError, ToolUnavailable
+from proxy.tools.state import refusal_in
 
 if TYPE_CHECKING:
     from proxy.tools.kind import Resources
@@ -49,7 +49,7 @@ class ToolKeys:
             return await self._masked(request, self._keys[0])
         turn = KeyTurn(self.pool, KeyAffinity())
         try:
-            return await turn.run(lambda key: self._masked(request, key.key), _refusal_in)
+            return await turn.run(lambda key: self._masked(request, key.key), refusal_in)
         except KeysSpent as spent:
             error = _spent(spent)
         raise error
@@ -68,19 +68,3 @@ def _spent(spent: KeysSpent) -> ToolUnavailable:
     assert isinstance(error, ToolUnavailable)  # noqa: S101 - nothing else is a refusal
     error.wait, error.blame = max(1.0, spent.seconds), "nobody"
     return error
-
-
-def _refusal_in(exc: Exception) -> Refusal | None:
-    """The refusal of the key in a failure; None: the failure has another cause."""
-    if not isinstance(exc, ToolUnavailable):
-        return None
-    why = exc.why or ""
-    match exc.cause:
-        case "key":
-            return Refusal("refused", why=why)
-        case "quota":
-            return Refusal("credit", why=why) if exc.wait is None else Refusal("window", exc.wait, why)
-        case "busy":
-            return Refusal("rate", exc.wait, why)
-        case _:
-            return None

@@ -7,6 +7,7 @@ from copy import copy
 
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.counted import counted
+from proxy.kit.rests import Refusal, rest_seconds
 from proxy.loop.results import Cause, ToolUnavailable
 from proxy.ports import Caches
 from proxy.tools.tool import Tool
@@ -14,10 +15,6 @@ from proxy.tools.tool import Tool
 # Seconds from the opening of the breaker to a probe, which the caller waits for. Without a fallback, each other call
 # fails meanwhile; with one, it is answered.
 _PROBE_SECONDS, _PROBE_SECONDS_WITH_FALLBACK = 5.0, 30.0
-# Seconds for which a service that refuses its key is not called: the first time, then twice as long each time.
-_KEY_SECONDS, _LONGEST_KEY_SECONDS = 60.0, 3600.0
-# Seconds for which a service without credit is not called if it does not name a time.
-_QUOTA_SECONDS = 900.0
 # Seconds; for a service that is busy for longer, no call waits, and none is made.
 LONGEST_WAIT = 5.0
 
@@ -31,21 +28,21 @@ class ToolState:
         self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
         self.cause: Cause = "down"  # why the breaker was opened
         self._one_service = tool.one_service
-        self.keys_refused = 0  # in a row
+        self.refusals = 0  # in a row, without a time of their own
 
     def reloaded(self) -> "ToolState":
         """The state under the next configuration, in which a key that was refused is tried again at once."""
         if self.cause != "key" or self.breaker.state is BreakerState.CLOSED:
             return self
         again = copy(self)
-        again.breaker, again.cause, again.keys_refused = Breaker(seconds=self.breaker.seconds), "down", 0
+        again.breaker, again.cause, again.refusals = Breaker(seconds=self.breaker.seconds), "down", 0
         return again
 
     def succeeded(self) -> bool:
         """Count a call that was answered; returns whether it closed the breaker."""
         if not self.breaker.succeeded():
             return False
-        self.keys_refused = 0
+        self.refusals = 0
         return True
 
     def failed(self, now: float, error: ToolUnavailable | None, *, client: str, spare: bool) -> bool:
@@ -62,27 +59,15 @@ class ToolState:
             return False
         cause = "down" if error is None else error.cause
         was_open = self.breaker.state is BreakerState.OPEN
-        seconds = self._announced(error)
-        if seconds is None:
+        refusal = refusal_in(error)
+        if refusal is None or (cause == "busy" and (refusal.seconds or 0) <= LONGEST_WAIT):
             opened = self.breaker.failed(now, client=client if blame == "request" else None, spare=spare)
         else:
-            opened = self.breaker.trip(now, seconds)
-            self.keys_refused += opened and cause == "key"
+            opened = self.breaker.trip(now, rest_seconds(refusal, self.refusals))
+            self.refusals += opened and refusal.seconds is None
         if opened:
             self.cause = cause
         return opened and not was_open
-
-    def _announced(self, error: ToolUnavailable | None) -> float | None:
-        """The seconds for which calls are useless, as the failure itself shows; None: it does not show that."""
-        match error and error.cause:
-            case "key":
-                return min(_LONGEST_KEY_SECONDS, _KEY_SECONDS * 2.0 ** min(self.keys_refused, 10))
-            case "quota":
-                return (error and error.wait) or _QUOTA_SECONDS
-            case "busy" if error and (error.wait or 0) > LONGEST_WAIT:
-                return error.wait
-            case _:
-                return None
 
     def refusal(self, now: float) -> ToolUnavailable:
         """The error for a call that the breaker does not allow."""
@@ -90,3 +75,19 @@ class ToolState:
         seconds = counted(math.ceil(wait) or 1, "second")
         told = f"This tool keeps failing and is not called now; it may work in {seconds}."
         return ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)
+
+
+def refusal_in(exc: Exception | None) -> Refusal | None:
+    """The refusal of the key, of its account or of its rate in a failure; None: the failure has another cause."""
+    if not isinstance(exc, ToolUnavailable):
+        return None
+    why = exc.why or ""
+    match exc.cause:
+        case "key":
+            return Refusal("refused", why=why)
+        case "quota":
+            return Refusal("credit", why=why) if exc.wait is None else Refusal("window", exc.wait, why)
+        case "busy":
+            return Refusal("rate", exc.wait, why)
+        case _:
+            return None

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from proxy.tools.schema import References
+from proxy.kit.schema import References
 from proxy.wire.chat import Json
 from proxy.wire.json_text import read_json
 

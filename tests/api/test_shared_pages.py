@@ -90,13 +90,10 @@ async def test_a_page_is_opened_at_the_address_that_the_search_gave(upstream, sd
 async def test_tools_that_read_pages_share_them(upstream, sdk, site):
     page = f"http://127.0.0.1:{site.port}/ferries"
     site.pages["/ferries"] = text("The ferry sails at nine.")
-    scraper = Service((200, {}, {"text": "Scraped.", "metadata": {}}))
-    async with serving(scraper, lifespan="off") as api:
-        scrape = f"scrape_page: {{type: serper_scrape, api_key: k, base_url: '{api}'}}"
-        fetch = f"fetch_page: {{type: web_fetch, allow_hosts: ['127.0.0.1:{site.port}']}}"
-        async with reading(upstream, Service(found(page)), fetch, scrape) as url, sdk(url) as client:
-            await opened(upstream, client, page, search=False)
-            assert "sails at nine" in await opened(upstream, client, page, search=False, tool="scrape_page")
-            assert "Scraped." in await opened(upstream, client, page, tool="scrape_page", headers=SECOND)
-    assert site.requests == ["/robots.txt", "/ferries"]
-    assert len(scraper.requests) == 1
+    readers = [f"{name}: {{type: web_fetch, allow_hosts: ['127.0.0.1:{site.port}']}}" for name in ("one", "two")]
+    async with reading(upstream, Service(found(page)), *readers) as url, sdk(url) as client:
+        for tool in ("one", "two"):
+            assert "sails at nine" in await opened(upstream, client, page, search=False, tool=tool)
+        assert site.requests == ["/robots.txt", "/ferries"]
+        site.pages["/ferries"] = text("It sails at ten.")
+        assert "sails at ten" in await opened(upstream, client, page, search=False, tool="two", headers=SECOND)

@@ -76,14 +76,31 @@ def test_a_removed_option_is_a_warning_or_a_fault_at_its_line_as_its_row_says(mo
     assert (fault, "unknown key" in unknown) == ("config.yaml:11: offer.was: SENTENCE", True)
 
 
+@pytest.mark.parametrize(
+    ("tool", "key", "cure"),
+    [
+        ("{type: serper_scrape, api_key: k}", "type", "write `type: web_fetch`"),
+        ("{type: serper, api_key: k, endpoint: images}", "endpoint", "leave `endpoint` out"),
+        ("{type: serper, api_key: k, endpoint: '${ENDPOINT}'}", "endpoint", "leave `endpoint` out"),
+    ],
+)
+def test_a_removed_type_or_value_is_a_fault_at_its_line_that_says_what_to_write(tool, key, cure):
+    with pytest.raises(ConfigurationError) as raised:
+        configuration.parse(f"tools:\n  one: {tool}", {"ENDPOINT": "places"}, name="config.yaml")
+    [fault] = raised.value.faults
+    assert fault.startswith(f"config.yaml:2: tools.one.{key}: ")
+    assert cure in fault
+
+
 def test_every_row_is_found_by_its_path_and_only_by_it():
     for row in REMOVED:
-        assert removed_at(row.path.replace("*", "any").replace("[]", "[12]")) is row
-        assert removed_at(f"{row.path}.more") is None
+        path, value = row.path.replace("*", "any").replace("[]", "[12]"), next(iter(row.values), None)
+        assert removed_at(path, value) is row
+        assert removed_at(f"{path}.more", value) is removed_at(path, "any other") is None
     paths = [row.path for row in REMOVED]
     assert len({*paths}) == len(paths)
 
 
 def test_every_removed_option_is_named_in_the_notes_for_upgrades():
     upgrades = (Path(__file__).parents[2] / "docs" / "upgrades.md").read_text()
-    assert all(row.path in upgrades for row in REMOVED)
+    assert all(word in upgrades for row in REMOVED for word in (row.path, *row.values))

@@ -153,11 +153,11 @@ def test_arguments_beyond_what_can_be_checked_are_refused_before_they_are():
             parse(text, schema)
 
 
-def test_of_many_faults_only_the_first_few_are_told():
+def test_of_many_faults_the_first_is_told():
     schema = {"type": "object", "required": [f"field_{n}" for n in range(50)]}
     with pytest.raises(InvalidArguments) as caught:
         parse("{}", schema)
-    assert str(caught.value).count("required") == 5
+    assert str(caught.value).count("required") == 1
 
 
 @pytest.mark.parametrize("reference", ["http://127.0.0.1:1/schema.json", "file:///etc/passwd"])

@@ -13,7 +13,6 @@ from proxy.loop.results import ToolUnavailable
 from proxy.tools.exchange import Request, send
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.serper import SerperConfig, serper_tool
-from proxy.tools.kinds.serper_scrape import SerperScrapeConfig, serper_scrape_tool
 from proxy.tools.kinds.zai_search import ZaiSearchConfig, zai_search_tool
 from tests.fakes import FakeClock
 from tests.serving import serving
@@ -68,7 +67,6 @@ def tools(url, client):
     resources = Resources(client, FakeClock(1_800_000_000))
     yield serper_tool("t", SerperConfig(api_key="k", base_url=url), resources), {"query": "q"}
     yield zai_search_tool("t", ZaiSearchConfig(api_key="k", base_url=url), resources), {"query": "q"}
-    yield serper_scrape_tool("t", SerperScrapeConfig(api_key="k", base_url=url), resources), {"url": "http://a.b/"}
 
 
 @pytest.mark.parametrize("coding", BOMBS)

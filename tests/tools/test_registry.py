@@ -320,6 +320,20 @@ async def test_a_refused_key_is_tried_again_after_a_minute_then_two_up_to_an_hou
     assert told[-1][1]["seconds"] == 60, "a success ends the doubling"
 
 
+@pytest.mark.parametrize(
+    ("cause", "wait", "rests"),
+    [("quota", None, (600, 1200)), ("quota", 90, (90, 90)), ("busy", 30, (30, 30)), ("busy", 18_000, (600, 600))],
+)
+async def test_a_service_that_refuses_its_only_key_rests_as_long_as_a_key_of_several(cause, wait, rests):
+    clock, told = FakeClock(), Heard()
+    run = Scripted(*[ToolUnavailable("no", cause=cause, wait=wait)] * 2)
+    registry = registry_of([tool(run)], clock=clock, observe=told)
+    for rest in rests:
+        await failures(registry, ["one"])
+        assert told[-1] == ("tool.breaker_opened", {"tool": "t", "seconds": rest, "cause": cause})
+        clock.now += rest
+
+
 async def test_calls_that_were_refused_at_the_same_time_rest_the_key_once():
     run, told = Scripted(REFUSED, gate=asyncio.Event()), Heard()
     registry = registry_of([tool(run)], observe=told)

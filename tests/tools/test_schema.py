@@ -3,7 +3,8 @@ from time import process_time
 import orjson
 import pytest
 
-from proxy.tools.schema import MOST_SCHEMA_BYTES, schema_fault, schema_of
+from proxy.kit.schema import MOST_SCHEMA_BYTES
+from proxy.tools.schema import schema_fault, schema_of
 
 
 def chained(levels, *, keyword="anyOf"):
@@ -98,7 +99,7 @@ def test_all_texts_of_a_call_are_bounded_together_for_patterns():
     assert schema.is_valid({"q": ["a" * 1000] * 30})
     assert not schema.is_valid({"q": ["a" * 1000] * 60})
     assert schema.is_valid({"q": ["a" * 1000] * 30})  # for each call anew
-    assert "too long" in schema.faults({"q": ["a" * 1000] * 60}, "")[-1]
+    assert "too long" in schema.fault({"q": ["a" * 1000] * 60}, "")
 
 
 @pytest.mark.parametrize(
@@ -110,14 +111,14 @@ def test_all_texts_of_a_call_are_bounded_together_for_patterns():
         {"anyOf": [{"$ref": "#"}, {"type": "integer"}]},
     ],
 )
-def test_faults_without_number_are_not_all_described(items):
+def test_of_faults_without_number_only_the_first_is_described(items):
     schema = schema_of({"type": "object", "properties": {"a": {"type": "array", "items": items}}})
     arguments = {"a": ["x"] * 200_000}
     text = orjson.dumps(arguments).decode()
 
     def describe():
         assert not schema.is_valid(arguments)
-        assert len(schema.faults(arguments, text)) <= 5
+        assert len(schema.fault(arguments, text) or "") < 500
 
     assert seconds(describe) < 0.5  # it took four to sixteen seconds
 
@@ -129,7 +130,7 @@ def test_alternatives_in_a_recursive_schema_are_not_described_again_and_again():
     for _ in range(20):
         arguments = {"a": arguments}
     assert not schema.is_valid(arguments)
-    assert schema.faults(arguments, "") == []  # a description would double with each level
+    assert schema.fault(arguments, "") is None  # a description would double with each level
 
 
 def test_work_grows_with_the_values_and_with_the_alternatives():

@@ -2,7 +2,7 @@ from time import process_time
 
 import pytest
 
-from proxy.tools.schema import References
+from proxy.kit.schema import References
 from proxy.tools.types import repaired
 
 PROPERTIES = {

@@ -16,8 +16,8 @@ from proxy.tools.search.kind import described, search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.reading import reading_of
-from proxy.tools.search.template import names_in
 from proxy.tools.search.tool import MOST_CHARACTERS, search_tool_of
+from proxy.tools.template import names_in
 from proxy.tools.tool import Tool
 from proxy.wire.search import SearchFilters, domain_rule
 

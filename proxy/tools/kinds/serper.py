@@ -1,4 +1,4 @@
-"""`type: serper`: Google's results from serper.dev: web or, by `endpoint`, news, scholar, images, places, shopping.
+"""`type: serper`: Google's results from serper.dev: web or, by `endpoint`, news or papers.
 
 `POST {base_url}/{endpoint}` with `X-API-KEY`. An answer has the blocks answerBox, knowledgeGraph, topStories and
 peopleAlsoAsk beside one list of results, whose name depends on the endpoint. Every block is optional, and so is each
@@ -26,9 +26,6 @@ DESCRIPTIONS = {
     "Use it for current events and for facts that you are not sure of.",
     "news": "Search the news with Google. Returns headlines, URLs, sources and dates.",
     "scholar": "Search scientific papers with Google Scholar. Returns titles, URLs and how often each is cited.",
-    "images": "Search pictures with Google. Returns titles, the URLs of the pictures and of the pages that show them.",
-    "places": "Search places with Google Maps: shops, restaurants, offices. Returns addresses, ratings and websites.",
-    "shopping": "Search products with Google Shopping. Returns shops, prices and URLs.",
 }
 # A wrong key is a 403, which means `key` without a rule.
 ERRORS = (Refusal(means="quota", at="/message", text="credit"),)
@@ -59,24 +56,10 @@ SERPER = Description(
 _LISTS = (
     ("organic", "results", "title"),  # of `scholar` too
     ("news", "results", "title"),
-    ("images", "results", "title"),
-    ("places", "results", "title"),
-    ("shopping", "results", "title"),
     ("topStories", "stories", "title"),
     ("peopleAlsoAsk", "questions", "question"),
 )
-# The fields that only pictures, places, products and papers have.
-_DETAILS = {
-    "imageUrl": "image",
-    "category": "kind",
-    "address": "address",
-    "phoneNumber": "telephone",
-    "price": "price",
-    "delivery": "delivery",
-    "pdfUrl": "PDF",
-    "citedBy": "cited by",
-}
-_DETAIL_FIELDS = frozenset(("rating", *_DETAILS))
+_OF_PAPERS = {"pdfUrl": "PDF", "citedBy": "cited by"}  # fields that only papers have
 _MOST_FACTS = 30  # of the knowledge graph
 
 
@@ -85,7 +68,7 @@ class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
 
     api_key: ApiKeys  # Key of serper.dev, or several.
     base_url: Url = "https://google.serper.dev"  # URL of the API.
-    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # Kind of search.
+    endpoint: Literal["search", "news", "scholar"] = "search"  # Kind of search.
     # Number of found pages that are read for the model, or a mapping. None: 0; as a fallback, what the other tool has.
     read: PageCount | ReadConfig | None = None
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
@@ -120,11 +103,11 @@ def adapted(answer: Any) -> Json:
         for item in listed if isinstance(listed, list) else ():
             if not isinstance(item, dict):
                 continue
-            text = plain_text(item.get("snippet"))
+            of_papers = [f"{said}: {text}" for key, said in _OF_PAPERS.items() if (text := plain_text(item.get(key)))]
             row = {
-                "url": item.get("link") or item.get("website") or _on_the_map(item),
+                "url": item.get("link"),
                 "title": item.get(title),
-                "text": text if _DETAIL_FIELDS.isdisjoint(item) else _with_details(item, text),
+                "text": "; ".join(filter(None, (*of_papers, plain_text(item.get("snippet"))))),
                 "date": item.get("date"),
                 "site": item.get("source") or item.get("publicationInfo"),
             }
@@ -139,21 +122,6 @@ def adapted(answer: Any) -> Json:
         adapted_answer["answer"] = _lines(box.get("title"), box.get("answer"), box.get("snippet"))
         adapted_answer["answer_url"] = box.get("link")
     return adapted_answer
-
-
-def _with_details(item: Json, text: str) -> str:
-    """The text of a picture, place, product or paper: its rating and its details before its snippet."""
-    parts = [f"{label}: {detail}" for key, label in _DETAILS.items() if (detail := plain_text(item.get(key)))]
-    if rating := plain_text(item.get("rating")):
-        votes = plain_text(item.get("ratingCount"))
-        parts.insert(0, f"rated {rating} by {votes}" if votes else f"rated {rating}")
-    return "; ".join([*parts, text] if text else parts)
-
-
-def _on_the_map(place: Json) -> str | None:
-    """The page on Google Maps of a place without a website."""
-    number = plain_text(place.get("cid"))
-    return f"https://www.google.com/maps?cid={number}" if number.isdigit() else None
 
 
 def _row_of_graph(graph: Json) -> Json:

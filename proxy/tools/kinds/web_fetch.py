@@ -58,7 +58,7 @@ def web_fetch_tool(
         reader = resources.page_reader(rules)
     else:
         reader = PageReader(rules, resources.clock, resources.pages, resolve=resolve, ssl_context=ssl_context)
-    tool = page_tool(name, reader.page_at, most=entry.max_characters, one_service=False)
+    tool = page_tool(name, reader.page_at, most=entry.max_characters)
     return replace(tool, fetches=True)
 
 

@@ -7,11 +7,11 @@ from typing import Final
 import orjson
 
 from proxy.config.model import SERVER, address_fault
+from proxy.kit import json_pointer
 from proxy.kit.header_names import header_faults
-from proxy.tools import json_pointer
 from proxy.tools.search.description import Description
 from proxy.tools.search.provider import PLACEHOLDERS
-from proxy.tools.search.template import faults_in, names_in
+from proxy.tools.template import faults_in, names_in
 
 _BEGINNING: Final = re.compile(rf"https?://{SERVER}([/?]|\Z)")
 NO_JSON = "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from proxy.kit.json_pointer import MISSING, parse, resolve
 from proxy.loop.results import ToolOutput
-from proxy.tools.json_pointer import MISSING, parse, resolve
 from proxy.tools.search.dates import day_of
 from proxy.tools.search.description import Fields, PageText
 from proxy.tools.web.urls import canonical, host_of, is_address_of, page_key

@@ -15,16 +15,16 @@ import orjson
 from msgspec import Struct
 
 from proxy.config.keys import KEYLESS
+from proxy.kit.json_pointer import resolve
 from proxy.kit.sent import Sent
 from proxy.tools.exchange import Request
-from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
 from proxy.tools.search.description import Description
 from proxy.tools.search.hits import first_of, hit_of, merged_by_page, plain_text, steps_of
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
-from proxy.tools.search.template import ABSENT, as_text, filled, names_in, parsed
+from proxy.tools.template import ABSENT, as_text, filled, names_in, parsed
 from proxy.tools.web.urls import canonical
 from proxy.wire.search import NO_FILTERS, SearchFilters, SearchHit
 
@@ -99,7 +99,7 @@ class Provider:
         self._sends_allow, self._sends_block = "allow" in self._names, "block" in self._names
         key = {"api_key": api_key or ""}
         self._constants = {**description.options, **(options or {})} | key
-        self._headers = {name: as_text(filled(parsed(value), key)) for name, value in headers.items()}
+        self._headers = {name: as_text(filled(parsed(value), key, is_compact=True)) for name, value in headers.items()}
         self._url, self._parameters, self._body = parsed(url), parsed(parameters), parsed(body)
         # A URL without placeholders is the same for all searches.
         self._fixed_url = self._url_with(self._constants) if self._names_in_url.isdisjoint(PLACEHOLDERS) else None
@@ -110,13 +110,13 @@ class Provider:
         parts = urlsplit(self._fixed_url or self._url_with(values))
         added: list[tuple[str, str]] = []
         for name, parameter in self._parameters.items():
-            value = filled(parameter, values)
+            value = filled(parameter, values, is_compact=True)
             if isinstance(value, list):
                 added += [(name, as_text(item)) for item in value]
             elif value is not ABSENT:
                 added.append((name, as_text(value)))
         in_query = "&".join(filter(None, (parts.query, urlencode(added, quote_via=quote))))
-        body = filled(self._body, values)
+        body = filled(self._body, values, is_compact=True)
         return Request(
             method=self.description.method,
             url=urlunsplit(parts._replace(query=in_query)),
@@ -126,7 +126,7 @@ class Provider:
 
     def _url_with(self, values: Mapping[str, Any]) -> str:
         """The URL with percent-encoded values instead of its placeholders."""
-        url: str = filled(self._url, {name: _in_url(values.get(name)) for name in self._names_in_url})
+        url: str = filled(self._url, {name: _in_url(values.get(name)) for name in self._names_in_url}, is_compact=True)
         return url
 
     def read(

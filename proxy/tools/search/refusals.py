@@ -17,7 +17,7 @@ from proxy.kit.sent import Sent
 from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
-from proxy.tools.search.template import as_text
+from proxy.tools.template import as_text
 from proxy.wire.json_values import holds_too_many_values
 
 # The meaning of a status for which a description has no rule. A 404 is never the fault of a query.

@@ -53,16 +53,13 @@ class Page:
     cut: bool = False
 
 
-def page_tool(
-    name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]], *, most: int, one_service: bool
-) -> Tool:
+def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]], *, most: int) -> Tool:
     """A tool that reads pages; it is also gpt-oss's `browser.open` and `browser.find`.
 
     Args:
         name: the name in the configuration.
         page_at: gets the page at a URL, if the filters of the request permit it. Raises `ToolError`.
         most: the limit for the characters of a page in one result.
-        one_service: as in `Tool`.
     """
 
     async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
@@ -76,7 +73,7 @@ def page_tool(
         parameters=PARAMETERS,
         run=partial(read, filters=NO_FILTERS),
         run_filtered=read,
-        one_service=one_service,
+        one_service=False,
         repair=repair,
         aliases=(browser.OPEN, browser.FIND),
     )

@@ -1,6 +1,6 @@
 """The pages that were recently read: one cache for all tools that read pages, and searches that return page text.
 
-    search with `content: page` --keep--> PageCache <--read-- web_fetch, serper_scrape
+    search with `content: page` --keep--> PageCache <--read-- web_fetch
 
 A page is used only for the caller for whom it was read or found. The tool that shows a page checks whether it may be
 read; the cache does not.

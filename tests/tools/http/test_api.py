@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from proxy.app import tool_client
 from proxy.app.configuration import parse
+from proxy.kit.json_pointer import MISSING, resolve
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.catalog import tools_of
-from proxy.tools.json_pointer import MISSING, resolve
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.http import template as http_template
 from proxy.tools.kinds.http.entry import HttpToolConfig
@@ -484,3 +484,23 @@ def values_in(document):
     children = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     for child in children:
         yield from values_in(child)
+
+
+def test_operators_of_placeholders_are_those_of_search_providers():
+    entry = HttpToolConfig(
+        description="d",
+        method="POST",
+        url="http://h/{country|lower}",
+        body={"tags": "{tags|join:;}", "country": "{country}", "none": None, "empty": {}, "lists": ["{tags}"]},
+        parameters={"properties": {"country": {"type": "string"}, "tags": {"type": "array"}}},
+    )
+    request = http_template.template_of(entry).fill({"country": "CA", "tags": ["a", "b"]})
+    assert request.url == "http://h/ca"
+    assert orjson.loads(request.body) == {
+        "tags": "a;b",
+        "country": "CA",
+        "none": None,
+        "empty": {},
+        "lists": [["a", "b"]],
+    }
+    assert orjson.loads(http_template.template_of(entry).fill({"country": "CA", "tags": []}).body)["lists"] == [[]]

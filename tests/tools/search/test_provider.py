@@ -235,7 +235,7 @@ def test_options_of_the_tool_replace_those_of_the_description():
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"query": {"q": "{question}"}}, "query: there is no placeholder {question}; there are allow, api_key"),
+        ({"query": {"q": "{question}"}}, "query: {question} is none of the placeholders: allow, api_key"),
         ({"query": {"q": "{query|shout}"}}, "query: there is no operator 'shout'"),
         ({"query": {"n": "{count}"}}, ": {query} must be in url, query or body"),
         ({"headers": {"x-q": "{query}"}}, "headers.x-q: {api_key} is the only placeholder that a header may have"),

@@ -15,15 +15,15 @@ import orjson
 
 from proxy import __version__
 from proxy.http.connect import reason
+from proxy.kit import json_pointer
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
-from proxy.tools import json_pointer
 from proxy.tools.exchange import Answer, Request, blame_of, send
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
 from proxy.tools.kinds.http.template import host_of, parameters_of, template_of
-from proxy.tools.search.template import strings_in
 from proxy.tools.sent_headers import SentHeaders
+from proxy.tools.template import strings_in
 from proxy.tools.tool import CONTEXT, Tool
 from proxy.wire.chat import Json
 

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.config.model import address_fault
+from proxy.kit import json_pointer
 from proxy.kit.header_names import header_faults
-from proxy.tools import json_pointer
 from proxy.tools.kind import Faults
 from proxy.tools.kinds.http.entry import HttpToolConfig
-from proxy.tools.kinds.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
+from proxy.tools.kinds.http.template import CHANGING, URL, placed_in, properties_of, query_of
 from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.search.faults import NO_JSON, is_json
+from proxy.tools.template import PLACEHOLDER, faults_in
 
 _NOT_IDEMPOTENT = ("POST", "PATCH")
 _WRONG_URL = (
@@ -63,9 +64,8 @@ def _placeholder_faults(config: HttpToolConfig) -> Faults:
     templates = [("url", config.url), ("body", config.body)]
     templates += [(f"query.{name}", value) for name, value in config.query.items()]
     for key, template in templates:
-        for name in names_in(template):
-            if name not in properties_of(config):
-                yield key, f"{{{name}}} is none of the properties of parameters"
+        for fault in faults_in(template, frozenset(properties_of(config)), are="the properties of parameters"):
+            yield key, fault
         if any(PLACEHOLDER.search(name) for name in _keys_in(template)):
             yield key, "a placeholder cannot be a key"
     for name, value in query_of(config):
