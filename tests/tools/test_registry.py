@@ -1,4 +1,5 @@
 import asyncio
+import threading
 
 import pytest
 
@@ -353,3 +354,19 @@ async def test_the_tools_of_a_group_come_and_go_together():
 def test_the_public_names_are_enough_for_a_tool_of_ones_own():
     assert proxy.Tool is Tool
     assert proxy.Tool(name="t", description="", parameters={}, run=Scripted(BROKEN)).offer == "always"
+
+
+@pytest.mark.parametrize(("size", "is_beside"), [(1024, False), (100 * 1024, True)])
+async def test_long_arguments_are_read_beside_the_event_loop(size, is_beside):
+    threads = []
+
+    def repair(arguments):
+        threads.append(threading.current_thread())
+        return arguments
+
+    arguments = '{"n":1,"text":"%s"}' % ("a" * size)
+    registry = registry_of([tool(Scripted("found"), repair=repair)])
+    assert await execute(registry, arguments) == "found"
+    assert (threads[0] is not threading.current_thread()) is is_beside
+    assert registry.history_arguments(ToolCall("id", "t", arguments)) == arguments
+    assert len(threads) == 1
