@@ -1,6 +1,6 @@
 """A tool with everything that is put around its calls: cache, check, time limit, slots, circuit breaker and retries.
 
-    output --cache--> made: a check --time limit--> called: a slot --> the breaker --> the tool, and again if that may help
+    output: cache --> made: check --> time limit --> called: slot --> breaker --> the tool, again if that may help
 
 A tool without a cache, or without a check, goes straight to the next of these steps.
 """
