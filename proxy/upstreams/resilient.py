@@ -111,7 +111,7 @@ class Resilient:
     def _complete(
         self, call: CallUpstream, take: Show | None, early: EarlyCalls, candidate: OpenAICompatible
     ) -> Awaitable[Turn]:
-        """Make the call to a candidate, without pictures that it does not see and marks of caches that it does not take."""
+        """Make the call to a candidate, without the pictures and the marks of caches that it does not take."""
         body = self._unseen.replaced_for(candidate.sight, call.body, self._shared.clock.monotonic())
         if self._has_marks and not candidate.profile.cache_marks:
             body = {**body, "messages": without_marks(body["messages"])}
