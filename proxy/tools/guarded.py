@@ -15,14 +15,15 @@ from msgspec.structs import replace
 
 from proxy.kit.counted import counted
 from proxy.kit.timeouts import elapsed, within
+from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ResultRefused, ToolError, ToolOutput, ToolTimeout, ToolUnavailable
 from proxy.ports import Clock, Observer, Results
 from proxy.tools.check import Check, replaced
 from proxy.tools.schema import schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
-from proxy.tools.tool import Tool
+from proxy.tools.tool import RunInCall, Tool
 from proxy.wire.chat import Json
-from proxy.wire.search import NO_FILTERS, SearchFilters
+from proxy.wire.search import NO_FILTERS
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 
@@ -32,8 +33,8 @@ class ToolAttempt(Struct, eq=False):
 
     Attributes:
         arguments: the arguments, which fit the tool's schema.
-        scope: the caller, and a hash of the user's credentials that the tool gets.
-        filters: the filters of the request and the call.
+        context: the context of the call, with its own filters; its scope is the caller, and a hash of the user's
+            credentials that the tool gets.
         check: the check of the result; None: there is none.
         seconds: how long the tool may take; its check has time of its own.
         has_fallback: whether another tool is tried next.
@@ -41,8 +42,7 @@ class ToolAttempt(Struct, eq=False):
     """
 
     arguments: Json
-    scope: str
-    filters: SearchFilters
+    context: CallContext
     check: Check | None
     seconds: float
     has_fallback: bool
@@ -66,6 +66,7 @@ class GuardedTool:
         self.schema = schema_of(tool.parameters)
         self.last_read: tuple[str, str] = ("{}", "{}")
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
+        self._run = _run_of(tool)
         self._clock = clock
         self._observe = observe
 
@@ -85,7 +86,7 @@ class GuardedTool:
 
     async def _cached(self, attempt: ToolAttempt, cache: Results) -> ToolOutput:
         """The output for a call, from the cache or from the tool."""
-        tool, was_run = self.tool, False
+        tool, context, was_run = self.tool, attempt.context, False
 
         async def run() -> ToolOutput:
             nonlocal was_run
@@ -93,11 +94,11 @@ class GuardedTool:
             return await self._made(attempt)
 
         asked: object = attempt.arguments
-        if tool.run_filtered and attempt.filters != NO_FILTERS:
-            asked = [attempt.arguments, attempt.filters]
+        if tool.run_filtered and context.filters != NO_FILTERS:
+            asked = [attempt.arguments, context.filters]
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
         version = tool.version if attempt.check is None else f"{tool.version} {attempt.check.version}"
-        output = await cache.get_or_run(f"{attempt.scope}\n{version}\n{key}", run)
+        output = await cache.get_or_run(f"{context.scope}\n{version}\n{key}", run)
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=tool.name)
@@ -137,14 +138,13 @@ class GuardedTool:
         tool, state = self.tool, self.state
         async with state.slots:
             now = self._clock.monotonic()
-            if not state.breaker.allows(now, client=attempt.scope, spare=attempt.has_fallback):
+            if not state.breaker.allows(now, client=attempt.context.scope, spare=attempt.has_fallback):
                 raise state.refusal(now)
             attempt.was_begun = True
             retried = 0
             while True:
                 try:
-                    run_filtered, arguments = tool.run_filtered, attempt.arguments
-                    returned = await (run_filtered(arguments, attempt.filters) if run_filtered else tool.run(arguments))
+                    returned = await self._run(attempt.arguments, attempt.context)
                     break
                 except ToolUnavailable as exc:
                     wait = exc.wait or _FIRST_WAIT * 2**retried
@@ -164,6 +164,16 @@ class GuardedTool:
     def _failed(self, attempt: ToolAttempt, error: ToolUnavailable | None) -> None:
         """Count a failed call for the circuit breaker of the tool; None: it has timed out."""
         state, now = self.state, self._clock.monotonic()
-        if state.failed(now, error, client=attempt.scope, spare=attempt.has_fallback):
+        if state.failed(now, error, client=attempt.context.scope, spare=attempt.has_fallback):
             name, seconds = self.tool.name, state.breaker.wait(now)
             self._observe("tool.breaker_opened", tool=name, seconds=seconds, cause=state.cause)
+
+
+def _run_of(tool: Tool) -> RunInCall:
+    """The function that runs a tool, whichever of the three it has."""
+    run, run_filtered = tool.run, tool.run_filtered
+    if tool.run_in_call is not None:
+        return tool.run_in_call
+    if run_filtered is not None:
+        return lambda arguments, context: run_filtered(arguments, context.filters)
+    return lambda arguments, _: run(arguments)

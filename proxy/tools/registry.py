@@ -11,6 +11,7 @@ from copy import copy
 from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -42,7 +43,7 @@ from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
 from proxy.tools.schema import schema_fault
 from proxy.tools.state import ToolState
-from proxy.tools.tool import CONTEXT, Tool
+from proxy.tools.tool import Tool
 from proxy.wire.chat import Json, ToolCall, ToolSpec
 from proxy.wire.code import CodeResult
 from proxy.wire.credentials import Credentials
@@ -231,7 +232,6 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             raise ToolError(NO_SUCH_TOOL.format(name=call.name))
-        CONTEXT.set(context)
         # A fallback's own fallbacks are not called, because there could be a cycle.
         chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]
         for tried, following in zip_longest(chain, chain[1:]):
@@ -249,25 +249,28 @@ class Registry:
         self, entry: GuardedTool, called: Tool, call: ToolCall, context: CallContext, *, has_fallback: bool
     ) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit; `called`: the tool of the call."""
-        tool, filters, scope = entry.tool, context.filters, context.scope
+        tool, filters = entry.tool, context.filters
+        parse = partial(parse_arguments, call.arguments, entry.schema, repair=tool.repair)
         seconds = min(tool.timeout or context.default_timeout, context.max_timeout)
+        changes: dict[str, Any] = {}
+        if tool.needs:
+            changes["scope"] = context.scope + _by_user(tool, context.credentials)
         if called.block:
             filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *called.block))))
         reading = called.reading if tool.reading is None else tool.reading
         if reading is not None and reading.pages:
             filters = replace(filters, reading=self._permitted(reading, context))
-            CONTEXT.set(replace(context, ends=min(context.ends, self._clock.monotonic() + seconds)))
-        if tool.needs:
-            scope += _by_user(tool, context.credentials)
-        parse = partial(parse_arguments, call.arguments, entry.schema, repair=tool.repair)
+            changes["ends"] = min(context.ends, self._clock.monotonic() + seconds)
         arguments, history = await beside(len(call.arguments) * _COST_OF_ARGUMENTS, parse)
         entry.last_read = call.arguments, history
         is_search = tool.searches or called.searches
         if is_search:
             filters = filters_of_call(filters, arguments, tool.parameters)
+        if changes or filters is not context.filters:
+            context = replace(context, filters=filters, **changes)
         # A fallback is checked as the tool that it stands in for, unless it has a check of its own.
         check = tool.check or called.check or self._check
-        work = entry.output(ToolAttempt(arguments, scope, filters, check, seconds, has_fallback))
+        work = entry.output(ToolAttempt(arguments, context, check, seconds, has_fallback))
         recording = CURRENT.get()
         output = await (work if recording is None else recording.run(tool.name, arguments, work))
         if tool.name != call.name:

@@ -7,7 +7,7 @@ import proxy
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.registry import Registry
-from proxy.tools.tool import CONTEXT, Tool
+from proxy.tools.tool import Tool
 from proxy.wire.chat import ToolCall
 from tests.fakes import FakeClock
 
@@ -251,12 +251,13 @@ async def failures(registry, clients, **call):
 
 @pytest.mark.parametrize("fallback", [None, "other"])
 async def test_one_clients_failures_keep_no_other_client_from_a_tool(fallback):
-    async def run(_):
-        if CONTEXT.get().scope == "one":
+    async def run(_, call):
+        if call.scope == "one":
             raise ToolUnavailable("down")
         return "found"
 
-    registry = registry_of([tool(run, fallback=fallback), tool(Scripted(BROKEN), name="other")])
+    first = tool(run_in_call=run, fallback=fallback)
+    registry = registry_of([first, tool(Scripted(BROKEN), name="other")])
     await failures(registry, ["one"] * 20)
     assert await execute(registry, scope="two") == "found"
 

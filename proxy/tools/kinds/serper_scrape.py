@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from proxy.config.model import ApiKeys, ToolConfig, Url
 from proxy.kit.sent import Sent
+from proxy.loop.call_context import CallContext
 from proxy.loop.limits import CountOrZero
 from proxy.loop.results import ToolError
 from proxy.tools.exchange import Request
@@ -21,7 +22,6 @@ from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.tool import Tool
 from proxy.tools.web.page import Page, clean, expect_permitted, page_tool
-from proxy.wire.search import SearchFilters
 
 MOST_CHARACTERS = 20_000  # of one result
 _NOT_THERE = (404, 410)
@@ -39,12 +39,12 @@ def serper_scrape_tool(name: str, entry: SerperScrapeConfig, resources: Resource
     """The tool of an entry."""
     keys, pages = ToolKeys(name, entry.api_key, entry.base_url, resources), resources.pages
 
-    async def page_at(url: str, filters: SearchFilters) -> Page:
-        expect_permitted(url, filters)
-        return await pages.get_or_read(url, lambda: scraped(url))
+    async def page_at(url: str, call: CallContext) -> Page:
+        expect_permitted(url, call.filters)
+        return await pages.get_or_read(call.scope, url, lambda: scraped(call.scope, url))
 
-    async def scraped(url: str) -> Page:
-        body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
+    async def scraped(scope: str, url: str) -> Page:
+        body = orjson.dumps({"url": await pages.address_of(scope, url), "includeMarkdown": True})
 
         async def scraped_with(key: str) -> Page:
             answer = await ask(resources.client, Request("POST", entry.base_url, body, {"x-api-key": key}))
