@@ -1,7 +1,7 @@
 """The tool calls of one run: they are started, awaited within the deadline, and cancelled at the end of the run."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from proxy.execution.observed import IN_OUR_WORDS, observed
 from proxy.kit.timeouts import Deadline, elapsed
@@ -196,8 +196,9 @@ class CallRunner:
             outcome = "busy" if is_busy else exc.outcome
             if isinstance(exc, IN_OUR_WORDS):
                 return results.failure(str(exc), outcome=outcome)
-            return self._counted(results.failure_of(call.name, str(exc), outcome=outcome, max_bytes=self._most_bytes))
-        return self._counted(results.success(call.name, output, max_bytes=self._most_bytes))
+            message = str(exc)
+            return self._cut(lambda most: results.failure_of(call.name, message, outcome=outcome, max_bytes=most))
+        return self._cut(lambda most: results.success(call.name, output, max_bytes=most))
 
     async def _found(self, call: ToolCall) -> ToolResult:
         """The result of a search for tools, which is no tool call for the observers either."""
@@ -216,12 +217,10 @@ class CallRunner:
             found=", ".join(names),
             content={"query": query},
         )
-        return self._counted(ToolResult(many_tools.found(query, names, tools, most_bytes=self._most_bytes)))
+        return self._cut(lambda most: ToolResult(many_tools.found(query, names, tools, most_bytes=most)))
 
-    @property
-    def _most_bytes(self) -> int:
-        return max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
-
-    def _counted(self, result: ToolResult) -> ToolResult:
+    def _cut(self, make: Callable[[int], ToolResult]) -> ToolResult:
+        """A result of at most so many bytes as are left for one result and for all of the run."""
+        result = make(max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left)))
         self._result_bytes_left -= len(result.content.encode())
         return result

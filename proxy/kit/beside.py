@@ -30,6 +30,11 @@ async def pause_in(loop_count: int) -> None:
         await asyncio.sleep(0)
 
 
+def is_large(size: int) -> bool:
+    """Whether reading an input of so many bytes would hold up the event loop for more than some 25 milliseconds."""
+    return size > MOST_AT_ONCE
+
+
 async def beside(size: int, work: Callable[[], T], *, slow: bool = False) -> T:
     """The result of `work`, which is done in the thread if its input has more than `MOST_AT_ONCE` bytes.
 

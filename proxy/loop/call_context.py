@@ -1,6 +1,7 @@
 """The context of tool calls. Pure values."""
 
 import math
+from typing import Final
 
 from msgspec import Struct
 
@@ -28,3 +29,7 @@ class CallContext(Struct, frozen=True):
     tools: frozenset[str] | None = frozenset()
     ends: float = math.inf
     credentials: Credentials = NO_CREDENTIALS
+
+
+NO_CONTEXT: Final = CallContext()
+"""The context of a call that belongs to no request."""

@@ -9,7 +9,7 @@ fence, in whatever letters, is broken up by a backslash.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 from unicodedata import normalize
@@ -92,21 +92,8 @@ _FENCE_LIKE = _fence_like()
 
 def harmless(text: str) -> str:
     """A tool's text as it may stand in the fence."""
-    if len(text) <= _MOST_AT_ONCE:
-        return _harmless(text)
-    pieces: list[str] = []
-    begun = 0
-    while begun < len(text):
-        end = begun + _MOST_AT_ONCE
-        if end < len(text):  # what looks like the fence begins with an angle and has no other, so it is cut at none
-            angle = max(text.rfind(angle, begun + 1, end) for angle in _BEGINNINGS)
-            end = end if angle < 0 else angle
-        pieces.append(_harmless(text[begun:end]))
-        begun = end
-    return "".join(pieces)
-
-
-def _harmless(text: str) -> str:
+    if len(text) > _MOST_AT_ONCE:
+        return "".join(map(harmless, _pieces_of(text)))
     # These tests are cheap; a search for each character would cost 8 % of a request with one tool call.
     is_ascii = text.isascii()
     may_hide = not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable())
@@ -117,6 +104,18 @@ def _harmless(text: str) -> str:
     if "<" in text or "&" in text or (not is_ascii and any(angle in text for angle in _ANGLES)):
         text = _FENCE_LIKE.sub(r"\1\\", text)
     return text
+
+
+def _pieces_of(text: str) -> Iterator[str]:
+    """The pieces of a long text, each of which begins with an angle, as what looks like the fence does."""
+    begun = 0
+    while begun < len(text):
+        end = begun + _MOST_AT_ONCE
+        if end < len(text):
+            angle = max(text.rfind(angle, begun + 1, end) for angle in _BEGINNINGS)
+            end = end if angle < 0 else angle
+        yield text[begun:end]
+        begun = end
 
 
 def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -112,7 +112,9 @@ class HttpProtocol(asyncio.Protocol):
         self._app_state = app_state
         self._server_state = server_state
         self._bounds = bounds
-        self._idle_timeout = config.timeout_keep_alive
+        # How long each state may last; BODY, once its request is answered.
+        linger = bounds.linger
+        self._seconds = {HEAD: bounds.header_timeout, BODY: linger, IDLE: config.timeout_keep_alive, END: linger}
         self._observe = observe
         self._parser = self._new_parser()
         self._reading = DUE
@@ -406,12 +408,7 @@ class HttpProtocol(asyncio.Protocol):
         elif state is not self._timed:
             self._stop_timer()
             self._timed = state
-            self._timer = self._loop.call_later(self._seconds_in(state), self._time_is_over)
-
-    def _seconds_in(self, state: _Reading) -> float:
-        if state is HEAD:
-            return self._bounds.header_timeout
-        return self._idle_timeout if state is IDLE else self._bounds.linger
+            self._timer = self._loop.call_later(self._seconds[state], self._time_is_over)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -47,7 +47,8 @@ def tools_of(loaded: Loaded, resources: Resources) -> Iterator[Tool]:
         if made is None:
             continue
         if name in by_fallback:
-            made = replace(made, run=_refusing_run(loaded.disabled[f"tools.{name}"].why), run_filtered=None)
+            run = _refusing_run(loaded.disabled[f"tools.{name}"].why)
+            made = replace(made, run=run, run_filtered=None, run_in_call=None)
         # The first suitable tool gets the names of gpt-oss's browser, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)

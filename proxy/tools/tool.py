@@ -11,8 +11,7 @@ A `Tool` is a `ToolSpec`, which is the part for the model, with further fields a
 
 import re
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from proxy.http.key_pool import KeyPool
 from proxy.loop.call_context import CallContext
@@ -24,9 +23,7 @@ from proxy.wire.search import Reading, SearchFilters
 
 RunTool: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]
-
-CONTEXT: Final[ContextVar[CallContext]] = ContextVar("toolproxy_call", default=CallContext())  # noqa: B039 - it is frozen
-"""The context of the call that runs a tool; data that the tool keeps may be used only for calls of the same scope."""
+RunInCall: TypeAlias = Callable[[Json, CallContext], Awaitable[str | ToolOutput]]
 
 # The rule of OpenAI and GLM for a function's name.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -48,6 +45,8 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         reading: how the pages are read that the tool finds; with 0 pages none are. None: none are either, or, where the
             tool is a fallback, as the tool has it in whose place it is called.
         run_filtered: replaces `run` for a tool that applies the filters of a request itself.
+        run_in_call: replaces both for a tool of the proxy's own that needs the context of its call, such as the time at
+            which it ends or the user's credentials. Data that it keeps is used only for calls of the same scope.
         one_service: whether all calls depend on the same service, so that failures in a row suspend the tool. A tool
             that reads pages of many sites depends on none.
         keys: the keys of its service, if they are several, for `/readyz` and the metrics.
@@ -70,6 +69,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     block: tuple[str, ...] = ()
     reading: Reading | None = None
     run_filtered: RunFiltered | None = None
+    run_in_call: RunInCall | None = None
     one_service: bool = True
     keys: KeyPool | None = None
     price: float | None = None

@@ -19,7 +19,7 @@ from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.recorded import recorded
 from proxy.http.response import Response
 from proxy.kit.beside import beside
-from proxy.kit.recording import CURRENT
+from proxy.kit.recording import CURRENT, Recording
 from proxy.kit.sent import Sent
 from proxy.upstreams import failures
 from proxy.upstreams.profile import PROFILES
@@ -53,6 +53,8 @@ class Endpoint:
         keys: the keys, of which `with_key` puts one into `credential`; None: there is only one.
         forwarded: the headers of one client's request that are copied.
         zone: of the times in its errors that name none.
+        is_for_all: whether it sends on neither the key nor a header of a client's request, so that it needs no
+            `for_client`.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Endpoint:
     keys: KeyPool | None = None
     forwarded: Headers = ()
     zone: timezone = UTC
+    is_for_all: bool = False
 
     @classmethod
     def of(cls, name: str, client: HttpClient, config: UpstreamConfig, keys: KeyPool | None = None) -> "Endpoint":
@@ -81,7 +84,19 @@ class Endpoint:
             client.prepare("POST", _COMPLETIONS, overridden(_completion_headers(accept), added))
             for accept in (b"application/json", b"text/event-stream")
         )
-        return cls(name, client, credential, added, forwards, whole, stream, (*others, *in_headers), keys, zone=zone)
+        return cls(
+            name,
+            client,
+            credential,
+            added,
+            forwards,
+            whole,
+            stream,
+            (*others, *in_headers),
+            keys,
+            zone=zone,
+            is_for_all=not (of_client or forwards),
+        )
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""
@@ -92,7 +107,7 @@ class Endpoint:
         return replace(self, credential=BearerKey(key.key))
 
     def for_client(self, key: str | None, headers: Headers) -> "Endpoint":
-        """This endpoint for one client's request, of which it sends on the key and headers; itself if there are none.
+        """This endpoint for one client's request, of which it sends on the key and headers.
 
         Args:
             key: the client's key.
@@ -114,7 +129,7 @@ class Endpoint:
 
     async def complete_whole(self, content: bytes) -> bytes:
         """The body of a completion that is not streamed."""
-        response = await self.complete(content, stream=False)
+        response = await self.respond(self.whole, content)
         if (body := response.take_whole()) is not None:
             return body
         try:
@@ -122,32 +137,38 @@ class Endpoint:
         finally:
             await response.aclose()
 
-    async def complete(self, content: bytes, *, stream: bool) -> Response:
-        """The response to a completion request, with its body decompressed. It has to be closed."""
+    async def respond(self, request: PreparedRequest, content: bytes, *, path: str | None = None) -> Response:
+        """The response to a request, which has to be closed.
+
+        Args:
+            request: `whole`, `stream`, or a request to another path.
+            content: the body of the request.
+            path: the other path, whose response has its body as received; None: a completion, which is decompressed.
+        """
         try:
-            response = await self._send(self.stream if stream else self.whole, content)
+            sending = self.client.send(request, content, self.credential)
+            if (recording := CURRENT.get()) is not None:
+                sending = self._recorded(recording, request, content, sending)
+            response = await sending
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
-            await self._raise_failure(response, self.sent(content), asked=_COMPLETIONS)
-        return DecodedResponse(response) if response.header(b"content-encoding") else response
+            await self._raise_failure(response, content, path)
+        return DecodedResponse(response) if path is None and response.header(b"content-encoding") else response
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes) -> Response:
         """The response to any other request below the base URL, with its body as received. It has to be closed."""
         headers = overridden(overridden(headers, self.forwarded), self.headers)
         try:
-            response = await self._send(self.client.prepare(method, path, headers), content)
+            request = self.client.prepare(method, path, headers)
         except FOREIGN as exc:
             raise self.translated(exc) from exc
-        if response.status >= _FIRST_BAD_STATUS:
-            await self._raise_failure(response, self.sent(content, path.encode()))
-        return response
+        return await self.respond(request, content, path=path)
 
-    def _send(self, request: PreparedRequest, content: bytes) -> Awaitable[Response]:
-        """The response to a request, which is recorded where the client's request is."""
-        sending = self.client.send(request, content, self.credential)
-        if (recording := CURRENT.get()) is None:
-            return sending
+    def _recorded(
+        self, recording: Recording, request: PreparedRequest, content: bytes, sending: Awaitable[Response]
+    ) -> Awaitable[Response]:
+        """The response to a request that is being sent, in the recording of the client's request."""
         if self.keys is not None and not recording.knows(self.name):
             recording.keys[self.name] = max(1, self.keys.states().count("usable"))
         call = recording.call(self.name, request.target.decode("latin-1"), content)
@@ -175,14 +196,8 @@ class Endpoint:
         """A request of these parts, as far as a client has chosen it."""
         return Sent(*parts, *(value for _, value in self.forwarded))
 
-    async def _raise_failure(self, response: Response, sent: Sent, *, asked: str | None = None) -> NoReturn:
-        """Raise a response with an error status as an error, and close the response.
-
-        Args:
-            response: the response.
-            sent: the request.
-            asked: the path that every upstream has to know; None: another one.
-        """
+    async def _raise_failure(self, response: Response, content: bytes, path: str | None) -> NoReturn:
+        """Raise a response with an error status as an error, and close the response; the rest is as in `respond`."""
         async with aclosing(DecodedResponse(response)) as plain:
             if response.status < failures.FIRST_CLIENT_ERROR:
                 message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
@@ -192,11 +207,14 @@ class Endpoint:
                 body += part
         body = body[:MAX_ERROR_BYTES]
         headers = httpx.Headers(response.headers)
+        sent = self.sent(content) if path is None else self.sent(content, path.encode())
         read = partial(failures.from_response, response.status, headers, bytes(body), sent=sent, zone=self.zone)
         failure = await beside(sent.size, read)
-        if asked and failures.knows_no_path(failure):
-            failure.message = f"The upstream {self.name!r} answered 404 to POST ...{asked}: is its base_url right?"
-            failure.why = f"POST {self.client.base_url}{asked}"
+        if path is None and failures.knows_no_path(failure):  # every upstream has to know that of completions
+            failure.message = (
+                f"The upstream {self.name!r} answered 404 to POST ...{_COMPLETIONS}: is its base_url right?"
+            )
+            failure.why = f"POST {self.client.base_url}{_COMPLETIONS}"
         raise failure
 
     def translated(self, exc: Exception) -> ProxyError:

@@ -284,7 +284,7 @@ class OpenAICompatible:
         `end` is called when the reader has the whole stream, before the connection is made ready for another call.
         """
         endpoint = self.endpoint
-        async with aclosing(await endpoint.complete(content, stream=True)) as response:
+        async with aclosing(await endpoint.respond(endpoint.stream, content)) as response:
             # A prefix, because Z.AI sends `text/event-stream;charset=UTF-8`.
             is_named = response.header(b"content-type").lower().startswith(b"text/event-stream")
             begin = b"" if is_named else await self._begin_of_stream(response)
@@ -301,7 +301,7 @@ class OpenAICompatible:
     async def _read_answer(self, content: bytes, reader: _Reader) -> bytes | None:
         """Make a Chat Completions call, and return its answer; None: it was a stream, which `reader` has taken."""
         endpoint = self.endpoint
-        response = await endpoint.complete(content, stream=False)
+        response = await endpoint.respond(endpoint.whole, content)
         raw = response.take_whole()
         if raw is not None and not sse.begins_stream(raw := plain(raw)):
             return raw

@@ -134,7 +134,10 @@ def prepare(request: Json, profile: Profile) -> Json:
         RequestError: the request needs a feature that the upstream does not have.
     """
     tools = request.get("tools")
-    if profile is OPENAI and (tools is None or (tools and not any(map(_differs_at_openai, tools)))):
+    fits_openai = tools is None or (
+        tools and not any(is_native_search(tool) or _lacks_properties(tool) for tool in tools)
+    )
+    if profile is OPENAI and fits_openai:
         return request
     for name, harmless in profile.unsupported.items():
         if request.get(name) not in (None, False, harmless):
@@ -225,10 +228,6 @@ def _fit_tools(body: Json, profile: Profile) -> None:
         body["tools"] = [_with_properties(tool) if _lacks_properties(tool) else tool for tool in body["tools"]]
     if profile.whole_functions and body.get("tools"):
         body["tools"] = [_complete_function(tool) for tool in body["tools"]]
-
-
-def _differs_at_openai(tool: Json) -> bool:
-    return is_native_search(tool) or _lacks_properties(tool)
 
 
 def _lacks_properties(tool: Json) -> bool:

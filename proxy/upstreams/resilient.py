@@ -11,6 +11,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -105,14 +106,17 @@ class Resilient:
         )
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
-        return self._try(lambda one: one.complete(self._fit(call, one), take, early, self._latest_requests), attempt)
+        return self._try(partial(self._complete, call, take, early), attempt)
 
-    def _fit(self, call: CallUpstream, candidate: OpenAICompatible) -> CallUpstream:
-        """The call for a candidate, without pictures that it does not see and marks of caches that it does not take."""
+    def _complete(
+        self, call: CallUpstream, take: Show | None, early: EarlyCalls, candidate: OpenAICompatible
+    ) -> Awaitable[Turn]:
+        """Make the call to a candidate, without the pictures and the marks of caches that it does not take."""
         body = self._unseen.replaced_for(candidate.sight, call.body, self._shared.clock.monotonic())
         if self._has_marks and not candidate.profile.cache_marks:
             body = {**body, "messages": without_marks(body["messages"])}
-        return call if body is call.body else replace(call, body=body)
+        call = call if body is call.body else replace(call, body=body)
+        return candidate.complete(call, take, early, self._latest_requests)
 
     def _seen(self, candidate: OpenAICompatible, body: bytes, request: Json) -> tuple[bytes, Json]:
         """A relayed request for a candidate, without pictures that it does not see."""

@@ -215,8 +215,9 @@ class ConfigRouter:
             if len(self._bound) >= _MOST_BOUND:
                 self._bound.clear()
             self._bound[which] = bound
-        endpoint = bound.endpoint.for_client(client.key, client.headers)
-        return bound if endpoint is bound.endpoint else replace(bound, endpoint=endpoint)
+        if bound.endpoint.is_for_all:
+            return bound
+        return replace(bound, endpoint=bound.endpoint.for_client(client.key, client.headers))
 
 
 def _yaml(text: str) -> str:

@@ -22,6 +22,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURE_UNSEEN
 from proxy.wire import rawjson
@@ -46,30 +48,20 @@ _REFUSAL: Final = re.compile(
 _LONGEST: Final = 4000  # characters of an error; no server has been seen to say it later
 
 
-class Sight:
-    """Whether a model sees pictures, as far as its refusals have shown."""
+class Sight(Struct, eq=False):
+    """Whether a model sees pictures, as far as its refusals have shown.
 
-    __slots__ = ("_blind_until",)
+    Attributes:
+        blind_until: until when it is known to see none, a monotonic time.
+    """
 
-    def __init__(self) -> None:
-        self._blind_until = 0.0
-
-    def is_blind(self, now: float) -> bool:
-        """Whether the model is known to see no pictures; `now` is a monotonic time."""
-        return now < self._blind_until
-
-    def learn_blind(self, now: float) -> None:
-        """Remember for `KNOWN_SECONDS` that the model answers without pictures what it refuses with them."""
-        self._blind_until = now + KNOWN_SECONDS
+    blind_until: float = 0.0
 
 
-class UnseenPictures:
+class UnseenPictures(Struct, eq=False):
     """The models that get notes in the place of the pictures of one request, because they have refused the pictures."""
 
-    __slots__ = ("_refused",)
-
-    def __init__(self) -> None:
-        self._refused: dict[Sight, bool] = {}  # whether the model may be known as blind if it answers without them
+    _refused: dict[Sight, bool] = {}  # whether the model may be known as blind if it answers without them
 
     def refuses(self, sight: Sight, failure: ProxyError, messages: Sequence[Json]) -> bool:
         """Whether a model has refused the messages for their pictures, so that it may answer without them.
@@ -86,13 +78,13 @@ class UnseenPictures:
         return True
 
     def learn(self, sight: Sight, now: float) -> None:
-        """Learn from an answer of the model."""
+        """Learn from an answer of the model: what it answers without pictures only, it sees none of for a while."""
         if self._refused.get(sight):
-            sight.learn_blind(now)
+            sight.blind_until = now + KNOWN_SECONDS
 
     def replaced_for(self, sight: Sight, request: Json, now: float) -> Json:
         """The request as the model gets it; `request` itself if it has no pictures, or the model may see them."""
-        if not (sight.is_blind(now) or sight in self._refused):
+        if now >= sight.blind_until and sight not in self._refused:
             return request
         messages = request.get("messages") or ()
         noted = without_pictures(messages, note=PICTURE_UNSEEN)

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 
 import pytest
 
@@ -6,7 +7,7 @@ import proxy
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.registry import Registry
-from proxy.tools.tool import CONTEXT, Tool
+from proxy.tools.tool import Tool
 from proxy.wire.chat import ToolCall
 from tests.fakes import FakeClock
 
@@ -250,12 +251,13 @@ async def failures(registry, clients, **call):
 
 @pytest.mark.parametrize("fallback", [None, "other"])
 async def test_one_clients_failures_keep_no_other_client_from_a_tool(fallback):
-    async def run(_):
-        if CONTEXT.get().scope == "one":
+    async def run(_, call):
+        if call.scope == "one":
             raise ToolUnavailable("down")
         return "found"
 
-    registry = registry_of([tool(run, fallback=fallback), tool(Scripted(BROKEN), name="other")])
+    first = tool(run_in_call=run, fallback=fallback)
+    registry = registry_of([first, tool(Scripted(BROKEN), name="other")])
     await failures(registry, ["one"] * 20)
     assert await execute(registry, scope="two") == "found"
 
@@ -367,3 +369,19 @@ async def test_the_tools_of_a_group_come_and_go_together():
 def test_the_public_names_are_enough_for_a_tool_of_ones_own():
     assert proxy.Tool is Tool
     assert proxy.Tool(name="t", description="", parameters={}, run=Scripted(BROKEN)).offer == "always"
+
+
+@pytest.mark.parametrize(("size", "is_beside"), [(1024, False), (100 * 1024, True)])
+async def test_long_arguments_are_read_beside_the_event_loop(size, is_beside):
+    threads = []
+
+    def repair(arguments):
+        threads.append(threading.current_thread())
+        return arguments
+
+    arguments = '{"n":1,"text":"%s"}' % ("a" * size)
+    registry = registry_of([tool(Scripted("found"), repair=repair)])
+    assert await execute(registry, arguments) == "found"
+    assert (threads[0] is not threading.current_thread()) is is_beside
+    assert registry.history_arguments(ToolCall("id", "t", arguments)) == arguments
+    assert len(threads) == 1

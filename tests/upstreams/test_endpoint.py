@@ -22,7 +22,7 @@ async def post(response):
     with respx.mock:
         respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:
-            async with aclosing(await endpoint.complete(b"{}", stream=False)) as good:
+            async with aclosing(await endpoint.respond(endpoint.whole, b"{}")) as good:
                 return await endpoint.read_whole(good)
         except Exception as exc:  # noqa: BLE001
             return exc

@@ -55,12 +55,12 @@ def test_another_failure_of_a_request_with_pictures_is_none_of_them(error):
 def test_a_model_that_answers_without_pictures_is_known_to_see_none_for_ten_minutes():
     unseen, sight = UnseenPictures(), Sight()
     unseen.learn(sight, 5.0)
-    assert not sight.is_blind(5.0)
+    assert sight.blind_until <= 5.0
     unseen.refuses(sight, UpstreamRefused(REFUSALS[1]), LOOK)
-    assert not sight.is_blind(5.0)
+    assert sight.blind_until <= 5.0
     unseen.learn(sight, 5.0)
-    assert sight.is_blind(5.0 + KNOWN_SECONDS - 1)
-    assert not sight.is_blind(5.0 + KNOWN_SECONDS)
+    assert sight.blind_until > 5.0 + KNOWN_SECONDS - 1
+    assert sight.blind_until <= 5.0 + KNOWN_SECONDS
 
 
 @pytest.mark.parametrize("message", REFUSALS)
@@ -69,5 +69,5 @@ def test_words_that_stand_in_the_request_itself_show_nothing_of_other_requests(m
     said = [{"role": "user", "content": f'It says "{message.upper()}"'}]
     assert unseen.refuses(sight, UpstreamRefused(f"Bad request: {message}"), [*LOOK, *said])
     unseen.learn(sight, 5.0)
-    assert not sight.is_blind(5.0)
+    assert sight.blind_until <= 5.0
     assert orjson.dumps(unseen.replaced_for(sight, {"messages": LOOK}, 5.0)).count(b"image_url") == 0

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from proxy.config.model import ReadConfig
 from proxy.kit.timeouts import elapsed
+from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, UrlNotAllowed
 from proxy.tools.kind import Resources
 from proxy.tools.threads import DaemonThreads
-from proxy.tools.tool import CONTEXT
 from proxy.tools.web.page import expect_permitted
 from proxy.tools.web.passages import fitting_passages
-from proxy.wire.search import Reading, SearchFilters, SearchHit
+from proxy.wire.search import Reading, SearchHit
 
 Outcome: TypeAlias = Literal["read", "failed", "refused", "late", "empty"]
 """What became of a page: it has passages that fit; it could not be had; the guard, the filters of the call or the
@@ -58,9 +58,9 @@ def reading_of(read: int | ReadConfig | None) -> Reading | None:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The terms of one call for all its pages: filters, options of `read`, and the end, as the event loop's time."""
+    """The terms of one call for all its pages: context, options of `read`, and the end, as the event loop's time."""
 
-    filters: SearchFilters
+    context: CallContext
     reading: Reading
     ends: float
 
@@ -79,21 +79,21 @@ class HitReader:
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._threads = DaemonThreads("toolproxy-passages", most=2)  # more would only compete for the processor
 
-    async def read(self, searches: Sequence[tuple[str, Sequence[SearchHit]]], filters: SearchFilters) -> PagesRead:
-        """Read the first pages of the searches of a call, as many and as long as `filters.reading` has it.
+    async def read(self, searches: Sequence[tuple[str, Sequence[SearchHit]]], call: CallContext) -> PagesRead:
+        """Read the first pages of the searches of a call, as many and as long as its `filters.reading` has it.
 
         Args:
             searches: each query with its hits, in the provider's order.
-            filters: the filters of the call.
+            call: the context of the call.
         """
-        reading = filters.reading
+        reading = call.filters.reading
         if reading is None:
             return NONE_READ
         # The first page of each search, then the second of each, and so on.
         ranked = zip_longest(*([(query, hit) for hit in hits] for query, hits in searches))
         chosen = islice(filter(None, chain.from_iterable(ranked)), reading.pages)
-        left = _PART_OF_TIME_LEFT * (CONTEXT.get().ends - self._resources.clock.monotonic())
-        call = _Call(filters, reading, asyncio.get_running_loop().time() + min(reading.seconds, left))
+        left = _PART_OF_TIME_LEFT * (call.ends - self._resources.clock.monotonic())
+        terms = _Call(call, reading, asyncio.get_running_loop().time() + min(reading.seconds, left))
         passages: dict[str, str] = {}
         outcomes: Counter[str] = Counter()
 
@@ -101,7 +101,7 @@ class HitReader:
             if hit.of_page:  # the provider has read the page
                 passages[hit.url] = await self._fitting(hit.text, query, reading.characters)
             else:
-                outcome, passages[hit.url] = await self._visit(number, query, hit.url, call)
+                outcome, passages[hit.url] = await self._visit(number, query, hit.url, terms)
                 outcomes[outcome] += 1
 
         async with asyncio.TaskGroup() as group:
@@ -144,8 +144,8 @@ class HitReader:
         """The passages of the page at a URL that fit a query. Raises `ToolError`."""
         resources = self._resources
         reader = resources.page_reader() if call.reading.everywhere else resources.public_page_reader()
-        page = await reader.page_at(url, call.filters)
-        expect_permitted(page.url, call.filters)  # a redirect may have led to another page
+        page = await reader.page_at(url, call.context)
+        expect_permitted(page.url, call.context.filters)  # a redirect may have led to another page
         return await self._fitting(page.text, query, call.reading.characters)
 
     async def _fitting(self, text: str, query: str, most: int) -> str:

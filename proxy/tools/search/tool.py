@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from proxy.config.model import only_key, with_single_keys
+from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import ToolOutput
 from proxy.tools import browser
 from proxy.tools.keys import ToolKeys
@@ -28,7 +29,7 @@ from proxy.tools.search.several import output_of_found, search_all
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
-from proxy.wire.search import NO_FILTERS, Reading, SearchFilters
+from proxy.wire.search import Reading
 
 DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
@@ -66,11 +67,11 @@ def search_tool_of(
     reader = HitReader(name, resources)
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
-    async def look_up(query: SearchQuery) -> Found:
-        """What the provider finds for a query. Raises `ToolError`."""
-        return await keys.use(lambda key: look_up_at(providers[key], query))
+    async def look_up(scope: str, query: SearchQuery) -> Found:
+        """What the provider finds for a query of a caller. Raises `ToolError`."""
+        return await keys.use(lambda key: look_up_at(providers[key], scope, query))
 
-    async def look_up_at(provider: Provider, query: SearchQuery) -> Found:
+    async def look_up_at(provider: Provider, scope: str, query: SearchQuery) -> Found:
         today = datetime.fromtimestamp(resources.clock.time(), UTC).date()
         async with slots:
             answer = await ask(resources.client, provider.request(query, today))
@@ -78,17 +79,18 @@ def search_tool_of(
         found = read() if len(answer.body) < _LARGE else await threads.run(read)
         if isinstance(found, Refused):
             raise refusal(found, now=resources.clock.time())
-        await resources.pages.keep(found.hits)
+        await resources.pages.keep(scope, found.hits)
         return found
 
-    async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
-        filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
+    async def search(arguments: Json, call: CallContext) -> ToolOutput:
+        filters = replace(call.filters, block=tuple(dict.fromkeys((*call.filters.block, *block))))
+        call = replace(call, filters=filters)
         if "queries" in arguments:
             queries = several_of(arguments, filters)
-            return await search_all(queries, look_up, partial(reader.read, filters=filters), **written)
+            return await search_all(queries, partial(look_up, call.scope), partial(reader.read, call=call), **written)
         query = query_of(arguments, filters)
-        found = await look_up(query)
-        read = await reader.read([(query.text, found.hits)], filters) if filters.reading else NONE_READ
+        found = await look_up(call.scope, query)
+        read = await reader.read([(query.text, found.hits)], call) if filters.reading else NONE_READ
         return output_of_found(query.text, found, read, **written)
 
     return Tool(
@@ -97,8 +99,9 @@ def search_tool_of(
         parameters=PARAMETERS,
         block=block,
         reading=reading,
-        run=partial(search, filters=NO_FILTERS),
-        run_filtered=search,
+        run=lambda arguments: search(arguments, NO_CONTEXT),
+        run_filtered=lambda arguments, filters: search(arguments, CallContext(filters=filters)),
+        run_in_call=search,
         repair=repair,
         aliases=(browser.SEARCH,),
         searches=True,

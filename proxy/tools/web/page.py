@@ -3,9 +3,9 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolError, ToolOutput, UrlNotAllowed
 from proxy.tools import browser
@@ -13,7 +13,7 @@ from proxy.tools.tool import Tool
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.urls import canonical
 from proxy.wire.chat import Json
-from proxy.wire.search import NO_FILTERS, SearchFilters
+from proxy.wire.search import SearchFilters
 
 DESCRIPTION = (
     "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."
@@ -53,26 +53,27 @@ class Page:
     cut: bool = False
 
 
-def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]], *, most: int) -> Tool:
+def page_tool(name: str, page_at: Callable[[str, CallContext], Awaitable[Page]], *, most: int) -> Tool:
     """A tool that reads pages; it is also gpt-oss's `browser.open` and `browser.find`.
 
     Args:
         name: the name in the configuration.
-        page_at: gets the page at a URL, if the filters of the request permit it. Raises `ToolError`.
+        page_at: gets the page at a URL, if the filters of the call permit it. Raises `ToolError`.
         most: the limit for the characters of a page in one result.
     """
 
-    async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
-        page = await page_at(parse_url(arguments["url"]).url, filters)
-        expect_permitted(page.url, filters)  # a redirect may have led to another page
+    async def read(arguments: Json, call: CallContext) -> ToolOutput:
+        page = await page_at(parse_url(arguments["url"]).url, call)
+        expect_permitted(page.url, call.filters)  # a redirect may have led to another page
         return ToolOutput(shown(page, arguments, most=most), {page.url: page.title})
 
     return Tool(
         name=name,
         description=DESCRIPTION,
         parameters=PARAMETERS,
-        run=partial(read, filters=NO_FILTERS),
-        run_filtered=read,
+        run=lambda arguments: read(arguments, NO_CONTEXT),
+        run_filtered=lambda arguments, filters: read(arguments, CallContext(filters=filters)),
+        run_in_call=read,
         one_service=False,
         repair=repair,
         aliases=(browser.OPEN, browser.FIND),

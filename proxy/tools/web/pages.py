@@ -13,7 +13,6 @@ import msgspec
 
 from proxy.loop.results import ToolOutput
 from proxy.ports import Caches
-from proxy.tools.tool import CONTEXT
 from proxy.tools.web.page import Page
 from proxy.tools.web.urls import page_key
 from proxy.wire.search import SearchHit
@@ -32,40 +31,40 @@ class PageCache:
     def __init__(self, caches: Caches) -> None:
         self._kept = caches(_NAME, KEPT_SECONDS)
 
-    async def get_or_read(self, url: str, read: Callable[[], Awaitable[Page]]) -> Page:
-        """The page at `url`, from the cache or from `read`."""
+    async def get_or_read(self, scope: str, url: str, read: Callable[[], Awaitable[Page]]) -> Page:
+        """The page at `url` for the caller of a `scope`, from the cache or from `read`."""
 
         async def encoded() -> ToolOutput:
             return ToolOutput(msgspec.json.encode(await read()).decode())
 
-        output = await self._kept.get_or_run(_key("page", url), encoded)
+        output = await self._kept.get_or_run(_key(scope, "page", url), encoded)
         return msgspec.json.decode(output.text, type=Page)
 
-    async def address_of(self, url: str) -> str:
-        """The provider's URL for the search result with the canonical URL `url`; else `url` itself."""
-        return await self._address(url, url)
+    async def address_of(self, scope: str, url: str) -> str:
+        """The provider's URL for the search result of a caller with the canonical URL `url`; else `url` itself."""
+        return await self._address(scope, url, url)
 
-    async def keep(self, hits: Iterable[SearchHit]) -> None:
-        """Keep the hits of a search for the tools that read pages."""
+    async def keep(self, scope: str, hits: Iterable[SearchHit]) -> None:
+        """Keep the hits of a caller's search for the tools that read pages."""
         async with asyncio.TaskGroup() as group:
             for hit in hits:
                 if hit.is_page:
-                    group.create_task(self._page(Page(hit.url, hit.title, hit.text)))
+                    group.create_task(self._page(scope, Page(hit.url, hit.title, hit.text)))
                 if hit.address:
-                    group.create_task(self._address(hit.url, hit.address))
+                    group.create_task(self._address(scope, hit.url, hit.address))
 
-    async def _page(self, page: Page) -> Page:
+    async def _page(self, scope: str, page: Page) -> Page:
         async def as_found() -> Page:
             return page
 
-        return await self.get_or_read(page.url, as_found)
+        return await self.get_or_read(scope, page.url, as_found)
 
-    async def _address(self, url: str, address: str) -> str:
+    async def _address(self, scope: str, url: str, address: str) -> str:
         async def as_given() -> ToolOutput:
             return ToolOutput(address)
 
-        return (await self._kept.get_or_run(_key("address", url), as_given)).text
+        return (await self._kept.get_or_run(_key(scope, "address", url), as_given)).text
 
 
-def _key(kind: str, url: str) -> str:
-    return f"{CONTEXT.get().scope}\n{kind} {page_key(url)}"
+def _key(scope: str, kind: str, url: str) -> str:
+    return f"{scope}\n{kind} {page_key(url)}"

@@ -21,6 +21,7 @@ from msgspec import Struct
 from proxy import __version__
 from proxy.http.connect import client_context
 from proxy.kit.pdf import installed_pdf_reader
+from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.ports import Clock
 from proxy.tools.threads import DaemonThreads
@@ -31,7 +32,6 @@ from proxy.tools.web.page import Page, expect_permitted
 from proxy.tools.web.pages import PageCache
 from proxy.tools.web.text import check_content_type, read_page
 from proxy.tools.web.urls import canonical
-from proxy.wire.search import SearchFilters
 
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
 _TRANSIENT = (429, 502, 503, 504)
@@ -92,15 +92,15 @@ class PageReader:
         self._robots = _Robots(agent, timer=clock.monotonic, threads=self._threads) if rules.respect_robots else None
         self._pages = pages
 
-    async def page_at(self, url: str, filters: SearchFilters) -> Page:
-        """The page at a URL, or at the end of its redirects, which need not be one that the filters permit.
+    async def page_at(self, url: str, call: CallContext) -> Page:
+        """The page at a URL, or at the end of its redirects, which need not be one that the call's filters permit.
 
         Raises:
             UrlNotAllowed: the filters do not permit the URL, or the guard or the site one of the redirects.
             ToolError: there is no such page, or it cannot be read.
         """
-        target = parse_url(await self._pages.address_of(url))
-        expect_permitted(target.url, filters)
+        target = parse_url(await self._pages.address_of(call.scope, url))
+        expect_permitted(target.url, call.filters)
         fetched = False
 
         async def fetch() -> Page:
@@ -108,7 +108,7 @@ class PageReader:
             fetched = True
             return await self._fetched(target)
 
-        page = await self._pages.get_or_read(target.url, fetch)
+        page = await self._pages.get_or_read(call.scope, target.url, fetch)
         if not fetched:  # a page found by a search, or read by a tool that may open other pages than this one
             async with self._client.session() as session:
                 for passed in {target.url, page.url}:

@@ -16,7 +16,7 @@ from proxy.loop.results import ToolOutput
 from proxy.tools.kind import Resources
 from proxy.tools.registry import Registry
 from proxy.tools.search.reading import HitReader, reading_of
-from proxy.tools.tool import CONTEXT, Tool
+from proxy.tools.tool import Tool
 from proxy.tools.web.reader import PageRules
 from proxy.wire.chat import ToolCall
 from proxy.wire.search import Reading, SearchFilters, SearchHit
@@ -216,9 +216,9 @@ async def test_pages_are_late_before_the_time_of_their_call_is_up():
     async with running(Site({"/slow": Slow()})) as site:
         resources = Resources(None, clock, page_rules=PageRules(allow_hosts=("127.0.0.1",), respect_robots=False))
         hit = SearchHit(f"http://127.0.0.1:{site.port}/slow", "slow")
-        CONTEXT.set(CallContext(ends=clock.monotonic() + 0.05))
+        call = CallContext(filters=SearchFilters(reading=Reading(1, seconds=60)), ends=clock.monotonic() + 0.05)
         async with asyncio.timeout(5):
-            read = await HitReader("t", resources).read([("q", [hit])], SearchFilters(reading=Reading(1, seconds=60)))
+            read = await HitReader("t", resources).read([("q", [hit])], call)
     assert read.outcomes == {"late": 1}
 
 
@@ -228,11 +228,11 @@ async def test_pages_are_late_before_the_time_of_their_call_is_up():
 async def test_a_tool_that_reads_knows_when_its_call_ends(deadline, own, seconds):
     clock, seen = FakeClock(), []
 
-    async def run(arguments, filters):
-        seen.append((CONTEXT.get().ends - clock.monotonic(), filters.reading))
+    async def run(arguments, call):
+        seen.append((call.ends - clock.monotonic(), call.filters.reading))
         return ToolOutput("")
 
-    fields = {"description": "", "parameters": {}, "run": run, "run_filtered": run, "timeout": own}
+    fields = {"description": "", "parameters": {}, "run": None, "run_in_call": run, "timeout": own}
     registry = Registry([Tool(name="t", reading=Reading(3), **fields), Tool(name="u", **fields)], clock=clock)
     context = CallContext(default_timeout=30, tools=None, ends=clock.monotonic() + deadline)
     for name in "tu":

@@ -16,6 +16,7 @@ import orjson
 from proxy import __version__
 from proxy.http.connect import reason
 from proxy.kit import json_pointer
+from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.exchange import Answer, Request, blame_of, send
 from proxy.tools.kind import Resources
@@ -24,7 +25,7 @@ from proxy.tools.kinds.http.faults import pointer_in
 from proxy.tools.kinds.http.template import host_of, parameters_of, template_of
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.template import strings_in
-from proxy.tools.tool import CONTEXT, Tool
+from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
 
 _MOST_ERROR_BYTES = 64 * 1024  # how much of an error's body is looked at
@@ -42,8 +43,8 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
     pointer = pointer_in(config.result)
     sent = SentHeaders(config.headers, secrets_in(config, resources.secrets))
 
-    async def run(arguments: Json) -> str:
-        credentials = CONTEXT.get().credentials
+    async def run(arguments: Json, call: CallContext) -> str:
+        credentials = call.credentials
         headers = httpx.Headers(_HEADERS)
         headers.update(sent.for_user(credentials))
         request, mask = replace(template.fill(arguments), headers=headers), sent.mask_for(credentials)
@@ -58,7 +59,8 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
         name=name,
         description=config.description,
         parameters=parameters_of(config),
-        run=run,
+        run=lambda arguments: run(arguments, NO_CONTEXT),
+        run_in_call=run,
         eager=config.method == "GET",
         serves=config.serves,
         needs=sent.needs,

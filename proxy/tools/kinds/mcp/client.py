@@ -24,6 +24,7 @@ from mcp_types import ToolListChangedNotification
 from proxy.config.redaction import Redact
 from proxy.kit.breaker import Backoff
 from proxy.kit.readiness import Readiness
+from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer
 from proxy.tools.kinds.mcp.calls import AWAY, NotCarriedOut, make_call
@@ -237,7 +238,9 @@ class McpServer:
         tools, refused = await self._offered.made_of(listed)
         self._offered.tell([*left_out, *refused, *publish(self.name, tools)], self._mask)
 
-    async def call(self, name: str, arguments: Json, *, runs_code: bool = False) -> ToolOutput:
+    async def call(
+        self, name: str, arguments: Json, _context: CallContext = NO_CONTEXT, *, runs_code: bool = False
+    ) -> ToolOutput:
         """Make one call, and once more in a new session if the server has not carried it out.
 
         If it is cancelled, the client notifies the server, and the session stays open.

@@ -24,9 +24,10 @@ from mcp_types import (
 from mcp_types import Tool as ListedTool
 
 from proxy.config.redaction import Redact
+from proxy.loop.call_context import NO_CONTEXT
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
-from proxy.tools.tool import RunTool, Tool
+from proxy.tools.tool import RunInCall, Tool
 from proxy.wire.chat import Json
 from proxy.wire.code import CodeResult
 
@@ -67,7 +68,7 @@ def _masked(value: Any, mask: Redact) -> Any:
             return value
 
 
-def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> Tool:
+def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunInCall) -> Tool:
     """A server's tool as one of ours.
 
     A call starts early only if the tool declares itself read-only: by MCP's default, tools change things.
@@ -82,7 +83,8 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> To
         name=_NOT_IN_NAMES.sub("_", prefix + listed.name)[:_LONGEST_NAME],
         description=INVISIBLE.sub("", description)[:_LONGEST_DESCRIPTION],
         parameters=_shown_schema(_schema_of_an_object(listed.input_schema)),
-        run=run,
+        run=lambda arguments: run(arguments, NO_CONTEXT),
+        run_in_call=run,
         eager=hints.read_only_hint is True,
         origin=origin,
     )

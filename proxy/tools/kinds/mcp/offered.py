@@ -8,6 +8,7 @@ from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 
 from proxy.config.redaction import Redact
+from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolOutput
 from proxy.ports import Observer
 from proxy.tools.kinds.mcp.content import is_repeatable, tool_of
@@ -24,8 +25,8 @@ _MOST_REASONS = 20
 class Call(Protocol):
     """Makes a call of a server's tool; `runs_code` as in `output_of`. Raises `ToolError`."""
 
-    def __call__(self, name: str, arguments: Json, *, runs_code: bool) -> Awaitable[ToolOutput]:
-        """The output of the call."""
+    def __call__(self, name: str, arguments: Json, call: CallContext, /, *, runs_code: bool) -> Awaitable[ToolOutput]:
+        """The output of the call, whose context is `call`."""
         ...
 
 
@@ -78,8 +79,8 @@ class OfferedTools:
         """A server's tool as one of ours; why it serves no hosted tool, if it cannot, is added to `refused`."""
         serves = self._serves.get(listed.name)
 
-        async def run(arguments: Json) -> ToolOutput:
-            return await self._call(listed.name, arguments, runs_code=serves is not None)
+        async def run(arguments: Json, call: CallContext) -> ToolOutput:
+            return await self._call(listed.name, arguments, call, runs_code=serves is not None)
 
         tool = self._configured(tool_of(listed, prefix=self._prefix, origin=f"mcp server {self._name}", run=run))
         if serves is not None and (fault := serving_fault(tool.parameters)):

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from proxy.config.redaction import Redact
 from proxy.kit.readiness import Readiness
+from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer
 from proxy.tools.kinds.mcp.calls import AWAY, ConnectionBroke, NotCarriedOut, make_call
@@ -35,7 +36,7 @@ from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.schema import schema_fault
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.servers import Publish, UserTools
-from proxy.tools.tool import CONTEXT, Tool
+from proxy.tools.tool import Tool
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.credentials import Credentials
 
@@ -139,9 +140,9 @@ class UserServer:
         hashes = {one.name: hash_of(definition_of(one)) for one in listed}
         return UserList(credentials.scope, UserTools(tools), hashes)
 
-    async def _call(self, name: str, arguments: Json, *, runs_code: bool) -> ToolOutput:
+    async def _call(self, name: str, arguments: Json, call: CallContext, *, runs_code: bool) -> ToolOutput:
         """Make a call in the session of the request's own user, whichever user's list the tool is from."""
-        credentials = CONTEXT.get().credentials
+        credentials = call.credentials
         mask = self._sent.mask_for(credentials)
         for is_last in (False, True):
             session = self._session_of(credentials)
