@@ -135,16 +135,8 @@ class Transcript(Struct):
             self.added.append({"role": "user", "content": ANSWER_NOW})
 
     def halve_results(self) -> bool:
-        """Cut results to half, the longest first, until all have half their length; whether any could be cut."""
-        results = self._results()
-        to_cut = sum(map(len, results.values())) // 2
-        cut: dict[int, str] = {}
-        for at, content in sorted(results.items(), key=lambda result: -len(result[1])):
-            if to_cut <= 0:
-                break
-            cut[at] = halved(content)
-            to_cut -= len(content) // 2
-        return self._replace(cut)
+        """Cut each result to half of its text; whether any could be cut."""
+        return self._replace({at: halved(content) for at, content in self._results().items()})
 
     def leave_out_results(self) -> bool:
         """Replace the text of each result by a note; whether any could be replaced."""

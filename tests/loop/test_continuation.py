@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.continuation import Continuation, put_back, runs_in, visible_message
+from proxy.loop.continuation import Continuation, as_json, from_json, put_back, runs_in, visible_message
 from proxy.loop.prompts import NO_RESULT
 from proxy.turn.call_ids import client_call_id, server_call_id
+from proxy.turn.carried import Carried
 from proxy.wire.chat import Turn
 
 RUN, OTHER = "a" * 32, "b" * 32
@@ -118,7 +119,23 @@ def test_however_a_client_arranges_its_history_the_hidden_part_stands_in_it_once
 
 def test_a_continuation_comes_back_from_a_store_as_it_was():
     kept = continuation(before=(USER,))
-    assert Continuation.from_json(orjson.loads(orjson.dumps(kept.as_json()))) == kept
+    assert from_json(orjson.loads(orjson.dumps(as_json(kept)))) == kept
+
+
+@pytest.mark.parametrize("stored", [None, [], {}, {"before": 1}, {**continuation().as_json(), "message": {}}])
+def test_a_continuation_that_cannot_be_read_is_none(stored):
+    assert from_json(stored) is None
+
+
+def test_carried_fields_come_back_from_a_store_and_go_to_the_message_with_their_call():
+    carried = (Carried({"reasoning_details": [{"data": "x"}]}, {client_call_id(RUN, 1): {"extra_content": {"a": 1}}}),)
+    stored = orjson.loads(orjson.dumps(as_json(carried)))
+    stored["carried"].append("unreadable")
+    assert from_json(stored) == carried
+    first, second = put_back([USER, assistant(0), assistant(1)], {RUN: carried})[1:]
+    assert first == assistant(0)
+    assert second["reasoning_details"] == [{"data": "x"}]
+    assert second["tool_calls"][0]["extra_content"] == {"a": 1}
 
 
 def test_the_ids_of_the_servers_calls_are_never_those_of_the_clients():
@@ -132,3 +149,11 @@ def test_the_clients_calls_are_numbered_without_those_that_it_does_not_see():
     message, reason = visible_message(turn)
     assert [(entry["index"], entry["id"]) for entry in message["tool_calls"]] == [(0, "a"), (1, "b")]
     assert reason == "tool_calls"
+
+
+def test_the_client_gets_no_text_beside_its_calls_where_only_json_may_be_text():
+    turn = Turn(
+        {"role": "assistant", "content": "Let me.", "tool_calls": [call("u1")]}, "tool_calls", client_ids=("a",)
+    )
+    message, _ = visible_message(turn, with_text=False)
+    assert (message["content"], message["refusal"]) == (None, None)

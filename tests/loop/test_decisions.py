@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from proxy.loop.actions import Stop
+from proxy.loop.actions import AnsweredCall, Stop
 from proxy.loop.decisions import CallHistory, TurnDecisions
 from proxy.loop.limits import Limits
 from proxy.loop.results import ToolResult
@@ -28,6 +28,12 @@ def ran(decisions):
 def test_a_call_by_an_alias_is_run_under_its_tools_own_name():
     [decision] = decide([call("browser.search")], history(), None)
     assert decision.to_run == call("web_search")
+
+
+def test_a_call_that_is_not_run_is_shown_under_the_name_of_its_tool_or_under_its_own():
+    by_alias = AnsweredCall(call("browser.search"), "web_search", 1, ToolResult("found"), "found")
+    assert by_alias.resolved == call("web_search")
+    assert replace(by_alias, tool="").resolved == call("browser.search")
 
 
 def test_deciding_changes_nothing():
@@ -92,3 +98,10 @@ def test_what_calls_cost_is_added_up():
     known.begin(decisions)
     known.finish(decisions, [ToolResult("found", cost=0.25), ToolResult("failed", failed=True)])
     assert known.tally.tool_cost == 0.25
+
+
+def test_a_call_of_a_tool_whose_credential_the_request_lacks_is_told_which_header_to_send():
+    known = CallHistory({}, Limits(), None, Tally(), {}, unlisted=(replace(SEARCH, needs=frozenset({"x-key"})),))
+    [decision] = decide([call("web_search")], known, None)
+    assert decision.result.outcome == "credential_missing"
+    assert "x-key" in decision.result.content

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.actions import Stop
-from proxy.loop.many_tools import MOST_SEARCHES, found, nearest, query_of, ranked
+from proxy.loop.many_tools import MOST_SEARCHES, found, nearest, query_of, ranked, with_schema
 from proxy.loop.offer import ToolSelection, make_offer
-from proxy.loop.results import InvalidArguments, ToolResult
+from proxy.loop.results import InvalidArguments, ToolResult, failure
 from proxy.wire.chat import ToolSpec
 from tests.playbook import Playbook, asks, call, calls, responds, results, run_of, runs, says, told
 
@@ -234,3 +234,10 @@ def test_only_the_first_wrong_names_of_a_turn_are_told_the_nearest():
     play = Playbook(many()) << asks() >> calls(*wrong) << asks()
     answers = [message["content"] for message in play.pending.body["messages"] if message["role"] == "tool"]
     assert ["nearest names" in answer for answer in answers] == [True] * 3 + [False] * 17
+
+
+def test_a_schema_is_told_beside_wrong_arguments_if_there_is_room_for_it():
+    result = failure("'city' is missing.", outcome="invalid_arguments")
+    told = with_schema(result, FILE[0], most_bytes=500)
+    assert orjson.loads(told.content) == {**orjson.loads(result.content), "parameters": CITY}
+    assert with_schema(result, FILE[0], most_bytes=20) == result

@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from proxy.loop.offer import ToolSelection, choice_after_first_turn, make_offer, upstream_request
+from proxy.loop.offer import MOST_TOOLS, ToolSelection, choice_after_first_turn, make_offer, upstream_request
 from proxy.wire.chat import choice_of, name_of
 from tests.playbook import SEARCH, TIME
 
@@ -285,3 +285,35 @@ def test_beside_an_agents_own_functions_only_a_request_for_a_title_gets_no_tool_
 
 def test_the_header_selects_tools_for_a_request_without_functions_of_its_own_too():
     assert names(offer({}, only_beside_own=True, names=frozenset({"web_search"}))) == ["web_search"]
+
+
+def test_a_request_passes_through_only_if_no_call_is_the_proxys_to_answer():
+    assert not offer({}, tools=()).answers_calls
+    assert offer({}, tools=(), unlisted=(TIME,)).answers_calls
+    assert offer({"tools": [function("web_search")]}).answers_calls
+
+
+def test_tools_that_were_found_stand_last_in_the_order_in_which_they_were_found():
+    made = offer({"tools": [function("open_door"), function("close_door")], "tool_choice": "auto"})
+    moved = made.with_last(["current_time", "open_door", "current_time", "unknown"])
+    assert names(moved) == ["close_door", "web_search", "current_time", "open_door"]
+    assert [name_of(tool) for tool in moved.client_entries] == ["close_door", "open_door"]
+
+
+def test_a_search_whose_credential_the_request_lacks_is_none():
+    needing = replace(SEARCH, needs=frozenset({"x-search-key"}))
+    hosted = {"tools": [{"type": "web_search"}, function("open_door")]}
+    assert "web_search" not in names(offer(hosted, tools=(), headers=frozenset()))
+    assert {"type": "web_search"} in offer(hosted, tools=(needing,)).tools
+    given = offer(hosted, tools=(needing,), headers=frozenset({"x-search-key"}))
+    assert "web_search" in names(given)
+
+
+def test_of_more_tools_than_a_request_may_have_the_first_ones_are_described():
+    many = [replace(TIME, name=f"tool_{number}") for number in range(MOST_TOOLS + 1)]
+    assert names(offer({}, tools=many)) == [tool.name for tool in many[:MOST_TOOLS]]
+    own = [function(f"own_{number}") for number in range(MOST_TOOLS - 2)]
+    made = make_offer({"tools": own}, many, ToolSelection(), search_above=1)
+    assert names(made)[-2:] == ["find_tools", "call_tool"]
+    crowded = make_offer({"tools": [*own, function("own_last")]}, many, ToolSelection(), search_above=1)
+    assert names(crowded) == [name_of(tool) for tool in crowded.client_entries]

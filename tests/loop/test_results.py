@@ -20,6 +20,7 @@ from proxy.loop.results import (
     with_note,
     without_note,
 )
+from proxy.wire.code import CodeResult
 from proxy.wire.search import SearchHit
 from tests import hostile
 
@@ -165,3 +166,25 @@ def test_a_result_that_a_client_brings_back_is_fenced_again_as_it_was():
 )
 def test_a_wait_without_end_is_as_if_the_service_named_none(wait, kept):
     assert ToolUnavailable("down", wait=wait).wait == kept
+
+
+def test_the_log_says_how_many_pages_a_fetch_has_read():
+    assert ToolOutput("x", pages={"read": 2}).log_fields == {"pages": {"read": 2}}
+
+
+def test_an_app_is_shown_a_result_without_its_fence_and_a_failure_as_it_is():
+    assert success("t", ToolOutput("found"), max_bytes=100).for_app == "found"
+    assert failure("busy").for_app == failure("busy").content
+
+
+def test_the_outcome_of_code_is_cut_with_at_most_half_of_the_room_for_its_errors():
+    code = CodeResult("printed\u202e" * 100, "failed " * 100, 1)
+    result = success("code", ToolOutput(code.text, code=code), max_bytes=400)
+    assert result.code is not None
+    assert result.code.return_code == 1
+    assert result.text == result.code.text
+    assert "\u202e" not in result.text
+    assert result.code.stderr.startswith("failed " * 20)
+    assert result.code.stdout.startswith("printed" * 10)
+    assert len(result.code.stderr) < 300
+    assert CodeResult("Hi") == success("code", ToolOutput("Hi", code=CodeResult("Hi")), max_bytes=100).code

@@ -851,6 +851,15 @@ def test_a_blank_turn_that_ended_for_want_of_room_is_asked_again_with_less():
     Playbook(run_of()) << asks() >> no_room << responds("", finish_reason="length")
 
 
+@pytest.mark.parametrize(("buffered", "thoughts"), [((), "Hm."), (({"choices": []},), "")])
+def test_thoughts_of_a_turn_without_room_are_in_a_whole_answer_only_if_a_stream_has_shown_them(buffered, thoughts):
+    message = {"role": "assistant", "content": "", "reasoning_content": "Hm."}
+    choice = {NATIVE_REASON: WINDOW_EXCEEDED}
+    no_room = replace(turn_of(message, "length"), choice=choice, buffered=buffered)
+    play = after_results(LONG) >> no_room >> says("Done") << responds("Done")
+    assert "".join(turn.message.get("reasoning_content", "") for turn in play.pending.earlier_turns) == thoughts
+
+
 @pytest.mark.parametrize(
     ("written", "history"),
     [

@@ -1,5 +1,5 @@
-from proxy.loop.tally import Tally, sum_of
-from proxy.wire.usage import add_usage
+from proxy.loop.tally import Tally, Use, sum_of
+from proxy.wire.usage import MOST_TOKENS, add_usage
 
 
 def test_the_sum_of_usage_holds_details_and_fields_of_one_side_only():
@@ -33,3 +33,10 @@ def test_what_several_runs_have_used_is_summed():
     assert sum_of([Tally(tool_cost=0.5), Tally(), Tally(tool_cost=0.25)]).as_usage()["cost"] == 0.75
     assert sum_of([one, other, Tally()]) == Tally(5, {"web_search": 3, "current_time": 1}, 4, {"total_tokens": 12})
     assert sum_of([one]) == one
+
+
+def test_the_use_of_requests_is_summed_up_to_what_every_store_can_hold():
+    use = Use(requests=1, input_tokens=MOST_TOKENS, output_tokens=2, cost=0.5)
+    use.add(Use(requests=1, input_tokens=1, output_tokens=3, tool_calls=1, cost=0.25))
+    assert use == Use(requests=2, input_tokens=MOST_TOKENS, output_tokens=5, tool_calls=1, cost=0.75)
+    assert use.tokens == MOST_TOKENS + 5

@@ -111,3 +111,35 @@ def test_a_page_that_may_not_call_is_told_so():
     error = PageNotAllowed("https://a.example")
     assert (error.status, error.code) == (403, "origin_not_allowed")
     assert "'https://a.example'" in error.message
+
+
+def test_a_client_is_told_when_the_refused_account_may_be_tried_again():
+    error = UpstreamRefused("No.", status=429, type="t", operator_code="upstream_quota_exceeded", retry_after=30)
+    error.blame_operator("zai")
+    assert error.headers == {"x-should-retry": "false", "retry-after": "30"}
+
+
+def test_a_case_that_is_too_large_is_refused_with_both_sizes():
+    error = errors.CaseTooLarge(2_000_000, 1_000_000)
+    assert (error.status, error.size) == (413, 2_000_000)
+    assert error.message == "The case of this request has 2,000,000 bytes, and at most 1,000,000 are permitted."
+
+
+def test_a_faulty_configuration_is_told_with_a_line_for_each_fault():
+    error = errors.ConfigurationError(["a: no", "b: no"])
+    assert (str(error), error.faults) == ("a: no\nb: no", ("a: no", "b: no"))
+
+
+def test_the_words_of_an_upstream_are_content_in_the_event_of_an_error():
+    refused = UpstreamRefused("Your text: Hi", status=400, type="t", code="a code of several words")
+    refused.upstream_status, refused.upstream_code = 400, "bad"
+    assert errors.fault_of(refused) == {
+        "code": "upstream_error",
+        "status": 400,
+        "why": None,
+        "upstream_status": 400,
+        "upstream_code": "bad",
+        "content": {"upstream_message": "Your text: Hi"},
+    }
+    assert errors.fault_of(errors.UpstreamError("x", code="a.b-c"))["content"] is None
+    assert errors.logged_code(None) is None

@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.wire.search import SearchFilters, common, covers, domain_rule
+from proxy.wire.search import SearchFilters, SearchHit, common, covers, domain_rule
 
 
 @pytest.mark.parametrize(
@@ -118,3 +118,16 @@ def test_filters_have_rules_only_where_a_page_may_not_be_permitted():
 )
 def test_the_place_of_the_user_is_one_line(filters, place):
     assert filters.place == place
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({}, ""),
+        ({"site": "a.example"}, "a.example"),
+        ({"site": "a.example", "published": "2026-01-02", "updated": "2026-02-03"}, "a.example - 2026-01-02"),
+        ({"updated": "2026-02-03"}, "updated 2026-02-03"),
+    ],
+)
+def test_the_site_and_the_day_of_a_page_are_one_line(fields, where):
+    assert SearchHit("https://a.example/", "A", **fields).where == where

@@ -181,3 +181,13 @@ def test_the_short_way_is_not_taken_behind_what_has_been_kept():
 def test_the_short_way_has_the_same_limit():
     with pytest.raises(UpstreamError):
         list(Decoder(max_event_bytes=10).feed(b"data: " + b"x" * 20 + b"\n"))
+
+
+@pytest.mark.parametrize(
+    "block", [b'{"error": {"message": "overloaded"}}', b'error: {"error": {"message": "overloaded"}}']
+)
+def test_json_in_the_place_of_an_event_is_an_error(block):
+    assert decode(b"data: 1\n\n" + block + b"\n\n") == [
+        (b"1", "message"),
+        (b'{"error": {"message": "overloaded"}}', "error"),
+    ]

@@ -3,7 +3,7 @@ import math
 import orjson
 import pytest
 
-from proxy.wire.usage import add_usage, credible, token_count
+from proxy.wire.usage import add_usage, credible, other_usage, token_count
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,26 @@ def test_numbers_that_cannot_be_true_are_left_out_of_a_usage():
         "note": "a",
     }
     assert credible({"total_tokens": -1}) is None
+
+
+@pytest.mark.parametrize("usage", [None, {}])
+def test_a_usage_without_counts_is_none(usage):
+    assert credible(usage) is None
+
+
+def test_a_usage_of_counts_only_is_the_same_object():
+    usage = {"total_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}
+    assert credible(usage) is usage
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        ({"x_groq": {"usage": {"total_tokens": 3}}}, {"total_tokens": 3}),
+        ({"choices": [{"usage": {"total_tokens": 3}}]}, {"total_tokens": 3}),
+        ({"x_groq": 1, "choices": [{"usage": 3}]}, None),
+        ({"choices": []}, None),
+    ],
+)
+def test_a_usage_is_found_where_groq_and_moonshot_send_it(answer, usage):
+    assert other_usage(answer) == usage
