@@ -165,6 +165,57 @@ def make_offer(
         schemas = _schemas(declared, {}, client_tools)
         return Offer(tools=tuple(declared), client_tools=client_tools, tool_choice=choice, schemas=schemas)
     by_name = {name: tool for tool in server_tools for name in tool.names}
+    wanted = _wanted_by(request, by_name, selection)
+    names = _names_in(wanted.own)
+    client_tools = frozenset(names - wanted.declared.keys())
+    selection = selection.beside(client_tools, request)
+    added = _added_to(wanted, names, server_tools, selection)
+    in_play = {tool.name: tool for tool in (*wanted.declared.values(), *added)}
+    callable_tools = _callable(by_name, in_play, server_tools, selection, client_tools)
+    shown: Sequence[ToolSpec] = added
+    finding: Sequence[ToolSpec] = ()
+    if search_above is not None and len(in_play) > search_above and many_tools.NAMES.isdisjoint(names):
+        shown, finding = _searchable(wanted, added, server_tools, selection, search_above)
+        callable_tools |= {tool.name: tool for tool in finding}
+    fitting = _fitting(shown, finding, room=MOST_TOOLS - len(wanted.own))
+    return Offer(
+        tools=(*wanted.own, *(tool.definition() for tool in fitting)),
+        server_tools=callable_tools,
+        offered=tuple(wanted.declared | {tool.name: tool for tool in fitting}),
+        client_tools=client_tools,
+        tool_choice=wanted.choice,
+        schemas=_schemas(wanted.own, callable_tools, client_tools),
+        dropped=_SEARCH_FIELDS if wanted.has_search else frozenset(),
+        searchable=in_play if finding else {},
+        unlisted=selection.unlisted,
+        not_described=len(shown) - len(fitting),
+    )
+
+
+class _Wanted(Struct, frozen=True):
+    """What a request itself wants of the server's tools.
+
+    Attributes:
+        own: its own entries of `tools`, without hosted searches that are the server's.
+        choice: its `tool_choice`, in a form for any upstream.
+        allows_more: whether it leaves room for tools that it does not name.
+        declared: the server tools among `own`, by the names that the client uses.
+        demanded: the other server tools that it asks for, which are added to its own.
+        has_search: whether the server's search is available to it.
+    """
+
+    own: Sequence[Json]
+    choice: Any
+    allows_more: bool
+    declared: dict[str, ToolSpec]
+    demanded: Sequence[ToolSpec]
+    has_search: bool
+
+
+def _wanted_by(request: Json, by_name: Mapping[str, ToolSpec], selection: ToolSelection) -> _Wanted:
+    """What a request wants of the server tools, which are given by every name that they have."""
+    declared: Sequence[Json] = request.get("tools") or ()
+    choice = request.get("tool_choice")
     search = by_name.get(SEARCH)
     if search is not None and not search.needs <= selection.headers:
         search = None
@@ -175,54 +226,66 @@ def make_offer(
     if search is not None and _chooses_hosted_search(choice, own):
         choice = choice_of(SEARCH)
     names = _names_in(own)
-    offered = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
-    chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
-    if isinstance(choice, dict) and chosen:  # the choice may have an alias, and the tool is offered under its own name
-        choice = choice_of(chosen[0].name)
+    named = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
+    demanded = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
+    if isinstance(choice, dict) and demanded:  # it may have an alias, and the tool is offered under its own name
+        choice = choice_of(demanded[0].name)
     if search is not None and wants_search:
-        chosen.append(search)
-    demanded = len(chosen)
-    client_tools = frozenset(names - offered.keys())
-    selection = selection.beside(client_tools, request)
-    if choice in (None, "auto") or selection.names is not None:
-        chosen += [tool for tool in server_tools if selection.wants(tool) and allowed is None]
-    known = {tool.name for tool in offered.values()} | names
-    added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
-    shown = added
-    in_play = {tool.name: tool for tool in (*offered.values(), *added)}
-    # A model may call a tool by an alias that it was trained on, so the aliases of tools in play can be called as well;
-    # and a call of a tool whose headers the request lacks is answered with what is missing.
+        demanded.append(search)
+    allows_more = allowed is None and (choice in (None, "auto") or selection.names is not None)
+    return _Wanted(own, choice, allows_more, named, demanded, search is not None)
+
+
+def _added_to(
+    wanted: _Wanted, names: Collection[str], server_tools: Iterable[ToolSpec], selection: ToolSelection
+) -> list[ToolSpec]:
+    """The server tools that are added to a request's own entries, which have these names; each of them once."""
+    chosen = {tool.name: tool for tool in wanted.demanded}
+    if wanted.allows_more:
+        chosen |= {tool.name: tool for tool in server_tools if selection.wants(tool)}
+    known = {tool.name for tool in wanted.declared.values()}.union(names)
+    return [tool for name, tool in chosen.items() if name not in known]
+
+
+def _callable(
+    by_name: Mapping[str, ToolSpec],
+    in_play: Iterable[str],
+    server_tools: Iterable[ToolSpec],
+    selection: ToolSelection,
+    client_tools: Collection[str],
+) -> dict[str, ToolSpec]:
+    """The tools whose calls are the proxy's to answer, by every name that is not one of the client's own.
+
+    A model may call a tool in play by an alias that it was trained on; and a call of a tool whose headers the request
+    lacks is answered with what is missing.
+    """
     usable = {*in_play, *(tool.name for tool in server_tools if selection.lacks_headers_for(tool))}
-    callable_tools = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
-    searchable: Mapping[str, ToolSpec] = {}
-    finding: tuple[ToolSpec, ...] = ()
-    if search_above is not None and len(in_play) > search_above and many_tools.NAMES.isdisjoint(names):
-        first = [tool.name for tool in server_tools if tool.group is None and tool.name in in_play][:search_above]
-        described = {*first, *(tool.name for tool in chosen[:demanded])}
-        described.update(tool.name for tool in added if selection.names_tool(tool))
-        if hidden := [tool for tool in added if tool.name not in described]:
-            finding = many_tools.finding_tools(hidden)
-            shown = [*(tool for tool in added if tool.name in described), *finding]
-            callable_tools |= {tool.name: tool for tool in finding}
-            searchable = in_play
-    fitting = _fitting(shown, finding, room=MOST_TOOLS - len(own))
-    left_out, shown = len(shown) - len(fitting), fitting
-    offered |= {tool.name: tool for tool in shown}
-    return Offer(
-        tools=(*own, *(tool.definition() for tool in shown)),
-        server_tools=callable_tools,
-        offered=tuple(offered),
-        client_tools=client_tools,
-        tool_choice=choice,
-        schemas=_schemas(own, callable_tools, client_tools),
-        dropped=_SEARCH_FIELDS if search is not None else frozenset(),
-        searchable=searchable,
-        unlisted=selection.unlisted,
-        not_described=left_out,
-    )
+    return {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
 
 
-def _fitting(shown: list[ToolSpec], finding: Sequence[ToolSpec], *, room: int) -> list[ToolSpec]:
+def _searchable(
+    wanted: _Wanted,
+    added: Sequence[ToolSpec],
+    server_tools: Iterable[ToolSpec],
+    selection: ToolSelection,
+    most: int,
+) -> tuple[Sequence[ToolSpec], Sequence[ToolSpec]]:
+    """The tools that are described, and those among them that find the others; none if there are no others.
+
+    Described are the first tools of the configuration in play, and what the request has asked for by its name.
+    """
+    in_play = {tool.name for tool in (*wanted.declared.values(), *added)}
+    first = [tool.name for tool in server_tools if tool.group is None and tool.name in in_play][:most]
+    described = {*first, *(tool.name for tool in wanted.demanded)}
+    described.update(tool.name for tool in added if selection.names_tool(tool))
+    hidden = [tool for tool in added if tool.name not in described]
+    if not hidden:
+        return added, ()
+    finding = many_tools.finding_tools(hidden)
+    return [*(tool for tool in added if tool.name in described), *finding], finding
+
+
+def _fitting(shown: Sequence[ToolSpec], finding: Sequence[ToolSpec], *, room: int) -> Sequence[ToolSpec]:
     """As many of the tools to describe as have room: the first ones, and those at the end that find the others."""
     if len(shown) <= room:
         return shown
