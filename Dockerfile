@@ -65,5 +65,5 @@ CMD ["toolproxy", "serve"]
 ARG VERSION=unknown
 LABEL org.opencontainers.image.title="toolproxy" \
       org.opencontainers.image.description="An OpenAI-compatible reverse proxy that runs tools transparently" \
-      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.licenses="MIT AND BSD-2-Clause" \
       org.opencontainers.image.version="${VERSION}"

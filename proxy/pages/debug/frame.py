@@ -7,16 +7,17 @@ from proxy.pages.html import Child, Html, document, headers_for, tag
 
 _HERE: Final = Path(__file__).parent
 _STYLE: Final = (_HERE / "page.css").read_text(encoding="utf-8")
-_SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
-HEADERS: Final = headers_for(_STYLE, _SCRIPT)
+_SCRIPTS: Final = ((_HERE / "page.js").read_text(encoding="utf-8"),)
+HEADERS: Final = headers_for(_STYLE, _SCRIPTS)
+_PATHS: Final = (("/debug", "Requests"), ("/debug/usage", "Usage"), ("/chat", "Chat"))
 
 
-def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
-    """A page of `/debug`."""
+def page(title: str, *body: Child, current: str, has_chat: bool, is_live: bool = False) -> Html:
+    """A page of `/debug`, with a link to the chat page if there is one for its reader."""
     links = [
         tag("a", name, href=path, aria_current="page" if path == current else None)
-        for path, name in (("/debug", "Requests"), ("/debug/usage", "Usage"))
+        for path, name in _PATHS[: None if has_chat else -1]
     ]
-    navigation = tag("nav", tag("strong", "toolproxy"), *links, aria_label="Pages")
+    navigation = tag("nav", tag("a", tag("strong", "toolproxy"), href="/"), *links, aria_label="Pages")
     main = tag("main", *body, data_live=is_live)
-    return document(title, tag("header", navigation), main, style=_STYLE, script=_SCRIPT)
+    return document(title, tag("header", navigation), main, style=_STYLE, scripts=_SCRIPTS)

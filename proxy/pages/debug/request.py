@@ -23,7 +23,7 @@ _BAD_LEVELS: Final = frozenset({"warning", "error"})
 _LONG: Final = 120  # characters; a longer text is shown in a block of its own
 
 
-def request_page(record: Json) -> Html:
+def request_page(record: Json, *, has_chat: bool) -> Html:
     """The page of one request, which is kept up to date while the request is open."""
     request_id = record["request_id"]
     copy = tag("button", "copy", type="button", class_="copy", data_copy=request_id, title="copy the id")
@@ -43,6 +43,7 @@ def request_page(record: Json) -> Html:
         ),
         _content_note(record),
         current="/debug",
+        has_chat=has_chat,
         is_live=outcome_of(record) == "open",
     )
 

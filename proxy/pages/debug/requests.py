@@ -17,14 +17,15 @@ _SHOWN: Final = 200
 _COLUMNS: Final = ("time", "request", "client", "model", "status", "duration", "turns", "tools", "tokens", "ended by")
 
 
-def list_page(records: Sequence[Json], chosen: Mapping[str, str]) -> Html:
+def list_page(records: Sequence[Json], chosen: Mapping[str, str], *, has_chat: bool) -> Html:
     """The requests that match a filter.
 
     Args:
         records: all records that are kept, the newest first.
         chosen: the wanted values of `FILTERS`.
+        has_chat: whether the reader may see the chat page.
     """
-    found = [record for record in records if matches(record, chosen)]
+    found = [record for record in records if matches(record, chosen) and not _is_look_up(record)]
     rows = [_row(record) for record in found[:_SHOWN]]
     head = tag("tr", *(tag("th", name, scope="col") for name in _COLUMNS))
     table = tag("table", tag("thead", head), tag("tbody", *rows), class_="requests")
@@ -36,8 +37,14 @@ def list_page(records: Sequence[Json], chosen: Mapping[str, str]) -> Html:
         tag("div", _summary(found), table if rows else tag("p", nothing, class_="empty"), id="live"),
         _help(),
         current="/debug",
+        has_chat=has_chat,
         is_live=True,
     )
+
+
+def _is_look_up(record: Json) -> bool:
+    """Whether a request only asked which models there are, as apps and the chat page do whenever they start."""
+    return str(record.get("path")).startswith("/v1/models") and outcome_of(record) == "ok"
 
 
 def matches(record: Json, chosen: Mapping[str, str]) -> bool:

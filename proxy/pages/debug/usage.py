@@ -12,6 +12,7 @@ from proxy.api.middleware.use import ANYONE, kinds_of
 from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.loop.tally import DAYS_KEPT, Use
+from proxy.pages.chat import serves_chat
 from proxy.pages.debug.endpoint import may_read, send_page, wants_json
 from proxy.pages.debug.frame import page
 from proxy.pages.html import Html, tag
@@ -40,7 +41,7 @@ class UsageEndpoint:
         if wants_json(scope):
             await send_json(send, use)
         else:
-            await send_page(scope, send, usage_page(use))
+            await send_page(scope, send, usage_page(use, has_chat=serves_chat(scope, self._ports)))
 
     async def _of(self, client: str) -> Json:
         """The use of one client, as a section of the page."""
@@ -65,11 +66,12 @@ def _as_json(use: Use) -> Json:
     return {name: round(getattr(use, name), 9) for name in use.__struct_fields__}
 
 
-def usage_page(use: Json) -> Html:
+def usage_page(use: Json, *, has_chat: bool) -> Html:
     """The page for `use`, which is the page as JSON."""
     clients = [part for client in use["clients"] for part in _client(client)]
     off = None if use["counted"] else tag("p", _OFF, class_="empty")
-    return page("Use by client", tag("h1", "Use by client"), off, *clients, current="/debug/usage")
+    title = "Usage by client"
+    return page(title, tag("h1", title), off, *clients, current="/debug/usage", has_chat=has_chat)
 
 
 def _client(client: Json) -> Iterator[Html]:

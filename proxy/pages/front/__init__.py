@@ -15,13 +15,14 @@ from proxy.api.exchange import send_bytes, send_json
 from proxy.api.ports import Ports
 from proxy.pages.chat import serves_chat
 from proxy.pages.debug.endpoint import may_read
-from proxy.pages.html import BASE_STYLE, Child, Html, document, headers_for, tag
+from proxy.pages.html import BASE_STYLE, ICON, Child, Html, document, headers_for, tag
 from proxy.wire.chat import Json
 
 _HERE: Final = Path(__file__).parent
 _STYLE: Final = BASE_STYLE + (_HERE / "page.css").read_text(encoding="utf-8")
-_SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
-_HEADERS: Final = headers_for(_STYLE, _SCRIPT)
+_SCRIPTS: Final = ((_HERE / "page.js").read_text(encoding="utf-8"),)
+_HEADERS: Final = headers_for(_STYLE, _SCRIPTS)
+_ICON_HEADERS: Final = ((b"content-type", b"image/svg+xml"), (b"cache-control", b"max-age=86400"))
 _WHAT: Final = "An OpenAI-compatible proxy that runs tools, such as web search, between an app and its model."
 _EXAMPLE: Final = """\
 from openai import OpenAI
@@ -34,6 +35,17 @@ answer = client.chat.completions.create(
 )
 print(answer.choices[0].message.content)
 """
+
+
+class Icon:
+    """`GET /favicon.ico`: the icon, for which browsers also ask where they show JSON."""
+
+    def __init__(self, _: Ports) -> None:
+        pass
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        await send_bytes(send, 200, _ICON_HEADERS, ICON.encode())
 
 
 class FrontPage:
@@ -104,13 +116,13 @@ def _page(facts: Json, *, needs_key: bool) -> Html:
         "An OpenAI-compatible proxy",
         tag("main", tag("h1", "toolproxy"), tag("p", _WHAT, class_="lead"), *known, tag("div", *ways, class_="ways")),
         style=_STYLE,
-        script=_SCRIPT,
+        scripts=_SCRIPTS,
     )
 
 
 def _row(label: str, address: str, path: str) -> Html:
     where = f"at-{label.split(maxsplit=1)[0].lower()}"
-    shown = tag("dd", tag("code", f"{address}{path}", id=where, data_path=path))
+    shown = tag("code", f"{address}{path}", id=where, data_path=path)
     spoken = f"Copy the address for {label}"
     copy = tag("button", "Copy", type="button", class_="copy", data_of=where, aria_label=spoken)
-    return tag("div", tag("dt", label), shown, copy)
+    return tag("div", tag("dt", label), tag("dd", shown, copy))
