@@ -2,7 +2,7 @@
 
     python docs/reference.py            # what `make docs` runs
 
-A table stands between `<!-- NAME -->` and `<!-- end of NAME -->`.
+A table is written between `<!-- NAME -->` and `<!-- end of NAME -->`.
 """
 
 import ast
@@ -121,7 +121,7 @@ def metrics() -> str:
 
 
 def with_tables(page: str) -> str:
-    """A page with its tables made anew."""
+    """A page with its tables written again."""
     for name, table in (("events", events()), ("metrics", metrics())):
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         page = between.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page)
@@ -224,34 +224,69 @@ def _cell(text: str) -> str:
 _HEAD = """\
 # Configuration
 
-All settings of `config.yaml`. This page is generated from the program (`make docs`).
+This page has an example of each part of `config.yaml`, and then every option. `make docs` writes it from the program.
 
-`${NAME}` and `${NAME:-default}` are replaced from the environment. A file `.env` beside the configuration fills names
-that are not set there, or empty; `--no-env-file` leaves it alone. Its lines are `NAME=value`, read as python-dotenv
-reads them: with `export`, quotes and comments, but without expansion, so `$` and `${NAME}` within a value stay as they
-are. A line that is no assignment is a warning. The file fills `${NAME}` in the configuration only: it sets no option
-such as `TOOLPROXY_PORT`, and nothing for the programs that tools start.
+[`config.yaml`](../config.yaml) as shipped works with any one key. An upstream, tool or client without a key is
+disabled with a warning, and so is one with a placeholder such as `your-api-key` or `changeme`.
 
-An unknown key, a wrong type or an undefined name is an error: `toolproxy serve` does not start, and names the line and
-path, as does `toolproxy check`. An upstream, tool or client is disabled if the variable of its key has no value, or the
-key is a placeholder such as `your-api-key` or `changeme`; everything else works.
+## An example
 
-`toolproxy schema` prints a JSON Schema of the file, with all keys of this page. Editors that use yaml-language-server
-complete and check by it: the first line of the shipped file names `config.schema.json` beside it, and `toolproxy init`
-writes both. After an upgrade, `toolproxy schema > config.schema.json` brings it up to date.
+```yaml
+upstreams:
+  zai: {base_url: https://api.z.ai/api/coding/paas/v4, api_key: "${ZAI_API_KEY}", profile: glm}
+  gmi: {base_url: https://api.gmi-serving.com/v1, api_key: "${GMI_API_KEY}", profile: gpt_oss}
+models:                       # the names that clients send
+  glm-4.7: {upstream: zai, price: {input: 0.6, cached: 0.11, output: 2.2}}    # per million tokens
+  glm-5: {upstream: zai, vision_model: glm-4.6v}     # for questions with an image
+  "glm-*": {upstream: zai}    # a pattern: exact names first, then the longest pattern
+  gpt-oss-120b: {upstream: gmi, model: openai/gpt-oss-120b, fallbacks: [glm-4.7]}
+  "*": {upstream: zai}        # any other name goes there unchanged; without it, 404
+tools:
+  web_search: {type: serper, api_key: "${SERPER_API_KEY}", aliases: [webSearch], max_calls: 5, fallback: zai_search}
+  zai_search: {type: zai_search, api_key: "${ZAI_API_KEY}", offer: never}    # GLM's own search: only as the fallback
+  fetch_page: {type: web_fetch}
+  current_time: {type: clock}
+offer: {mode: always}         # offer the tools with every request, unless its tool_choice forbids it; or on_request, by
+                              # prefix: "//" or model_suffix: ":online"; or declared, when the client itself names them
+limits: {max_turns: 5, max_tool_calls: 8, deadline: 240, max_duration: 1200}
+clients:                      # who may call; a client may have its own models, tools and limits
+  - {name: app, key: "${TOOLPROXY_KEY}", models: ["glm-*"], requests_per_minute: 600, limits: {max_tool_calls: 2},
+     budget: {per: day, tokens: 5000000, cost: 20.0}}
+```
 
-A running proxy [reads the file again](upgrades.md) at SIGHUP, or with `--watch` when it changes. Settings of which this
-page says that a change needs a restart stay as they were.
+- Without `clients`, anyone may call the proxy, which then listens on loopback only. `TOOLPROXY_ALLOW_ANONYMOUS=true`
+  permits other addresses.
+- `api_key: from_client` passes each app's own key to the upstream.
 
-`toolproxy check` exits with 1 whenever `toolproxy serve` would not start. It prints a line for each reason, and the
-verdict last. A port in
-use is not such a reason, because the running proxy may be what uses it. `toolproxy check --probe` also uses the
-configured keys: it asks each upstream for one token, each search for one result and each MCP server for its tools,
-writes to Redis, and says what is wrong:
-an unknown host, TLS, a refused key, a key for Z.AI's other endpoint, no credit.
+## The file
 
-`check` and the log warn about a client `key` of fewer than 16 characters (with fewer than 8 the proxy listens on
-loopback only), an `api_key` of fewer than 8 characters for a public host, and a file without models.
+**Variables.** `${NAME}` and `${NAME:-default}` are replaced from the environment. A `.env` file next to the
+configuration fills names that are missing or empty there; `--no-env-file` ignores it. Its lines are `NAME=value`,
+with `export`, quotes and comments as in python-dotenv. Nothing is expanded in it: `$` and `${NAME}` stay as written.
+A line that is no assignment causes a warning. The `.env` file only fills `${NAME}` in the configuration. It sets no
+option such as `TOOLPROXY_PORT`, and nothing for programs that tools start.
+
+**Errors.** With an unknown key, a wrong type or an undefined name, `toolproxy serve` does not start and names the
+line and path.
+
+**Editors.** `toolproxy schema` prints a JSON Schema of the file. Editors with yaml-language-server use it to complete
+and check: the first line of the shipped file names `config.schema.json` next to it, and `toolproxy init` writes both.
+After an upgrade, run `toolproxy schema > config.schema.json`.
+
+**Reload.** A running proxy [reads the file again](upgrades.md) at SIGHUP or, with `--watch`, when it changes.
+Settings marked "A change needs a restart" keep their old value.
+
+**Check.** `toolproxy check` exits with 1 if `toolproxy serve` would not start. It prints a line for each reason, and
+the verdict last. It ignores a port in use, because the running proxy may be using it. With `--probe`, it also uses
+the configured keys: it asks each upstream for one token, each search for one result and each MCP server for its
+tools, and writes to Redis. It reports an unknown host, TLS errors, a refused key, a key for Z.AI's other endpoint,
+and missing credit.
+
+`check` and the log warn about:
+
+- a client `key` of fewer than 16 characters (with fewer than 8, the proxy listens on loopback only);
+- an `api_key` of fewer than 8 characters for a public host;
+- a file without models.
 """
 
 

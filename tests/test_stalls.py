@@ -6,7 +6,7 @@ from bench.inputs import INPUTS
 from bench.stalls import HELD_SECONDS, hostile_world, measure
 
 # Processor time hardly depends on what else runs, but a cold or shared core may take several times as long as the
-# machine of the figures in docs/security.md. Each of these inputs has held a worker for seconds.
+# machine on which the bound was measured. Each of these inputs has held a worker for seconds.
 GENEROUS = 5
 
 

@@ -105,33 +105,33 @@ class ServerConfig(Value, frozen=True, kw_only=True):
 
     needs_restart = ("host", "port", "workers")  # the address is bound, and the workers run
 
-    host: Text = "127.0.0.1"  # Address to listen on; any but loopback requires clients, or allow_anonymous.
-    port: Port = 8080  # Port to listen on; 0 takes any free port.
+    host: Text = "127.0.0.1"  # Address to listen on. Any address but loopback requires clients, or allow_anonymous.
+    port: Port = 8080  # Port to listen on. 0: any free port.
     workers: Workers = 1  # Number of worker processes, which share the port.
     max_body_bytes: Bytes = 32 * 1024 * 1024  # Largest request body in bytes; a larger one is refused with 413.
-    # Memory in bytes for the parsed bodies of a worker's open requests; above it: 503. None: half of its memory.
+    # Memory in bytes for the parsed bodies of a worker's open requests. More: 503. None: half of its memory.
     max_body_memory: Bytes | None = None
     max_concurrent_requests: Count = 1000  # Requests that each worker answers at the same time.
     # Requests that may queue when the limit is reached. None: 10 % of max_concurrent_requests.
     max_queued_requests: CountOrZero | None = None
     queue_timeout_seconds: Seconds = 0.5  # How long a queued request waits before it is refused with 503.
-    keepalive_seconds: Seconds = 15  # A stream that is silent for this long is sent an SSE comment.
+    keepalive_seconds: Seconds = 15  # Seconds of silence after which a stream gets an SSE comment.
     shutdown_grace_seconds: Seconds = 30  # Seconds that open requests may take to finish after SIGTERM.
-    cors: CorsConfig | None = None  # Web pages of other origins that may call. None: none may.
-    # Serve GET /chat, a page to try the proxy with, to anyone. None: to this machine, where there are no clients.
+    cors: CorsConfig | None = None  # Web pages of other origins that may call. None: no page.
+    # Serve GET /chat, a page to try the proxy, to anyone. None: to this machine only, and only without clients.
     chat_page: bool | None = None
-    mcp: bool = False  # Serve POST /mcp: the tools that a client may use, as an MCP server. Needs the extra mcp.
-    allow_anonymous: bool = False  # Permits an address other than loopback without clients.
-    max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
+    mcp: bool = False  # Serve POST /mcp: the client's tools as an MCP server. Needs the extra mcp.
+    allow_anonymous: bool = False  # Allow an address other than loopback without clients.
+    max_headers: Count = 100  # Largest number of headers in a request, as in Envoy and HAProxy.
     max_header_bytes: Bytes = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.
-    # Time for the head of a request, connecting included; like Apache's RequestReadTimeout.
+    # Seconds for the head of a request, connecting included, like Apache's RequestReadTimeout.
     header_timeout_seconds: Seconds = 20
-    body_timeout_seconds: Seconds = 30  # Longest silence while a request body is received.
-    # Bytes per second that a body must arrive with after body_timeout_seconds; like Apache's MinRate.
+    body_timeout_seconds: Seconds = 30  # Longest silence in seconds within a request body.
+    # Lowest rate of a body in bytes per second, after body_timeout_seconds, like Apache's MinRate.
     min_body_rate: BytesPerSecond = 500
-    # Longest time in seconds for which a client reads nothing that is sent to it; like nginx's send_timeout.
+    # Longest time in seconds in which a client reads nothing, like nginx's send_timeout.
     send_timeout_seconds: Seconds = 60
-    # Longest idle time of a connection between two requests; like nginx's keepalive_timeout.
+    # Longest idle time of a connection between two requests, in seconds, like nginx's keepalive_timeout.
     idle_timeout_seconds: Seconds = 75
 
 
@@ -141,7 +141,7 @@ class BudgetConfig(Value, frozen=True, kw_only=True):
     A request that begins within the budget is finished, and what it uses is counted when it ends.
     """
 
-    per: Literal["day", "month"]  # Period of the budget, in UTC: renewed at midnight, or on the first of the month.
+    per: Literal["day", "month"]  # Period of the budget, in UTC. It starts at midnight, or on the first of the month.
     tokens: Tokens | None = None  # Input and output tokens, as the upstreams count them. None: no limit.
     tool_calls: Count | None = None  # Calls of server tools. None: no limit.
     # Cost by the prices of models and tools, or as upstreams report it. None: no limit.
@@ -152,21 +152,21 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     """An entry of `clients:`: who may call the proxy, and within which limits."""
 
     name: Text  # Unique name of the client in logs, metrics and the debug pages.
-    # Key that the client sends, or a list of keys during a rotation; set either this or key_sha256.
+    # Key that the client sends, or a list of keys during a rotation. Set either this or key_sha256.
     key: Key | tuple[Key, ...] | None = None
     # SHA-256 of the client's key, as `toolproxy hash-key` prints it, or a list of several.
     key_sha256: Sha256 | tuple[Sha256, ...] | None = None
     models: tuple[Text, ...] = ("*",)  # Glob patterns of the models that the client may use.
     tools: tuple[Text, ...] | None = None  # Server tools that the client's requests may use. None: all.
-    # Requests in any 60 seconds; further ones are refused with 429. None: no limit.
+    # Requests in any 60 seconds; more are refused with 429. None: no limit.
     requests_per_minute: Count | None = None
-    # Open requests at the same time; further ones are refused with 429. None: no limit.
+    # Open requests at the same time; more are refused with 429. None: no limit.
     max_concurrent_requests: Count | None = None
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this client.
-    # What the client may use in a day or month; afterwards its requests are refused with 429. None: no limit.
+    # What the client may use in a day or month. After that, its requests are refused with 429. None: no limit.
     budget: BudgetConfig | None = None
-    tool_events: ToolEvents | None = None  # Replaces `offer.tool_events` for this client. None: as there.
-    admin: bool = False  # Permits the client to read /debug.
+    tool_events: ToolEvents | None = None  # Replaces `offer.tool_events` for this client. None: no change.
+    admin: bool = False  # Allow the client to read /debug.
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class Timeouts(Value, frozen=True, kw_only=True):
     """Timeouts of one upstream, in seconds."""
 
     connect: Seconds = 10  # Seconds to establish a connection.
-    read: Seconds = 300  # Longest silence in seconds between two reads; GLM has taken 78 s for a tool turn.
+    read: Seconds = 300  # Longest silence in seconds between two reads. GLM has taken 78 s for a tool turn.
     write: Seconds = 60  # Longest silence in seconds while the request is sent.
     pool: Seconds = 10  # Seconds to wait for a free connection.
 
@@ -192,9 +192,9 @@ class Timeouts(Value, frozen=True, kw_only=True):
 class BreakerConfig(Value, frozen=True, kw_only=True):
     """`breaker:`: when calls of an upstream that keeps failing are suspended, and for how long."""
 
-    # Consecutive failures that open the breaker; one client's requests cause at most half of them.
+    # Consecutive failures that open the breaker. One client's requests count for at most half of them.
     failures: Count = 10
-    seconds: Seconds = 10  # Seconds until one call tests whether the upstream has recovered; like nginx's fail_timeout.
+    seconds: Seconds = 10  # Seconds until one call tests the upstream again, like nginx's fail_timeout.
 
 
 Keyed = TypeVar("Keyed", bound=Value)
@@ -228,17 +228,17 @@ def with_single_keys(entry: Keyed) -> dict[int, Keyed]:
 class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`: a server that answers with models."""
 
-    base_url: Url  # URL to which '/chat/completions' is appended, so include a '/v1' if the upstream has it.
-    # Key of the upstream, or several; from_client forwards the key of the request, and allows no clients.
+    base_url: Url  # URL to which '/chat/completions' is appended. Include '/v1' if the upstream has it.
+    # Key of the upstream, or several. from_client forwards the key of each request and cannot be used with clients.
     api_key: ApiKeys
-    profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # Model family, whose quirks the proxy handles.
+    profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # Model family; the proxy handles its quirks.
     timeouts: Timeouts = Timeouts()  # Timeouts in seconds.
     retries: CountOrZero = 2  # Retries of one request, over all of its turns.
-    breaker: BreakerConfig = BreakerConfig()  # How many failures suspend calls, and for how long.
-    # Whether `cache_control` of the Messages API is passed on with the texts of system prompts and users.
+    breaker: BreakerConfig = BreakerConfig()  # When calls are suspended after failures, and for how long.
+    # Pass on `cache_control` of the Messages API, for texts in system prompts and user messages.
     cache_marks: bool = False
     max_connections: Count = 1000  # Largest number of connections at the same time.
-    # HTTP client for the upstream; httpx selects the library's own transport.
+    # HTTP client for the upstream. httpx: the transport of that library.
     transport: Literal["auto", "httpx"] = "auto"
     headers: dict[HeaderName, HeaderValue] = {}  # Headers that are sent with every request.
     # Headers of the client's request that are forwarded.
@@ -259,28 +259,28 @@ class ModelConfig(Value, frozen=True, kw_only=True):
     upstream: Text  # Name of the upstream, a key of `upstreams`.
     model: Text | None = None  # The upstream's name for the model. None: the same name.
     fallbacks: tuple[Text, ...] = ()  # Other names in `models`, tried in order when the upstream fails.
-    # The name in `models` that answers instead when there is an image; `vision` says where.
+    # The name in `models` that answers requests with an image. `vision` says which images count.
     vision_model: Text | None = None
-    # Which image `vision_model` is for: one in any message, or in the last user message (earlier ones become notes).
+    # Images that count for `vision_model`: in any message, or in the last user message (earlier ones become notes).
     vision: Literal["last_message", "conversation"] = "last_message"
     tools: tuple[Text, ...] | None = None  # Server tools that the model may use. None: all.
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this model.
-    price: PriceConfig | None = None  # Prices of its tokens, for `usage.cost`. None: not counted.
+    price: PriceConfig | None = None  # Prices of the model's tokens, for `usage.cost`. None: not counted.
 
 
 class CheckConfig(Value, frozen=True, kw_only=True):
-    """`check:` of a tool, or `tools_check:`: sees each result before the model does. A text is short for `function`."""
+    """`check:` of a tool, or `tools_check:`: judges each result before the model reads it. A text sets `function`."""
 
     function: FunctionPath  # module:function that judges results.
-    timeout: Seconds = 5  # Seconds for one result; a result that has not been judged by then is refused.
+    timeout: Seconds = 5  # Seconds for one result. A result that takes longer is refused.
 
 
 class ReadConfig(Value, frozen=True, kw_only=True):
     """`tools.NAME.read:` of a search: how the pages that it finds are read."""
 
-    pages: PageCount = 3  # How many pages of one call are read, the first of its hits.
-    characters: Characters = 1500  # Characters of one page that the model gets: the passages that fit the query best.
-    seconds: Seconds = 4  # Seconds for all pages together; the hit of a page that takes longer keeps its snippet.
+    pages: PageCount = 3  # Pages that are read for one call: the first of its hits.
+    characters: Characters = 1500  # Characters that the model gets of one page: its best passages for the query.
+    seconds: Seconds = 4  # Seconds for all pages together. A page that takes longer leaves its snippet.
 
 
 class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
@@ -288,19 +288,19 @@ class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
 
     aliases: tuple[Text, ...] = ()  # Other names under which models and clients may call the tool.
     timeout: Seconds | None = None  # Seconds for one call with all its retries. None: limits.tool_timeout.
-    retries: CountOrZero = 0  # Retries after a failure that may be temporary; only for tools that may safely run twice.
-    # Calls at the same time, of all requests together; further calls wait. None: no limit.
+    retries: CountOrZero = 0  # Retries after a temporary failure, for tools that may safely run twice.
+    # Calls at the same time, over all requests. More calls wait. None: no limit.
     max_concurrent_calls: Count | None = None
-    # Seconds for which a result is reused for equal calls of the same client; 0: no cache.
+    # Seconds for which equal calls of the same client reuse a result. 0: no cache.
     cache_seconds: SecondsOrZero = 0
     max_calls: Count | None = None  # Calls in one request. None: no limit.
-    # Another tool of this file, or a list of them in order, called when this one fails.
+    # Tool of this file that is called when this one fails, or a list of tools in order.
     fallback: Text | tuple[Text, ...] | None = None
-    # Price of one call, for `usage.cost`; one that fails or comes from the cache costs nothing. None: not counted.
+    # Price of one call, for `usage.cost`. Failed and cached calls cost nothing. None: not counted.
     price: Price | None = None
     offer: OfferMode | None = None  # When the tool is offered to the model. None: as `offer.mode` says.
-    eager: bool = True  # Calls may start before the turn has ended; false for a tool that changes things.
-    # What judges the tool's results before the model reads them. None: as `tools_check` says.
+    eager: bool = True  # Start calls before the turn has ended. Use false for a tool that changes things.
+    # Function that judges the tool's results before the model reads them. None: as `tools_check` says.
     check: FunctionPath | CheckConfig | None = None
 
     @property
@@ -331,10 +331,10 @@ class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
 class OfferConfig(Value, frozen=True, kw_only=True):
     """`offer:`: when tools are offered to the model."""
 
-    mode: OfferMode = "always"  # When tools without an `offer` of their own are offered.
-    prefix: Text | None = None  # on_request: beginning of the last user message that requests tools; it is removed.
-    model_suffix: Text | None = None  # on_request: end of the model's name that requests tools; it is removed.
-    # Server tools in play that are all described to a model; it searches for those beyond. None: all are described.
+    mode: OfferMode = "always"  # When tools without their own `offer` are offered.
+    prefix: Text | None = None  # on_request: start of a last user message that requests tools. It is removed.
+    model_suffix: Text | None = None  # on_request: end of a model's name that requests tools. It is removed.
+    # Number of server tools above which the model looks up the rest with find_tools. None: all are described.
     search_above: Count | None = 40
     # Progress events for requests without the header x-tool-events: none, calls, or calls with the pages found.
     tool_events: ToolEvents = "none"
@@ -347,11 +347,11 @@ class StateConfig(Value, frozen=True, kw_only=True):
 
     # memory:// (per process, lost at exit), sqlite:///state.db (one machine) or redis://host:6379/0 (many).
     url: StateUrl = "memory://"
-    ttl: Seconds = 86400  # Seconds that an entry is kept after it was written or last continued.
-    max_entries: Count = 10000  # Largest number of entries; beyond it, the client with the most loses its oldest.
-    # Largest size of all entries in bytes; with memory:// at most an eighth of the worker's memory.
+    ttl: Seconds = 86400  # Seconds for which an entry is kept after it was written or last continued.
+    max_entries: Count = 10000  # Largest number of entries. Above it, the client with the most loses its oldest.
+    # Largest size of all entries in bytes. With memory://, at most an eighth of the worker's memory.
     max_bytes: Bytes = 256 * 1024 * 1024
-    # Seals what clients keep for the proxy; of a list, the first seals and all open. None: the store keeps its own.
+    # Secret that seals what clients keep. In a list, the first seals and all open. None: the store makes its own.
     secret: Key | tuple[Key, ...] | None = None
 
     @property
@@ -377,12 +377,12 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
     needs_restart = ("metrics", "otlp_endpoint")  # what is off is not even imported
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # Lowest level of events that are logged.
-    # JSON lines, or text for people; auto: text on a terminal, JSON anywhere else.
+    # JSON lines, or text for people. auto: text on a terminal, JSON elsewhere.
     log_format: Literal["json", "console", "auto"] = "auto"
-    # Write messages, arguments and results to log, traces and debug pages; keys are always masked.
+    # Write messages, arguments and results to log, traces and debug pages. Keys are always masked.
     log_content: bool = False
     metrics: bool = True  # Serve GET /metrics.
-    # Base URL of an OTLP/HTTP receiver for traces; needs the extra otel. None: no traces.
+    # Base URL of an OTLP/HTTP receiver for traces. Needs the extra otel. None: no traces.
     otlp_endpoint: Url | None = None
 
 
@@ -390,13 +390,13 @@ class Config(Value, frozen=True, kw_only=True):
     """The whole file, without entries that cannot be used because a key is missing: see `loaded.Loaded`."""
 
     server: ServerConfig = ServerConfig()  # Address, processes and bounds.
-    clients: tuple[ClientConfig, ...] = ()  # Clients that may call; without any, everyone may, on loopback only.
-    # A file of more clients, beside this one, which `toolproxy key` writes. Once it is there, every caller needs a key.
+    clients: tuple[ClientConfig, ...] = ()  # Clients that may call. Without any, everyone may, on loopback only.
+    # File with more clients, next to this one, written by `toolproxy key`. Once it exists, every caller needs a key.
     clients_file: Text | None = None
     upstreams: dict[str, UpstreamConfig] = {}  # Servers of models, by names of your choice.
-    models: dict[str, ModelConfig] = {}  # Models by the names that clients send; `*` stands for any other name.
-    tools: dict[ToolName, ToolConfig] = {}  # Server tools by the names that models call; no other tool is ever run.
-    # What judges the results of all tools without a `check` of their own. None: nothing does.
+    models: dict[str, ModelConfig] = {}  # Models by the names that clients send. `*`: any other name.
+    tools: dict[ToolName, ToolConfig] = {}  # Server tools by the names that models call. No other tool is ever run.
+    # Function that judges the results of every tool without its own `check`. None: no check.
     tools_check: FunctionPath | CheckConfig | None = None
     offer: OfferConfig = OfferConfig()  # When tools are offered to the model.
     limits: LimitsConfig = LimitsConfig()  # Limits of one request.

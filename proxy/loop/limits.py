@@ -23,15 +23,15 @@ LimitOverrides: TypeAlias = Mapping[str, Any]
 class LimitsConfig(Struct, frozen=True, kw_only=True):
     """`limits:`, how far one request may go. A model's own limits override these, and a client's own override both."""
 
-    max_turns: Count = 5  # Upstream calls, the final answer included: 2 permits one round of tools.
-    max_tool_calls: CountOrZero = 8  # Calls of server tools, over all turns; 0: no server tool is offered.
+    max_turns: Count = 5  # Upstream calls, the final answer included. 2 permits one round of tools.
+    max_tool_calls: CountOrZero = 8  # Calls of server tools, over all turns. 0: no server tool is offered.
     guidance: bool = True  # Tell the model its budget in the system message.
-    deadline: Seconds = 240  # Seconds after which no tool is started: the model answers from what it has.
-    max_duration: Seconds = 1200  # Seconds for the whole request; after that it fails with 504.
-    # Seconds for a call of a tool without a timeout of its own; set for a model or client, it bounds every tool.
+    deadline: Seconds = 240  # Seconds after which no tool starts and the model answers from what it has.
+    max_duration: Seconds = 1200  # Seconds for the whole request. After that, it fails with 504.
+    # Seconds for a call of a tool without its own timeout. Set for a model or client, it bounds every tool.
     tool_timeout: Seconds = 30
     max_parallel_tools: Count = 8  # Calls of one turn that run at the same time.
-    max_result_bytes: Bytes = 65536  # Bytes of one tool result; a longer one is cut, with a note that says so.
+    max_result_bytes: Bytes = 65536  # Bytes of one tool result. A longer result is cut, with a note.
     max_total_result_bytes: Bytes = 524288  # Bytes of all tool results of one request together.
     max_total_tokens: Tokens | None = None  # Tokens over all turns, as the upstream counts them. None: no limit.
 

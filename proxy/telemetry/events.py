@@ -18,7 +18,7 @@ class Event:
     Attributes:
         level: of its line in the log.
         meaning: a sentence or two.
-        fields: the names of the fields that its line may have, beside those of the request and of message content.
+        fields: the names of the fields that its line may have, in addition to the request's fields and content.
     """
 
     level: int
@@ -36,7 +36,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "configuration.doubtful": Event(_WARNING, "A setting is valid but probably a mistake.", "why"),
     "configuration.reloaded": Event(
-        _INFO, "The configuration was reloaded; it applies to requests that begin from now on."
+        _INFO, "The configuration was reloaded; it applies to requests that begin after this."
     ),
     "configuration.refused": Event(
         _ERROR, "The changed configuration is faulty (`faults`); the previous one remains in force.", "faults pid"
@@ -54,9 +54,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "server.draining": Event(_INFO, "A signal arrived: open requests may finish, and new ones are refused.", "grace"),
     "server.stopped": Event(_INFO, "All requests have ended, and the process is about to end."),
     "state.unavailable": Event(
-        _WARNING, "Redis or the file of `state.url` cannot be used; each process uses a state of its own.", "at why"
+        _WARNING, "Redis or the file of `state.url` cannot be used; each process keeps its own state.", "at why"
     ),
-    # As loud as `state.unavailable`: whoever was alarmed by that needs to see this.
+    # As loud as `state.unavailable`, so that an alarm about that is followed by its end.
     "state.recovered": Event(_WARNING, "Redis or the file of `state.url` can be used again.", "at"),
     "answer.unfit": Event(_INFO, "An answer does not match the required JSON Schema; the model is asked again."),
     "state.not_shared": Event(_WARNING, "Several workers run without shared state; each keeps its own.", "workers why"),
@@ -68,7 +68,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "worker.died": Event(_ERROR, "A worker process ended unexpectedly; another one is started.", "pid exit_code"),
     "request.refused": Event(
         _INFO,
-        "The server refused a connection's data: not valid HTTP, too large or too slow.",
+        "The server refused data of a connection: not valid HTTP, too large or too slow.",
         "request_id status error",
     ),
     "probe.completed": Event(
@@ -76,17 +76,17 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "limit.reached": Event(_DEBUG, "A request reached a limit of the proxy, `kind`, and gets an error.", "kind"),
     "use.not_counted": Event(
-        _ERROR, "A bug: what a request has used could not be counted; its answer is complete.", "exception"
+        _ERROR, "A bug: the use of a request could not be counted; its answer is complete.", "exception"
     ),
     "case.failed": Event(
         _ERROR,
-        "The case of a request could not be made or written, so there is none; its answer is complete.",
+        "The case of a request could not be written; its answer is complete.",
         "request_id exception",
     ),
     "request.started": Event(_DEBUG, "A request arrived.", "method path"),
     "response.started": Event(_DEBUG, "The first byte of a response was sent.", "status event_stream seconds"),
     "budget.checked": Event(
-        _DEBUG, "A client with a budget sent a request; `kinds` has each limit and what is used.", "client kinds"
+        _DEBUG, "A client with a budget sent a request; `kinds` has each limit and its use.", "client kinds"
     ),
     "request.completed": Event(
         _INFO,
@@ -96,7 +96,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "request.crashed": Event(_ERROR, "A bug in the proxy, with its traceback.", "exception"),
     "continuation.sought": Event(
         _DEBUG,
-        "A request continues earlier runs or a response; how many, and how many of those are still stored.",
+        "A request continues `sought` earlier runs or responses; `found` of them are still stored.",
         "sought found",
     ),
     "continuation.kept": Event(
@@ -117,12 +117,12 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "turn.abandoned": Event(
         _INFO,
-        "An upstream call of the tool loop was cancelled: the client disconnected, or the time of the request is up.",
+        "An upstream call of the tool loop was cancelled: the client disconnected, or the request's time was up.",
         "turn upstream rung seconds",
     ),
     "results.cut": Event(
         _INFO,
-        "The conversation has outgrown the model's context; the tools' results are cut and the turn is asked again.",
+        "The conversation exceeds the model's context; tool results are cut, and the turn is repeated.",
         "turn",
     ),
     "relay.started": Event(
@@ -138,7 +138,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "relay.abandoned": Event(
         _DEBUG,
-        "A relayed request was cancelled: the client disconnected, or the time of the request is up.",
+        "A relayed request was cancelled: the client disconnected, or the request's time was up.",
         "upstream upstream_model seconds",
     ),
     "upstream.answered": Event(_DEBUG, "One attempt at an upstream succeeded.", "upstream seconds first"),
@@ -152,13 +152,11 @@ EVENTS: Final[Mapping[str, Event]] = {
         "One attempt at an upstream failed; the next model of `fallbacks` is tried.",
         "upstream code status why upstream_status upstream_code seconds to upstream_model",
     ),
-    "upstream.key_used": Event(
-        _DEBUG, "An upstream with several keys is called with one of them, whose number is `key`.", "upstream key"
-    ),
+    "upstream.key_used": Event(_DEBUG, "An upstream with several keys is called with number `key`.", "upstream key"),
     "upstream.key_rests": Event(
         _WARNING,
-        "A key was refused (`cause`: refused, credit, window, rate or model) and is not used for `seconds`; the "
-        "request goes on with another one.",
+        "A key was refused (`cause`: refused, credit, window, rate or model) and rests for `seconds`; the request "
+        "continues with another key.",
         "upstream key cause seconds why upstream_model",
     ),
     "upstream.key_works": Event(_INFO, "A key that had been refused was accepted again.", "upstream key"),
@@ -174,11 +172,11 @@ EVENTS: Final[Mapping[str, Event]] = {
         "turn tool call_id seconds characters results note pages answered_by",
     ),
     "tool.failed": Event(
-        _WARNING, "A tool call failed; the model is given the reason.", "turn tool call_id seconds outcome why"
+        _WARNING, "A tool call failed; the model reads the reason.", "turn tool call_id seconds outcome why"
     ),
     "tool.crashed": Event(
         _ERROR,
-        "A bug in a tool, with its traceback; the model is given an error message.",
+        "A bug in a tool, with its traceback; the model reads an error message.",
         "turn tool call_id seconds exception",
     ),
     "tool.abandoned": Event(
@@ -191,41 +189,39 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "tool.checked": Event(
         _INFO,
-        "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed` (`why` has the "
-        "reason), in which case the result is refused as well.",
+        "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed`, which refuses the "
+        "result too (`why` has the reason).",
         "tool outcome why seconds",
     ),
     "page.started": Event(
-        _DEBUG, "A search began to read the page of a hit; `page` is the page's number in its call.", "tool page"
+        _DEBUG, "A search began to read a page that it found, number `page` of its call.", "tool page"
     ),
     "page.completed": Event(
         _DEBUG,
-        "A search has read the page of a hit. `outcome`: `empty` if nothing in it fits the query.",
+        "A search has read a page that it found. `outcome`: `empty` if nothing in it fits the query.",
         "tool page seconds outcome characters",
     ),
     "page.failed": Event(
         _INFO,
-        "A search could not read the page of a hit, whose snippet stays. `outcome`: `failed`, `late`, or `refused` by "
-        "the guard, the filters of the call or the site itself.",
+        "A search could not read a page that it found; the snippet stays. `outcome`: `failed`, `late`, or `refused` by "
+        "the address rules, the filters of the call or the site.",
         "tool page seconds outcome why",
     ),
     "page.crashed": Event(
         _ERROR,
-        "A bug in reading a page, with its traceback; the snippet of its hit stays.",
+        "A bug in reading a page, with its traceback; the snippet stays.",
         "tool page seconds exception",
     ),
     "page.abandoned": Event(_DEBUG, "A search that was reading a page was cancelled.", "tool page seconds"),
     "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called.", "tool to outcome why"),
     "tool.retried": Event(
-        _WARNING, "A tool call failed for a reason that may be temporary; it is repeated.", "tool attempt outcome why"
+        _WARNING, "A tool call failed for a temporary reason; it is repeated.", "tool attempt outcome why"
     ),
-    "tool.key_used": Event(
-        _DEBUG, "A tool with several keys makes a request with one of them, whose number is `key`.", "tool key"
-    ),
+    "tool.key_used": Event(_DEBUG, "A tool with several keys makes a request with number `key`.", "tool key"),
     "tool.key_rests": Event(
         _WARNING,
-        "A key was refused (`cause`: refused, credit, window or rate) and is not used for `seconds`; the call goes on "
-        "with another one.",
+        "A key was refused (`cause`: refused, credit, window or rate) and rests for `seconds`; the call continues with "
+        "another key.",
         "tool key cause seconds why",
     ),
     "tool.key_works": Event(_INFO, "A key that had been refused was accepted again.", "tool key"),
@@ -244,9 +240,8 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "tool.changed": Event(
         _WARNING,
-        "An MCP server has changed the description or the schema of a tool, which is offered as it is now. `before` "
-        "and `after` are hashes; `change` has 200 characters of each from the first difference, unless lists differ by "
-        "user.",
+        "An MCP server has changed a tool's description or schema; the new one is offered. `before` and `after` are "
+        "hashes; `change` has 200 characters of each from the first difference, unless lists differ by user.",
         "server tool before after change",
     ),
     "tool.cache_hit": Event(_DEBUG, "A tool call was answered with the cached result of an equal call.", "tool"),

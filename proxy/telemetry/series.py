@@ -117,7 +117,7 @@ class Series:
         )
         self.tokens = self._counter("tokens", "Tokens, as counted by the upstreams", ["client", "model", "kind"])
         self.cached_tokens = self._counter(
-            "cached_tokens", "Those of the prompt tokens that the upstreams had cached", ["client", "model"]
+            "cached_tokens", "Prompt tokens that the upstreams had cached", ["client", "model"]
         )
         self.cost = self._counter(
             "cost", "Cost of models and tools, in the currency of the configured prices", ["client", "model"]
@@ -130,13 +130,13 @@ class Series:
         )
         self.budget_used = self._gauges(
             "client_budget_used",
-            "What a client has used of its budget, as of the beginning of its latest request",
+            "What a client has used of its budget, at the start of its latest request",
             ["client", "kind"],
             "livemostrecent",
         )
         self.limits = self._counter("limits", "Requests that reached a limit, by the kind of limit", ["kind"])
         self.forced_answers = self._counter(
-            "forced_answers", "Requests whose model had to be forced to answer, by the step that did it", ["rung"]
+            "forced_answers", "Requests whose model had to be made to answer, by the step that did it", ["rung"]
         )
 
     def _make_tools(self) -> None:
@@ -146,9 +146,11 @@ class Series:
         self.tool_checks = self._counter(
             "tool_checks", "Results judged by a tool's check, by outcome", ["tool", "outcome"]
         )
-        self.tool_searches = self._counter("tool_searches", "Searches of models for tools, by outcome", ["outcome"])
+        self.tool_searches = self._counter(
+            "tool_searches", "Tool searches of models (find_tools), by outcome", ["outcome"]
+        )
         self.pages_read = self._counter(
-            "pages_read", "Pages that searches have fetched for the model, by what became of them", ["outcome"]
+            "pages_read", "Pages that searches have fetched for the model, by outcome", ["outcome"]
         )
         self.tool_retries = self._counter("tool_retries", "Retries of tool calls", ["tool"])
         self.tool_breaker_openings = self._counter(
@@ -161,12 +163,12 @@ class Series:
         )
         self.tool_keys = self._gauges(
             "tool_keys",
-            "Keys of a tool that has several, by state, in the worker that answers the scrape",
+            "Keys of a tool with several keys, by state, in the worker that answers the scrape",
             ["tool", "state"],
             "livemostrecent",
         )
         self.tool_key_requests = self._counter(
-            "tool_key_requests", "Requests of a tool by the number of the key, of several", ["tool", "key"]
+            "tool_key_requests", "Requests of a tool with several keys, by number of the key", ["tool", "key"]
         )
         self.tool_fallbacks = self._counter(
             "tool_fallbacks", "Tool calls passed to the fallback tool after a failure", ["tool", "to"]
@@ -187,12 +189,12 @@ class Series:
         )
         self.upstream_keys = self._gauges(
             "upstream_keys",
-            "Keys of an upstream that has several, by state, in the worker that answers the scrape",
+            "Keys of an upstream with several keys, by state, in the worker that answers the scrape",
             ["upstream", "state"],
             "livemostrecent",
         )
         self.upstream_key_requests = self._counter(
-            "upstream_key_requests", "Upstream calls by the number of the key, of several", ["upstream", "key"]
+            "upstream_key_requests", "Calls of an upstream with several keys, by number of the key", ["upstream", "key"]
         )
 
     def _make_state(self) -> None:
@@ -203,9 +205,9 @@ class Series:
         self.state_lookups = self._counter("state_lookups", "Lookups of continuations by outcome", ["outcome"])
 
     def _make_configuration(self) -> None:
-        self.reloads = self._counter("reloads", "Times the configuration was read anew, by outcome", ["outcome"])
+        self.reloads = self._counter("reloads", "Times the configuration was reloaded, by outcome", ["outcome"])
         self.last_reload_successful = self._gauge(
-            "config_last_reload_successful", "1 where the configuration that was read last is valid", "livemostrecent"
+            "config_last_reload_successful", "1 if the configuration that was read last is valid", "livemostrecent"
         )
         self.last_reload_success_time = self._gauge(
             "config_last_reload_success_timestamp_seconds",

@@ -23,7 +23,7 @@ class PythonToolConfig(ToolConfig, tag="python", frozen=True, kw_only=True):
     function: FunctionName | None = None
     description: Text | None = None  # What the model reads. None: the docstring's first paragraph.
     parameters: dict[str, Any] | None = None  # JSON Schema of the arguments. None: from type hints and docstring.
-    serves: Served | None = None  # Hosted tool in whose place this one stands where a request declares that.
+    serves: Served | None = None  # Hosted tool that this tool replaces in requests that declare it.
 
     @property
     def served(self) -> tuple[str, ...]:

@@ -26,18 +26,18 @@ _MOST_CHARACTERS = {"snippets": MOST_CHARACTERS, "page": 6000}
 
 
 class SearchConfig(ToolConfig, tag="search", frozen=True, kw_only=True):
-    """`type: search`: web search by a shipped provider, or by one that is described here. See docs/search.md."""
+    """`type: search`: web search by a shipped provider, or by one that you describe. See docs/search.md."""
 
     provider: str | Description  # Name of a shipped provider, or a description of one (docs/search.md).
-    # Key of the provider, or several; `none` calls without a key, where the provider allows it.
+    # Key of the provider, or several. none: no key, if the provider allows it.
     api_key: ApiKeys | None = None
-    base_url: Url | None = None  # Replaces the provider's own address.
-    content: Literal["snippets", "page"] = "snippets"  # page: the text of each page, from providers that return it.
+    base_url: Url | None = None  # Replaces the provider's address.
+    content: Literal["snippets", "page"] = "snippets"  # page: the text of each page, if the provider returns it.
     # Characters of one result's text. None: 1500, or 6000 with `content: page`.
     max_characters_per_result: Characters | None = None
     block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
-    options: dict[str, Any] = {}  # Settings of the provider's own.
-    # Number of found pages that are read for the model, or a mapping. None: 0; as a fallback, what the other tool has.
+    options: dict[str, Any] = {}  # The provider's own settings.
+    # Number of found pages that are read for the model, or a mapping. None: 0, or the other tool's value in a fallback.
     read: PageCount | ReadConfig | None = None
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 

@@ -19,20 +19,19 @@ from proxy.tools.web.reader import PageReader, PageRules
 class WebFetchConfig(ToolConfig, tag="web_fetch", frozen=True, kw_only=True):
     """`type: web_fetch`: one web page as text.
 
-    Every public host is open at ports 80 and 443. `allow_hosts` opens further hosts, private addresses and other ports,
-    and closes nothing; `deny_hosts` closes hosts, and takes precedence. `deny_hosts: ["*"]` closes all hosts that
-    `allow_hosts` does not name. An entry is `host`, `*.host`, an address, or a network such as 10.1.0.0/16; `host:port`
-    is that port only.
+    Every public host is open at ports 80 and 443. `allow_hosts` opens more hosts, private addresses and other ports.
+    `deny_hosts` closes hosts, and takes precedence. `deny_hosts: ["*"]` closes all hosts that `allow_hosts` does not
+    name. An entry is `host`, `*.host`, an address, or a network such as 10.1.0.0/16. `host:port` is that port only.
     """
 
-    # Calls at the same time, of all requests together; each may hold several times max_bytes.
+    # Calls at the same time, over all requests. Each may hold several times max_bytes.
     max_concurrent_calls: Count | None = 32
-    allow_hosts: tuple[Text, ...] = ()  # Hosts that are opened in addition to public ones.
+    allow_hosts: tuple[Text, ...] = ()  # Hosts that are opened in addition to public hosts.
     deny_hosts: tuple[Text, ...] = ()  # Hosts that are closed, even if allow_hosts has them.
     max_bytes: Bytes = 5 * 1024 * 1024  # Largest part of a page that is read, in bytes after decompression.
-    # Characters of text in one result; at three bytes each they fit into limits.max_result_bytes.
+    # Characters of text in one result. At three bytes each, they fit into limits.max_result_bytes.
     max_characters: Characters = 20_000
-    user_agent: HeaderValue | None = None  # User-Agent header. None: that of toolproxy.
+    user_agent: HeaderValue | None = None  # User-Agent header. None: toolproxy's own.
     respect_robots: bool = True  # Obey the robots.txt of the page's site.
 
 

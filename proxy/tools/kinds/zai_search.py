@@ -95,12 +95,12 @@ class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
 
     api_key: ApiKeys  # Key of Z.AI, or several.
     base_url: Url = "https://api.z.ai/api/paas/v4"  # URL to which /web_search or /chat/completions is appended.
-    # api calls the search endpoint; chat asks a GLM model that searches by itself.
+    # api: the search endpoint. chat: a GLM model that searches by itself.
     mode: Literal["api", "chat"] = "api"
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
-    model: Text = "glm-4.7"  # The model that searches, with mode chat.
-    search_engine: Text | None = None  # Z.AI's name of the search engine. None: the one that suits the mode.
-    # Number of found pages that are read for the model, or a mapping. None: 0; as a fallback, what the other tool has.
+    model: Text = "glm-4.7"  # Model that searches, with mode chat.
+    search_engine: Text | None = None  # Name of the search engine. None: the one for the mode.
+    # Number of found pages that are read for the model, or a mapping. None: 0, or the other tool's value in a fallback.
     read: PageCount | ReadConfig | None = None
 
 

@@ -9,18 +9,18 @@ from proxy.wire.credentials import headers_in
 
 
 class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
-    """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
+    """`type: mcp`: the tools of an MCP server, at a URL or started by a command."""
 
-    url: Url | None = None  # URL of the server; set either this or command.
-    # Command that starts the server, which then uses standard input and output.
+    url: Url | None = None  # URL of the server. Set either this or command.
+    # Command that starts the server, which uses standard input and output.
     command: tuple[Text, ...] | None = None
     headers: dict[HeaderName, ToolHeaderValue] = {}  # Headers for the url.
     env: dict[str, str] = {}  # Environment of the command.
     allow: tuple[Text, ...] = ("*",)  # Glob patterns of the server's tools that are used.
-    # Prefix of the names of the server's tools. None: the name of the entry and '_'.
+    # Prefix of the names of the server's tools. None: the entry's name and '_'.
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
-    # Hosted tools -> the server's own names of the tools that stand in their places where a request declares them.
+    # Hosted tools -> the server's own names of the tools that replace them in requests that declare them.
     serves: dict[Served, Text] = {}
 
     @property
