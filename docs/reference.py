@@ -71,11 +71,12 @@ def configuration() -> str:
     """The page `docs/configuration.md`."""
     said = descriptions()
     parts = [_HEAD]
+    shown: set[type] = set()  # mappings whose keys an earlier section lists
     for title, kind in _SECTIONS:
         parts.append(f"## `{title}`\n\n{docstring(kind)}\n")
         fields = list(_fields(kind))
         if fields:
-            rows = [row for info in fields for row in _rows(kind, info, said)]
+            rows = [row for info in fields for row in _rows(kind, info, said, shown)]
             parts.append("\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n")
     return "\n".join(parts)
 
@@ -137,13 +138,19 @@ def _fields(kind: type[msgspec.Struct]) -> Iterator[msgspec.structs.FieldInfo]:
 
 
 def _rows(
-    kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str], within: str = ""
+    kind: type[msgspec.Struct],
+    info: msgspec.structs.FieldInfo,
+    said: dict[tuple[str, str], str],
+    shown: set[type],
+    within: str = "",
 ) -> Iterator[str]:
-    """The row of a field, and those of its keys where it is a mapping without a section of its own."""
+    """The row of a field, and the rows of its keys if it is a mapping that no earlier section has shown."""
     yield f"| `{within}{info.name}` | {_kind(info.type)} | {_default_cell(info)} | {_cell(meaning(kind, info, said))} |"
     mapping = _mapping(info.type)
-    for inner in msgspec.structs.fields(mapping) if mapping else ():
-        yield from _rows(mapping, inner, said, f"{within}{info.name}.")
+    if mapping and mapping not in shown:
+        shown.add(mapping)
+        for inner in msgspec.structs.fields(mapping):
+            yield from _rows(mapping, inner, said, shown, f"{within}{info.name}.")
 
 
 def meaning(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
@@ -151,7 +158,7 @@ def meaning(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: d
     text = next((said[base.__name__, info.name] for base in kind.__mro__ if (base.__name__, info.name) in said), "")
     if not text:
         raise NoDescription(f"{kind.__module__}: {kind.__name__}.{info.name} needs a comment that says what it means")
-    mark = " A change needs a restart." if info.name in getattr(kind, "needs_restart", ()) else ""
+    mark = " Needs a restart." if info.name in getattr(kind, "needs_restart", ()) else ""
     return text.replace("None: ", "Not set: ") + mark
 
 
@@ -274,7 +281,7 @@ and check: the first line of the shipped file names `config.schema.json` next to
 After an upgrade, run `toolproxy schema > config.schema.json`.
 
 **Reload.** A running proxy [reads the file again](upgrades.md) at SIGHUP or, with `--watch`, when it changes.
-Settings marked "A change needs a restart" keep their old value.
+Settings marked "Needs a restart" keep their old value.
 
 **Check.** `toolproxy check` exits with 1 if `toolproxy serve` would not start. It prints a line for each reason, and
 the verdict last. It ignores a port in use, because the running proxy may be using it. With `--probe`, it also uses

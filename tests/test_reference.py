@@ -56,7 +56,7 @@ def test_a_field_that_says_nothing_about_itself_is_not_accepted():
 
     (info,) = reference._fields(Silent)
     with pytest.raises(reference.NoDescription, match=r"Silent\.quiet needs a comment"):
-        list(reference._rows(Silent, info, {}))  # noqa: SLF001
+        list(reference._rows(Silent, info, {}, set()))  # noqa: SLF001
 
 
 def test_every_alert_says_what_to_do():

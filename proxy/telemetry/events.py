@@ -189,8 +189,8 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "tool.checked": Event(
         _INFO,
-        "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed`, which refuses the "
-        "result too (`why` has the reason).",
+        "A tool's `check` has judged a result. `outcome`: `passed`, `replaced`, `refused`, or `failed`, which also "
+        "refuses the result (`why` has the reason).",
         "tool outcome why seconds",
     ),
     "page.started": Event(

@@ -2,7 +2,7 @@
 
 To add a quirk, give `Profile` a field with OpenAI's behaviour as its default, set it in the profile of the upstream,
 and apply it in `request_body.prepare` if it concerns requests, or in `answers.mend` if it concerns answers.
-`docs/upstreams.md` lists the quirks for users, each with its test.
+`docs/upstreams.md` lists the quirks for users, and `tests/PROMISES.md` their tests.
 
 To add a kind of upstream, add a `Profile` here and to `PROFILES`, and its name to `config.UpstreamConfig.profile`.
 """

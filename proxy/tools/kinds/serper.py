@@ -69,7 +69,7 @@ class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
     api_key: ApiKeys  # Key of serper.dev, or several.
     base_url: Url = "https://google.serper.dev"  # URL of the API.
     endpoint: Literal["search", "news", "scholar"] = "search"  # Kind of search.
-    # Number of found pages that are read for the model, or a mapping. None: 0, or the other tool's value in a fallback.
+    # Pages that are read for the model, as with `type: search`.
     read: PageCount | ReadConfig | None = None
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 

@@ -100,7 +100,7 @@ class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
     model: Text = "glm-4.7"  # Model that searches, with mode chat.
     search_engine: Text | None = None  # Name of the search engine. None: the one for the mode.
-    # Number of found pages that are read for the model, or a mapping. None: 0, or the other tool's value in a fallback.
+    # Pages that are read for the model, as with `type: search`.
     read: PageCount | ReadConfig | None = None
 
 
