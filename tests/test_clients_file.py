@@ -1,4 +1,4 @@
-"""`clients_file`: read with the configuration, and edited by `toolproxy key` without losing anything."""
+"""`clients_file`: read with the configuration, and written by `toolproxy key` without losing an entry."""
 
 import re
 import stat
@@ -14,7 +14,7 @@ from proxy.app import create_app
 from proxy.app.configuration import load
 from proxy.commands.cli import main
 from proxy.commands.key import add_key, remove_key
-from proxy.config.clients_file import CannotEdit, entries_in, with_client, without_client
+from proxy.config.clients_file import entries_in
 from proxy.server.checks import check_startable, check_usable
 from proxy.server.reload import Reloads, Trigger
 from proxy.wire.errors import ConfigurationError
@@ -66,34 +66,49 @@ LISTS = {
     "in brackets": "[{name: a, key: x}, {name: b, key: y}, ]\n",
     "in brackets, over lines": "clients: [\n  {name: a, key: x},\n  {name: b, key: y}\n]\n",
     "other line ends": "- name: a\r\n  key: x\r\n",
-    "variables": "- name: a\n  key: ${KEY_OF_A:-x}\n  budget: {per: day, tokens: 5}\n- {name: ${B}, key: y}\n",
+    "variables": "- name: a\n  key: ${KEY_OF_A:-x}\n  budget: {per: day, tokens: 5}\n- {name: b, key: y}\n",
 }
 
 
 @pytest.mark.parametrize("name", ["c", "no", "1e3", "c: d", "ü # {x}", '"', "- x", "c " * 60])
 @pytest.mark.parametrize("text", LISTS.values(), ids=LISTS)
-def test_an_entry_is_added_and_removed_and_the_rest_stays_as_it_is_written(text, name):
-    if "${B}" in text:
-        text = text.replace("${B}", "b")
+def test_an_entry_is_added_and_removed_and_the_others_stay(tmp_path, text, name):
+    file = tmp_path / "clients.yaml"
+    file.write_text(text, newline="")
     before = entries_in(text)
-    added = with_client(text, name, "ab" * 32)
-    assert entries_in(added) == [*before, {"name": name, "key_sha256": "ab" * 32}]
-    assert entries_in(without_client(added, name)) == before
-    assert set(re.findall("#.*", text)) <= set(re.findall("#.*", added))
-    for entry in before:
-        left = without_client(added, entry["name"])
-        assert [one for one in entries_in(added) if one != entry] == entries_in(left)
+    key = add_key(file, name, {})
+    assert entries_in(file.read_text()) == [*before, {"name": name, "key_sha256": sha256(key.encode()).hexdigest()}]
+    remove_key(file, name, {})
+    assert entries_in(file.read_text()) == before
 
 
-@pytest.mark.parametrize("text", ["{}", "5", "clients: {a: b}", "other: []", "- a: [", "- name: a\n...\n", "null\n"])
-def test_a_text_that_cannot_be_edited_is_refused(text):
-    with pytest.raises(CannotEdit):
-        with_client(text, "c", "ab" * 32)
+def test_comments_at_its_beginning_stay_and_without_any_the_file_says_that_others_do_not(tmp_path):
+    file = tmp_path / "clients.yaml"
+    for text, head in (
+        ("", "# Written by `toolproxy key`."),
+        ("# ours\n# too\n- {name: b} # of b\n", "# ours\n# too\n-"),
+    ):
+        file.write_text(text)
+        add_key(file, "a", {})
+        remove_key(file, "a", {})
+        assert file.read_text().startswith(head)
+        assert "of b" not in file.read_text()
 
 
-def test_an_entry_that_others_refer_to_is_not_removed():
-    with pytest.raises(CannotEdit):
-        without_client("- &a {name: a, key: x}\n- {<<: *a, name: b}\n", "a")
+def test_variables_in_it_are_still_variables_after_a_change(folder):
+    (folder / "clients.yaml").write_text("- {name: '${A}', key: '${KEY}', requests_per_minute: '${N:-5}'}\n")
+    add_key(folder / "clients.yaml", "b", {})
+    _, loaded = clients_of(folder, {"A": "a", "KEY": "key-of-sixteen-or-more"})
+    assert [(one.name, one.requests_per_minute) for one in loaded.config.clients] == [("a", 5), ("b", None)]
+
+
+@pytest.mark.parametrize("text", ["{}", "5", "clients: {a: b}", "other: []", "- a: ["])
+def test_a_text_that_is_no_list_of_clients_is_refused_and_not_changed(tmp_path, text):
+    file = tmp_path / "clients.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"clients\.yaml: it is not"):
+        add_key(file, "c", {})
+    assert file.read_text() == text
 
 
 def test_its_clients_come_after_those_of_the_configuration_and_its_faults_name_its_lines(folder):
@@ -253,7 +268,7 @@ def test_a_name_that_is_there_already_is_a_fault_and_nothing_is_changed(folder, 
     (folder / "config.yaml").write_text(UP + OWN + OF_FILE)
     toolproxy(capsys, "key", "add", "a")
     before = (folder / "clients.yaml").read_bytes()
-    for name, place in (("a", "clients.yaml:1"), ("own", "config.yaml:3")):
+    for name, place in (("a", "clients.yaml:2"), ("own", "config.yaml:3")):
         code, out, err = toolproxy(capsys, "key", "add", name)
         assert (code, out) == (1, "")
         assert err == f"toolproxy: there is a client {name!r} already, in {place}; nothing is changed\n"
@@ -284,8 +299,8 @@ def test_key_list_has_every_client_with_its_place_and_no_key(folder, capsys):
     assert code == 0
     assert out.splitlines() == [
         "own          config.yaml:3",
-        "a            clients.yaml:2",
-        "another one  clients.yaml:1  disabled, UNSET is not set",
+        "a            clients.yaml:4",
+        "another one  clients.yaml:2  disabled, UNSET is not set",
     ]
 
 

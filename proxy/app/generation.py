@@ -30,7 +30,7 @@ from proxy.kit.readiness import Readiness
 from proxy.kit.rests import KeyState
 from proxy.stores.recorded import RecordedStore
 from proxy.tools.browser import Browser
-from proxy.tools.catalog import answered_by_fallback, tool_servers_of
+from proxy.tools.catalog import tool_servers_of
 from proxy.tools.registry import Registry
 from proxy.tools.servers import SharedToolServer, UserToolsets
 from proxy.tools.state import ToolState
@@ -241,7 +241,7 @@ def _with_keys(state: Readiness, keys: Sequence[KeyState] | None) -> Readiness:
 def _tool_states(loaded: Loaded, servers: Sequence[SharedToolServer], registry: Registry) -> list[Readiness]:
     skipped, keys = registry.skipped(), registry.key_states()
     states = {state.name: state for state in (server.state() for server in servers)}
-    states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(loaded)}
+    states |= {name: Readiness(name, usable=True) for name in loaded.answered_by_fallback}
     found = [states.get(state.name, state) for state in _states("tools", loaded.config.tools, loaded)]
     found = [
         replace(state, keys=keys.get(state.name))  # the fallback answers while all of them rest

@@ -13,9 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
 from tempfile import NamedTemporaryFile
-from typing import Final
+from typing import Any, Final
 
-from proxy.config.clients_file import CannotEdit, entries_in, with_client, without_client
+from proxy.config.clients_file import NoClients, entries_in, text_of
 from proxy.config.files import read_file
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig
@@ -63,17 +63,17 @@ def add_key(file: Path, name: str, known: Mapping[str, str]) -> str:
         known: the names of the clients, as they were read -> their places.
 
     Raises:
-        ConfigurationError: there is a client of that name, or the file cannot be read, edited or written.
+        ConfigurationError: there is a client of that name, or the file cannot be read or written.
     """
     if not name.strip() or not name.isprintable() or "${" in name:
         raise ConfigurationError([f"{name!r} cannot be a client's name: it must be text without variables"])
     key = _PREFIX + token_urlsafe(_KEY_BYTES)
 
-    def edit(text: str) -> str:
-        if name in known or name in _written_in(text):
+    def edit(entries: list[Any]) -> list[Any]:
+        if name in known or name in map(_name_of, entries):
             place = known.get(name, file.name)
             raise ConfigurationError([f"there is a client {name!r} already, in {place}; nothing is changed"])
-        return with_client(text, name, sha256(key.encode()).hexdigest())
+        return [*entries, {"name": name, "key_sha256": sha256(key.encode()).hexdigest()}]
 
     _change(file, edit)
     return key
@@ -82,9 +82,10 @@ def add_key(file: Path, name: str, known: Mapping[str, str]) -> str:
 def remove_key(file: Path, name: str, known: Mapping[str, str]) -> None:
     """Remove a client from the file; the arguments and faults are those of `add_key`."""
 
-    def edit(text: str) -> str:
-        if name in _written_in(text):
-            return without_client(text, name)
+    def edit(entries: list[Any]) -> list[Any]:
+        left = [entry for entry in entries if _name_of(entry) != name]
+        if len(left) < len(entries):
+            return left
         if name in known:
             raise ConfigurationError([f"the client {name!r} is in {known[name]}: remove it there"])
         raise ConfigurationError([f"there is no client {name!r} in {file}"])
@@ -92,12 +93,12 @@ def remove_key(file: Path, name: str, known: Mapping[str, str]) -> None:
     _change(file, edit)
 
 
-def _written_in(text: str) -> list[object]:
-    """The names in the text of the file, as they are written; some may be variables."""
-    return [entry.get("name") for entry in entries_in(text) if isinstance(entry, dict)]
+def _name_of(entry: Any) -> object:
+    """The name of an entry of the file, as it is written; it may be a variable."""
+    return entry.get("name") if isinstance(entry, dict) else None
 
 
-def _change(file: Path, edit: Callable[[str], str]) -> None:
+def _change(file: Path, edit: Callable[[list[Any]], list[Any]]) -> None:
     file = file.resolve()  # of a symbolic link, the file is replaced, not the link
     try:
         with _locked(file.parent):
@@ -105,9 +106,9 @@ def _change(file: Path, edit: Callable[[str], str]) -> None:
                 text = read_file(file).decode()
             except FileNotFoundError:
                 text = ""
-            _replace(file, edit(text))
-    except CannotEdit as exc:
-        raise ConfigurationError([f"{file}: {fault}; change it by hand" for fault in exc.faults]) from exc
+            _replace(file, text_of(edit(entries_in(text)), text))
+    except NoClients as exc:
+        raise ConfigurationError([f"{file}: {fault}" for fault in exc.faults]) from exc
     except UnicodeDecodeError as exc:
         raise ConfigurationError([f"{file}: is not UTF-8"]) from exc
     except OSError as exc:

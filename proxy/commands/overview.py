@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from proxy.commands.probe import Finding
 from proxy.config.loaded import Loaded
@@ -10,7 +9,6 @@ from proxy.config.model import ClientConfig, ToolConfig, UpstreamConfig, keys_of
 from proxy.http.forward_proxy import environment_proxies
 from proxy.kit.counted import counted
 from proxy.kit.terminal import Style
-from proxy.tools.catalog import answered_by_fallback
 from proxy.tools.kinds import kind_of
 from proxy.tools.kinds.python import unused_entry_points
 
@@ -38,15 +36,12 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
         lines += [f"  {name}: {_key(tool)}, {state}", *(f"    {line}" for line in more)]
         lines += _way(kind_of(tool).address(tool), is_direct=kind_of(tool).page_rules is not None)
         lines += _keys(name, getattr(tool, "api_key", None))
-    instead = {name: " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(loaded)}
-    lines += _disabled("tools", loaded, instead)
+    lines += _disabled("tools", loaded)
     lines += [f"  installed, not configured: {origin}" for origin in unused_entry_points(config.tools.items())]
     if (endpoint := config.telemetry.otlp_endpoint) and (way := _way(endpoint)):
         lines += ["traces:", *way]
     lines.append("clients:")
-    anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
-    nobody = "  none in clients_file: nobody may call" if loaded.needs_key else anyone
-    lines += [f"  {client.name}: key set{_budget(client)}" for client in config.clients] or [nobody]
+    lines += [f"  {client.name}: key set{_budget(client)}" for client in config.clients] or [f"  {loaded.callers}"]
     lines += [*_disabled("clients", loaded), *_disabled("clients_file", loaded)]
     return lines
 
@@ -127,13 +122,11 @@ def _own_name(name: str) -> str:
     return {"*": "any name"}.get(name, "any such name" if "*" in name else name)
 
 
-def _disabled(section: str, loaded: Loaded, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """The entries of a section that cannot be used, with the fallback that is used `instead`, if there is one."""
+def _disabled(section: str, loaded: Loaded) -> list[str]:
+    """The entries of a section that cannot be used, with the fallback that is used instead, if there is one."""
     return [
-        f"  {name}: answered by its fallback {instead[name]}, {entry.why}"
-        if name in instead
-        else f"  {name}: disabled, {entry.why}"
-        for name, entry in loaded.disabled_in(section).items()
+        f"  {name}: {'answered by its fallback ' + ' or '.join(one.instead) if one.instead else 'disabled'}, {one.why}"
+        for name, one in loaded.disabled_in(section).items()
     ]
 
 

@@ -4,26 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.api.calendar import last_days, period_of
-from proxy.api.middleware.use import ANYONE, kinds_of
-from proxy.config.model import BudgetConfig, Config, StateConfig
+from proxy.api.middleware.use import ANYONE
+from proxy.config.model import Config, StateConfig
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.terminal import printable
-from proxy.loop.tally import DAYS_KEPT, Use
-from proxy.ports import Budgets, Clock
+from proxy.loop.tally import DAYS_KEPT
+from proxy.pages.client_use import sum_of, use_of_client, written
+from proxy.pages.debug.usage import AMOUNTS
+from proxy.ports import Clock
 from proxy.stores import State, open_state
 from proxy.stores.sqlite.database import SCHEME, path_of
 from proxy.tools.result_cache import local_caches
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
 
-_COLUMNS: Final = {
-    "requests": "requests",
-    "input_tokens": "input",
-    "cached_tokens": "cached",
-    "output_tokens": "output",
-    "tool_calls": "tool calls",
-    "cost": "cost",
-}
 _IN_MEMORY: Final = (
     "state.url: memory:// keeps what clients use in the process that serves them, and only until it stops, so no other "
     "process can read it: see /debug/usage there, or set state.url to sqlite:///PATH or redis://HOST"
@@ -52,7 +46,8 @@ async def spend_of(config: Config, clock: Clock, *, month: bool, client: str | N
         if why_not is None:
             names = dict.fromkeys([*budget_of, *await state.budgets.clients(days)])
             chosen = [name for name in names if client in (None, name)]
-            clients = [await _spend_of_client(one, budget_of.get(one), state.budgets, days, now) for one in chosen]
+            used = [await use_of_client(one, budget_of.get(one), state.budgets, days=days, now=now) for one in chosen]
+            clients = [_by_model(one) for one in used]
     if why_not is not None:
         raise ConfigurationError([f"state.url: {why_not}"])
     if not clients:
@@ -73,38 +68,19 @@ def _open(config: StateConfig, clock: Clock) -> State:
     return open_state(config, clock=clock, observe=NoObserver(), caches=local_caches(clock), memory=0)
 
 
-async def _spend_of_client(
-    client: str, budget: BudgetConfig | None, budgets: Budgets, days: Sequence[str], now: float
-) -> Json:
-    total: Use = Use()
-    by_model: dict[str, Use] = {}
-    for models in await budgets.history(client, days):
-        for model, use in models.items():
-            by_model.setdefault(model, Use()).add(use)
-            total.add(use)
-    spend: Json = {
-        "client": client,
-        "models": {model: _as_json(use) for model, use in sorted(by_model.items())},
-        "total": _as_json(total),
-        "budget": None,
-    }
-    if budget is not None:
-        period = period_of(now, budget.per)
-        kinds = {
-            kind: {"limit": limit, "used": amount, "left": max(0, round(limit - amount, 9))}
-            for kind, limit, amount in kinds_of(budget, await budgets.used(client, period.name))
-        }
-        spend["budget"] = {"per": budget.per, "renewed_at": period.ends.isoformat(), **kinds}
-    return spend
-
-
-def _as_json(use: Use) -> Json:
-    return {**{name: round(getattr(use, name), 9) for name in use.__struct_fields__}, "tokens": use.tokens}
+def _by_model(used: Json) -> Json:
+    """The use of a client over its days together, by model."""
+    models: dict[str, list[Json]] = {}
+    for day in used["days"]:
+        for model, use in day["models"].items():
+            models.setdefault(model, []).append(use)
+    summed = {model: sum_of(uses) for model, uses in sorted(models.items())}
+    return {"client": used["client"], "models": summed, "total": sum_of([*summed.values()]), "budget": used["budget"]}
 
 
 def report(spend: Json) -> Iterator[str]:
     """The lines of `toolproxy spend`: a table of clients and models, and one of budgets."""
-    rows = [["client", "model", *_COLUMNS.values()]]
+    rows = [["client", "model", *AMOUNTS.values()]]
     for client in spend["clients"]:
         models = client["models"]
         rows += [[client["client"], model, *_amounts(use)] for model, use in models.items()]
@@ -117,7 +93,7 @@ def report(spend: Json) -> Iterator[str]:
         budget = client["budget"] or {}
         for kind, held in budget.items():
             if isinstance(held, dict):
-                amounts = [_number(held[name]) for name in ("used", "limit", "left")]
+                amounts = [written(held[name]) for name in ("used", "limit", "left")]
                 what = f"{kind.replace('_', ' ')} per {budget['per']}"
                 budgets.append([client["client"], what, *amounts, budget["renewed_at"][:10]])
     if len(budgets) > 1:
@@ -126,11 +102,7 @@ def report(spend: Json) -> Iterator[str]:
 
 
 def _amounts(use: Mapping[str, Any]) -> list[str]:
-    return [_number(use[name]) for name in _COLUMNS]
-
-
-def _number(amount: float) -> str:
-    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6g}"
+    return [written(use[name]) for name in AMOUNTS]
 
 
 def _table(rows: Sequence[Sequence[str]], *, names: int) -> Iterator[str]:

@@ -6,18 +6,25 @@ from typing import Any
 
 import msgspec
 
-from proxy.config.model import ClientConfig, Config
+from proxy.config.model import ClientConfig, Config, ToolConfig
 
 
 class Disabled(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream, tool or client that is configured but cannot be used: the reason, and the variables without a value.
+    """An upstream, tool or client that is configured but cannot be used.
 
-    `entry` is its readable part: a tool without a key may still have a fallback.
+    Attributes:
+        name: its name, as people read it.
+        why: the reason.
+        variables: the variables without a value.
+        entry: its readable part.
+        instead: the fallbacks that answer in the place of a tool, if any of them can.
     """
 
+    name: str
     why: str
     variables: tuple[str, ...] = ()
     entry: Any = None
+    instead: tuple[str, ...] = ()
 
 
 class ClientsFile(msgspec.Struct, frozen=True):
@@ -72,6 +79,16 @@ class Loaded(msgspec.Struct, frozen=True):
         return bool(self.config.clients) or (self.clients_file is not None and self.clients_file.closes)
 
     @property
+    def callers(self) -> str:
+        """The usable clients, or who may call where there are none."""
+        if self.config.clients:
+            return ", ".join(client.name for client in self.config.clients)
+        if self.needs_key:
+            return "none in clients_file: nobody may call (toolproxy key add NAME)"
+        whom = "who reaches this address" if self.config.server.allow_anonymous else "on this machine"
+        return f"none configured: anyone {whom} may call (set TOOLPROXY_KEY)"
+
+    @property
     def serves_operator(self) -> bool:
         """Whether whoever calls is taken for the operator: no client is configured."""
         return self.is_for_one_run or not self.needs_key
@@ -94,6 +111,11 @@ class Loaded(msgspec.Struct, frozen=True):
     def user_headers(self) -> frozenset[str]:
         """The headers of requests that hold credentials for tools, for those too that cannot be used."""
         return self.refers_to.union(*(entry.user_headers for entry in self.config.tools.values()))
+
+    @property
+    def answered_by_fallback(self) -> dict[str, ToolConfig]:
+        """Tools without a key of their own whose fallback has one: they are offered, and the fallback answers."""
+        return {name: one.entry for name, one in self.disabled_in("tools").items() if one.instead}
 
     def disabled_in(self, section: str) -> dict[str, Disabled]:
         """The entries of a section that cannot be used, by name; those of a list by their path."""

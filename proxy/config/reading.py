@@ -109,7 +109,7 @@ def parse(
     doubtful = [*warnings_in(parts), *reader.doubtful]
     return Loaded(
         read,
-        disabled=reader.disabled,
+        disabled={path: _with_fallbacks(one, read) for path, one in reader.disabled.items()},
         places={path: f"{file_of(Path(path, line))}:{line}" for path, line in reader.lines.items()},
         warnings=tuple(placed([Fault(at(path), message) for path, message in doubtful])),
         secrets={path: frozenset(values) for path, values in reader.secrets.items()},
@@ -118,6 +118,13 @@ def parse(
         key_variables={path: tuple(dict.fromkeys(names)) for path, names in reader.key_variables.items()},
         client_paths=tuple(path for path in parts.clients if path not in reader.disabled),
     )
+
+
+def _with_fallbacks(disabled: Disabled, config: c.Config) -> Disabled:
+    """An entry that cannot be used, with the fallbacks that answer for it if one of them can."""
+    instead = disabled.entry.fallbacks if isinstance(disabled.entry, c.ToolConfig) else ()
+    is_answered = not config.tools.keys().isdisjoint(instead)
+    return msgspec.structs.replace(disabled, instead=instead) if is_answered else disabled
 
 
 def _read_clients_file(path: File, environ: Mapping[str, str]) -> tuple[ClientsFile, Node | None]:
@@ -188,7 +195,8 @@ class _Reader(Converter):
             return FAULTY if entry is None else entry
         unset = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
         if why := unset if missing else why_no_key(entry):
-            self.disabled[path.name] = Disabled(why=why, variables=missing, entry=entry)
+            name = f"client {entry.name}" if isinstance(entry, c.ClientConfig) else path.name.partition(".")[2]
+            self.disabled[path.name] = Disabled(name=name or path.name, why=why, variables=missing, entry=entry)
             return LEFT_OUT
         return entry
 

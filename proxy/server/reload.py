@@ -27,7 +27,6 @@ from proxy.config.model import Value
 from proxy.ports import Clock, Observer
 from proxy.server import systemd
 from proxy.server.hangup import Hangup
-from proxy.tools.catalog import answered_by_fallback
 from proxy.wire.errors import ConfigurationError
 
 _TICK_SECONDS: Final = 0.1
@@ -269,10 +268,9 @@ def report(loaded: Loaded, observe: Observer, *, before: Loaded | None = None, t
             a terminal says so.
     """
     known = {} if before is None else before.disabled
-    fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(loaded)}
     for where, entry in loaded.disabled.items():
         if (where in known and known[where].why == entry.why) or (not tells_unset and entry.variables):
             continue
-        observe("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
+        observe("configuration.disabled", where=where, why=entry.why, fallback=" or ".join(entry.instead) or None)
     for warning in loaded.warnings:
         observe("configuration.doubtful", why=warning)

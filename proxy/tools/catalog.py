@@ -31,7 +31,7 @@ def tools_of(loaded: Loaded, resources: Resources) -> Iterator[Tool]:
     config = loaded.config
     rules = next((rules(entry) for entry in config.tools.values() if (rules := kind_of(entry).page_rules)), None)
     resources = with_fields(resources, page_rules=rules)
-    by_fallback = dict(answered_by_fallback(loaded))
+    by_fallback = loaded.answered_by_fallback
     entries = {**config.tools, **by_fallback}
     taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}
     faults: list[str] = []
@@ -88,13 +88,6 @@ def _settings(tool: Tool, entry: ToolConfig, check: Check | None, config: Config
         "check": check or tool.check,
         "version": sha256(repr(entry).encode()).hexdigest()[:16],
     }
-
-
-def answered_by_fallback(loaded: Loaded) -> Iterator[tuple[str, ToolConfig]]:
-    """Tools without a key of their own whose fallback has one: they are offered, and the fallback answers."""
-    for name, disabled in loaded.disabled_in("tools").items():
-        if disabled.entry is not None and loaded.config.tools.keys() & set(disabled.entry.fallbacks):
-            yield name, disabled.entry
 
 
 def _refusing_run(why: str) -> RunTool:

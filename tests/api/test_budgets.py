@@ -162,6 +162,7 @@ async def test_the_cost_of_models_and_tools_is_in_the_usage(surface):
         "input_tokens": 1000 * turns,
         "cached_tokens": 600 * turns,
         "output_tokens": 100 * turns,
+        "tokens": 1100 * turns,
         "tool_calls": int(searches),
         "cost": expected,
     }
@@ -287,8 +288,8 @@ async def test_the_page_is_for_administrators_and_shows_budgets_and_days(upstrea
         assert found["budget"] == {
             "per": "month",
             "renewed_at": "2026-12-01T00:00:00+00:00",
-            "tokens": {"limit": 5000, "used": 2200},
-            "cost": {"limit": 9.0, "used": 2 * COST},
+            "tokens": {"limit": 5000, "used": 2200, "left": 2800},
+            "cost": {"limit": 9.0, "used": 2 * COST, "left": 9 - 2 * COST},
         }
         assert [day["day"] for day in found["days"]] == ["2026-11-23", "2026-11-22"]
         page = await browser.get(f"{url}/debug/usage", headers={"x-api-key": ADMIN})

@@ -6,13 +6,14 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.calendar import last_days, period_of
+from proxy.api.calendar import last_days
 from proxy.api.exchange import send_json
-from proxy.api.middleware.use import ANYONE, kinds_of
+from proxy.api.middleware.use import ANYONE
 from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
-from proxy.loop.tally import DAYS_KEPT, Use
+from proxy.loop.tally import DAYS_KEPT
 from proxy.pages.chat import serves_chat
+from proxy.pages.client_use import use_of_client, written
 from proxy.pages.debug.endpoint import may_read, send_page, wants_json
 from proxy.pages.debug.frame import page
 from proxy.pages.html import Html, tag
@@ -20,7 +21,14 @@ from proxy.wire.chat import Json
 from proxy.wire.errors import AdminOnly
 
 _COLUMNS = ("day", "model")
-_AMOUNTS = ("requests", "input", "cached", "output", "tool calls", "cost")
+AMOUNTS = {
+    "requests": "requests",
+    "input_tokens": "input",
+    "cached_tokens": "cached",
+    "output_tokens": "output",
+    "tool_calls": "tool calls",
+    "cost": "cost",
+}
 _OFF = "Use is counted if state.url names a file or Redis, a client has a budget, or a model or tool has a price."
 
 
@@ -37,33 +45,16 @@ class UsageEndpoint:
         """Handle one ASGI connection."""
         if not may_read(scope, allow_anonymous=self._ports.config.server.allow_anonymous):
             raise AdminOnly
-        use = {"counted": self._ports.config.counts_use, "clients": [await self._of(name) for name in self._budget_of]}
+        now, budgets = self._ports.clock.time(), self._ports.budgets
+        days = last_days(now, DAYS_KEPT)
+        clients = [
+            await use_of_client(name, budget, budgets, days=days, now=now) for name, budget in self._budget_of.items()
+        ]
+        use = {"counted": self._ports.config.counts_use, "clients": clients}
         if wants_json(scope):
             await send_json(send, use)
         else:
             await send_page(scope, send, usage_page(use, has_chat=serves_chat(scope, self._ports)))
-
-    async def _of(self, client: str) -> Json:
-        """The use of one client, as a section of the page."""
-        now, budgets, budget = self._ports.clock.time(), self._ports.budgets, self._budget_of[client]
-        days = last_days(now, DAYS_KEPT)
-        history = await budgets.history(client, days)
-        written = [
-            {"day": day, "models": {model: _as_json(use) for model, use in sorted(models.items())}}
-            for day, models in zip(days, history, strict=True)
-            if models
-        ]
-        found: Json = {"client": client, "budget": None, "days": written}
-        if budget is not None:
-            period = period_of(now, budget.per)
-            used = await budgets.used(client, period.name)
-            kinds = {kind: {"limit": limit, "used": amount} for kind, limit, amount in kinds_of(budget, used)}
-            found["budget"] = {"per": budget.per, "renewed_at": period.ends.isoformat(), **kinds}
-        return found
-
-
-def _as_json(use: Use) -> Json:
-    return {name: round(getattr(use, name), 9) for name in use.__struct_fields__}
 
 
 def usage_page(use: Json, *, has_chat: bool) -> Html:
@@ -82,7 +73,7 @@ def _client(client: Json) -> Iterator[Html]:
         rows = [_budget_row(kind, held) for kind, held in budget.items() if isinstance(held, dict)]
         yield _table(_head(("budget",), ("used", "limit"), "share"), rows)
     if client["days"]:
-        yield _table(_head(_COLUMNS, _AMOUNTS, "tokens"), list(_day_rows(client["days"])))
+        yield _table(_head(_COLUMNS, (*AMOUNTS.values(),), "tokens"), list(_day_rows(client["days"])))
     else:
         yield tag("p", "Nothing used yet.", class_="quiet")
 
@@ -112,27 +103,18 @@ def _budget_row(kind: str, held: Json) -> Html:
 def _day_rows(days: list[Json]) -> Iterator[Html]:
     """A row for each day and model, with a bar for its tokens."""
     uses = [(day["day"], model, use) for day in days for model, use in day["models"].items()]
-    most = max(_tokens(use) for _, _, use in uses)
+    most = max(use["tokens"] for _, _, use in uses)
     for day, model, use in uses:
-        amounts = [_amount(amount, name) for amount, name in zip(use.values(), _AMOUNTS, strict=True)]
-        yield tag("tr", tag("td", day, class_="day"), tag("td", model), *amounts, _bar(_tokens(use), most))
+        amounts = [_amount(use[field], name) for field, name in AMOUNTS.items()]
+        yield tag("tr", tag("td", day, class_="day"), tag("td", model), *amounts, _bar(use["tokens"], most))
 
 
 def _amount(amount: Any, name: str, *, class_: str = "n") -> Html:
     """A number with its name, which is shown on narrow screens only, because columns have no heads there."""
-    return tag("td", tag("span", f"{name} ", class_="unit quiet"), _number(amount), class_=class_)
+    return tag("td", tag("span", f"{name} ", class_="unit quiet"), written(amount), class_=class_)
 
 
 def _bar(amount: float, most: float, *, class_: str = "turn") -> Html:
     share = 100 * min(amount / most, 1) if most else 0
     rect = tag("rect", width=f"{share:.4g}%", height="100%", class_=class_)
     return tag("td", tag("svg", rect, role="img", aria_label=f"{share:.0f} %"), class_="bar")
-
-
-def _tokens(use: Json) -> int:
-    tokens: int = use["input_tokens"] + use["output_tokens"]
-    return tokens
-
-
-def _number(amount: Any) -> str:
-    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6g}"
