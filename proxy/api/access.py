@@ -9,6 +9,7 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config.model import ToolEvents
 from proxy.loop.actions import Stop
 from proxy.loop.limits import LimitOverrides, Limits, LimitsConfig
@@ -16,6 +17,7 @@ from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, is_
 from proxy.ports import Model, Toolset
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.errors import ModelNotAllowed
+from proxy.wire.search import SearchFilters
 
 # Clients choose the names of models and tools, so the cache is bounded, and long headers are not cached.
 _MAX_POLICIES = 5000
@@ -106,11 +108,26 @@ class AccessPolicy(Struct, frozen=True):
             limits = replace(limits, max_parallel_tools=1)
         return limits, tools
 
-    def offer_to(self, chat: Json, tools: tuple[ToolSpec, ...]) -> Offer:
-        """The offer of one request, which may declare tools, of which `tools` are those that it may use."""
+    def offer_to(
+        self, chat: Json, tools: tuple[ToolSpec, ...], declared: Json | None
+    ) -> tuple[Offer, SearchFilters | None]:
+        """The offer of one request, and the filters of the search that it declares; None: it declares none.
+
+        Args:
+            chat: the request, which may declare tools.
+            tools: the server tools that it may use.
+            declared: the request with its search as it was declared; None: the filters are read elsewhere.
+
+        Raises:
+            RequestError: the filters are not well formed.
+        """
         if tools is self.tools and OFFER_FIELDS.isdisjoint(chat) and not is_side_request(chat):
-            return self.offer
-        return make_offer(chat, tools, self.selection, search_above=self.search_above)
+            offer = self.offer
+        else:
+            offer = make_offer(chat, tools, self.selection, search_above=self.search_above)
+        if declared is None or not offer.in_play or FILTER_FIELDS.isdisjoint(declared):
+            return offer, None
+        return offer, filters_of(declared, native_search=self.selection.native_search)
 
 
 class AccessPolicies:

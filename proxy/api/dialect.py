@@ -6,9 +6,8 @@ Each step is a value that knows the next one, and is pure: what needs the store,
 `preparation` and `model_endpoint`. To add an API, write these four and a `Reply`, and a row of `proxy.paths`.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -16,6 +15,7 @@ from proxy.api.asked import Asked
 from proxy.api.body_memory import Share
 from proxy.api.credentials import RequestTools
 from proxy.api.known import History
+from proxy.api.remembered import Remembered
 from proxy.api.reply import Reply
 from proxy.api.request import Access, ResolvedRequest, ToolsChosen
 from proxy.api.sealed import Sealer
@@ -24,6 +24,8 @@ from proxy.wire.chat import Json
 from proxy.wire.credentials import Credentials
 from proxy.wire.errors import ProxyError
 
+T = TypeVar("T")
+
 
 class Context(Struct, frozen=True):
     """What a request is read with.
@@ -31,11 +33,15 @@ class Context(Struct, frozen=True):
     Attributes:
         own: the tools that there are for it at all.
         now: the time, in seconds since 1970.
+        owner: the scope of the caller.
+        remembered: what was made of the tools of earlier requests.
         sealing: opens what it carries in sealed form, and seals what its answer carries; None: its API seals nothing.
     """
 
     own: RequestTools
     now: Callable[[], float]
+    owner: str
+    remembered: Remembered
     sealing: Sealer | None = None
 
     @property
@@ -43,6 +49,11 @@ class Context(Struct, frozen=True):
         """The sealer of an API that seals."""
         assert self.sealing is not None  # noqa: S101 - the dialect says so
         return self.sealing
+
+    def once(self, text: bytes | None, make: Callable[[], T], *, same: tuple[object, ...] = (), **equal: Hashable) -> T:
+        """What is made of the declared tools in `text`, and of the server's; see `Remembered.of`."""
+        of_all = (self.own.toolset.specs, *same)
+        return self.remembered.of(text, of_all, (self.owner, self.own.credentials.names, *equal.items()), make)
 
 
 class Stored(Struct, frozen=True):
@@ -85,33 +96,32 @@ class Dialect(Protocol):
         ...
 
 
-class Parsed(ABC):
+class Parsed(Struct, kw_only=True):
     """A request whose fields are checked one by one.
 
     Attributes:
-        continues: whether it may continue what is stored, so that `continued` has to be awaited.
+        continues: whether it continues what is stored, so that `continued` has to be awaited.
         size: of its body, as `beside` judges it.
         is_slow: whether it may hold files, which take long to read.
         bytes_read: the size of what was read from the store.
     """
 
-    continues = False
-    size = 0
-    is_slow = False
-    bytes_read = 0
+    continues: bool = False
+    size: int = 0
+    is_slow: bool = False
+    bytes_read: int = 0
 
     async def continued(self, stored: Stored) -> None:
         """Look up what it continues. Raises `ProxyError` if there is no such thing."""
-        del stored
+        raise NotImplementedError
 
-    @property
-    @abstractmethod
-    def fields(self) -> Json | None:
-        """The fields that decide which tools it may call; None: it calls none."""
+    def calling(self) -> Json | None:
+        """The fields that decide which tools it may call; None: it calls none. Raises `RequestError`."""
+        raise NotImplementedError
 
-    @abstractmethod
     def read(self, context: Context) -> "Request":
         """Read its tools and its conversation. Raises `RequestError`."""
+        raise NotImplementedError
 
     def as_sent(self, error: ProxyError) -> None:
         """Replace the field of the chat request that an error names by the one that the client has sent."""

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope
 from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE, Share
+from proxy.api.credentials import CredentialReader
 from proxy.api.dialect import Chosen, Context, Dialect, Parsed, Stored
 from proxy.api.known import History
 from proxy.api.ports import Ports
@@ -54,6 +55,7 @@ class Preparation:
         self._ports = ports
         self._dialect = dialect
         self._keys = SealingKeys.of(ports)
+        self._credentials = CredentialReader(ports)
         self._resolver = RequestResolver(ports)
 
     async def parse(self, scope: Scope, receive: Receive) -> Parsed:
@@ -71,15 +73,16 @@ class Preparation:
         """Prepare a request. Raises `ProxyError`."""
         caller: Caller = scope[CALLER]
         share: Share | None = scope.get(SHARE)
-        credentials = self._resolver.credentials_of(scope)
+        credentials = self._credentials.credentials_of(scope)
         sealer = None
         if self._dialect.seals:
             most, keys = self._ports.config.server.max_body_bytes, self._keys.for_caller(caller)
             sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=credentials)
         if parsed.continues:
             await parsed.continued(Stored(self._ports.store, caller.scope, share, credentials, self._ports.observe))
-        own = await self._resolver.tools_of(scope, parsed.fields)
-        context = Context(own, self._ports.clock.time, sealer)
+        asks = parsed.calling() if credentials.names else None  # without credentials, no server lists tools for a user
+        own = await self._credentials.tools_of(scope, self._resolver.may_use(scope, asks) if asks is not None else None)
+        context = Context(own, self._ports.clock.time, caller.scope, self._resolver.remembered, sealer)
         asked = await beside(parsed.size + parsed.bytes_read, partial(parsed.read, context), slow=parsed.is_slow)
         if sealer is not None:
             sealer.count_opened()

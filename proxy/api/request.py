@@ -24,15 +24,15 @@ from proxy.api.affinity import conversation_of
 from proxy.api.asked import Asked
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import SHARE
-from proxy.api.credentials import CredentialReader, RequestTools
+from proxy.api.credentials import RequestTools
 from proxy.api.ports import Ports
-from proxy.api.search_filters import FILTER_FIELDS, filters_of
+from proxy.api.remembered import Remembered
 from proxy.config.model import OfferConfig, ToolEvents
 from proxy.kit import request_context
 from proxy.kit.beside import beside, pause_in
 from proxy.loop.continuation import CarriedTurns, Continuation, from_json, put_back, runs_in
 from proxy.loop.limits import Limits
-from proxy.loop.offer import Offer
+from proxy.loop.offer import Offer, is_side_request
 from proxy.loop.pictures import without_pictures
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
 from proxy.ports import MayUse, Model, Toolset
@@ -108,6 +108,7 @@ class ToolsChosen(Struct, frozen=True, kw_only=True):
         ignored: the names of declared tools that it cannot have.
         filters: the filters of its searches; None: those of its declared search, even if it cannot have that one.
         late: the names of tools that came in later in the conversation, in the order of their coming.
+        text: the declared tools and choice from which all of this is made, as JSON; None: offers are not remembered.
     """
 
     fields: Json | None = None
@@ -115,6 +116,7 @@ class ToolsChosen(Struct, frozen=True, kw_only=True):
     ignored: Sequence[str] = ()
     filters: SearchFilters | None = None
     late: Sequence[str] = ()
+    text: bytes | None = None
 
 
 AS_DECLARED = ToolsChosen()
@@ -122,7 +124,11 @@ AS_DECLARED = ToolsChosen()
 
 
 class RequestResolver:
-    """Resolves requests: `access`, then `finish` with the tools that they have chosen of that."""
+    """Resolves requests: `access`, then `finish` with the tools that they have chosen of that.
+
+    Attributes:
+        remembered: what was made of the tools of earlier requests.
+    """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -130,27 +136,17 @@ class RequestResolver:
         self._has_key_pools = ports.config.has_key_pools
         self._policies = self._policies_of(ports.toolset)
         self._policies_of_users: WeakKeyDictionary[Toolset, AccessPolicies] = WeakKeyDictionary()
-        self._credentials = CredentialReader(ports)
+        self.remembered = Remembered()
 
-    def credentials_of(self, scope: Scope) -> Credentials:
-        """See `CredentialReader.credentials_of`."""
-        return self._credentials.credentials_of(scope)
-
-    async def tools_of(self, scope: Scope, request: Json | None) -> RequestTools:
-        """The tools of a request; see `CredentialReader.tools_of`.
+    def may_use(self, scope: Scope, request: Json) -> MayUse | None:
+        """Which servers a request may use tools of, for `CredentialReader.tools_of`.
 
         No server is asked for a list on behalf of a request that is going to be refused, or may not use its tools.
 
         Args:
             scope: its scope.
-            request: its body, as the client sent it; None: it calls no tools.
+            request: its body, as the client sent it.
         """
-        has_credentials = bool(self._credentials.credentials_of(scope).names)
-        may_use = self._may_use(scope, request) if request is not None and has_credentials else None
-        return await self._credentials.tools_of(scope, may_use)
-
-    def _may_use(self, scope: Scope, request: Json) -> MayUse | None:
-        """Which servers a request may use tools of; None: none, as its model or its limits permit no tools."""
         caller: Caller = scope[CALLER]
         name, _ = self._unmarked(str(request.get("model")))
         try:
@@ -236,13 +232,17 @@ class RequestResolver:
         if names:
             request_context.add({"tools_ignored": names})
         tools = access.tools if chosen.tools is None else chosen.tools
-        offer, filters = policy.offer_to(chat, tools), chosen.filters
+        make = partial(policy.offer_to, chat, tools, declared=access.chat if chosen.filters is None else None)
+        if chosen.text is None:
+            offer, filters = make()
+        else:
+            owner, narrows, is_side = access.caller.scope, access.narrows_tools, is_side_request(chat)
+            offer, filters = self.remembered.of(chosen.text, (policy, access.tools), (owner, narrows, is_side), make)
         if offer.not_described:
             request_context.add({"tools_not_described": offer.not_described})
         if chosen.late:
             offer = offer.with_last(chosen.late)
-        if filters is None and offer.in_play and not FILTER_FIELDS.isdisjoint(access.chat):
-            filters = filters_of(access.chat, native_search=policy.selection.native_search)
+        filters = filters if chosen.filters is None else chosen.filters
         if filters is not None and filters.place:
             chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
         body = access.body if chat is access.chat else None

@@ -10,11 +10,14 @@ import orjson
 import pytest
 from hypothesis import given
 
+from proxy.api.dialect import Stored
 from proxy.api.json_bounds import blocks_in
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.responses.stored import ResponseStore, StoredResponse
 from proxy.config.model import StateConfig
+from proxy.kit.no_observer import NoObserver
 from proxy.stores.memory import MemoryStore
+from proxy.wire.credentials import NO_CREDENTIALS
 from proxy.wire.json_values import holds_too_many_values
 from tests import hostile
 from tests.fakes import FakeClock, whole
@@ -140,7 +143,7 @@ def test_a_conversation_in_blocks_costs_no_more_than_in_proportion_to_its_length
 
 async def test_a_conversation_of_thousands_of_stored_runs_gives_way_to_others():
     store = MemoryStore(StateConfig(), clock=FakeClock(), max_bytes=10**9)
-    responses = ResponseStore(store, "me")
+    responses = ResponseStore(Stored(store, "me", None, NO_CREDENTIALS, NoObserver()))
     references = [{"type": "item_reference", "id": f"msg_{at:032x}_0"} for at in range(2000)]
     for at, reference in enumerate(references):
         item = {**reference, "type": "message"}

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.api.access import CALLER, Caller
 from proxy.api.asked import Asked
+from proxy.api.credentials import RequestTools
 from proxy.api.request import RequestResolver, take_prefix
 from proxy.api.runs import tool_headers
 from proxy.config.model import Config, OfferConfig, ServerConfig
@@ -60,7 +61,7 @@ class Requests:
         scope = {"headers": [(name.encode(), value.encode()) for name, value in headers]}
         scope[CALLER] = caller or Caller("app")
         request = {"model": "m", "messages": [{"role": "user", "content": "x"}], **request}
-        own = await self.resolver.tools_of(scope, request)
+        own = RequestTools(self.ports.toolset)
         return self.resolver.finish(await self.resolver.access(scope, Asked(chat=request), own=own))
 
 

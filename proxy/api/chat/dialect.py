@@ -24,22 +24,20 @@ class ChatDialect:
     def parse(self, body: bytes, history: History | None) -> "_ParsedChat":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
         del history
-        return _ParsedChat(parse_chat_request(body), body)
+        return _ParsedChat(chat=parse_chat_request(body), body=body)
 
 
 class _ParsedChat(Parsed):
-    def __init__(self, chat: Json, body: bytes) -> None:
-        self._chat = chat
-        self._body = body
+    chat: Json
+    body: bytes
 
-    @property
-    def fields(self) -> Json:
+    def calling(self) -> Json:
         """The request itself."""
-        return self._chat
+        return self.chat
 
     def read(self, context: Context) -> "_ChatRequest":
         """The request as it is."""
-        return _ChatRequest(context=context, chat=self._chat, body=self._body)
+        return _ChatRequest(context=context, chat=self.chat, body=self.body)
 
 
 class _ChatRequest(Request, frozen=True):

@@ -1,33 +1,35 @@
 """Requests of the Messages API, read into chat requests."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.affinity import session_in
 from proxy.api.body import expect_few_blocks, parse_object
+from proxy.api.credentials import RequestTools
 from proxy.api.dialect import Chosen, Context, Parsed, Request
 from proxy.api.exchange import send_json
 from proxy.api.known import History
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
-from proxy.api.messages.history import changes_in
+from proxy.api.messages.history import ToolChange, changes_in
 from proxy.api.messages.message import MessageOptions
 from proxy.api.messages.pages import FoundPage
 from proxy.api.messages.reply import MessageHead, MessageReply, request_id
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.signatures import Signatures
-from proxy.api.messages.tools import MessageTools, hosted_names, read_tools
+from proxy.api.messages.tools import MessageTools, hosted_names, read_tools, tools_text
 from proxy.api.model_endpoint import ModelEndpoint
 from proxy.api.ports import Ports
 from proxy.api.preparation import Preparation
 from proxy.api.request import Access, ResolvedRequest
 from proxy.kit.beside import beside
-from proxy.wire.chat import Json, name_of
+from proxy.wire.chat import Json, ToolSpec, name_of
 from proxy.wire.json_text import with_exact_calls
+from proxy.wire.search import SearchFilters
 from proxy.wire.tokens import count_tokens
 
 
@@ -42,37 +44,47 @@ class MessagesDialect(Struct, frozen=True):
     for_answer: bool = True
     keeps_marks: bool = False
     history_field = "messages"
+    loads = staticmethod(with_exact_calls)  # the arguments of calls, which are objects here, keep their integers
     seals = True
-
-    @property
-    def loads(self) -> Callable[[bytes], Any]:
-        """Parses messages; the arguments of calls, which are objects here, keep their integers."""
-        return with_exact_calls
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedMessages":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
         fields = parse_object(body, history)
         request = read_request(fields, needs_max_tokens=self.for_answer)
         expect_few_blocks(fields.get("messages"), "messages", of=body)
-        return _ParsedMessages(fields, request, self)
+        return _ParsedMessages(fields=fields, request=request, dialect=self)
+
+
+class _DeclaredTools(Struct, frozen=True):
+    """The tools that a request declares, their fields of the chat request, and `hosted_names`."""
+
+    tools: MessageTools
+    fields: Json
+    own_names: Mapping[str, str]
+
+    @classmethod
+    def of(cls, fields: Json, own: RequestTools, changes: Sequence[ToolChange]) -> "_DeclaredTools":
+        """Read them. Raises `RequestError`."""
+        tools = read_tools(fields, own.toolset.names, changes)
+        return cls(tools, tools.for_chat(), hosted_names(own))
 
 
 class _ParsedMessages(Parsed):
-    def __init__(self, fields: Json, request: MessagesRequest, dialect: MessagesDialect) -> None:
-        self._fields = fields
-        self._request = request
-        self._dialect = dialect
+    fields: Json
+    request: MessagesRequest
+    dialect: MessagesDialect
 
-    @property
-    def fields(self) -> Json | None:
+    def calling(self) -> Json | None:
         """The fields of a request for an answer; one whose tokens are counted calls no tools."""
-        return self._fields if self._dialect.for_answer else None
+        return self.fields if self.dialect.for_answer else None
 
     def read(self, context: Context) -> "_MessagesRequest":
         """Read its tools and its conversation. Raises `RequestError`."""
-        fields, messages, request = self._fields, self._fields.get("messages"), self._request
-        changes, own_names = changes_in(messages), hosted_names(context.own)
-        declared, check = read_tools(fields, context.own.toolset.names, changes.tools), request.schema_check()
+        fields, messages, request = self.fields, self.fields.get("messages"), self.request
+        changes = changes_in(messages)
+        text = None if changes.tools else tools_text(fields)
+        tools = context.once(text, partial(_DeclaredTools.of, fields, context.own, changes.tools), step="read")
+        declared, own_names, check = tools.tools, tools.own_names, request.schema_check()
         conversation = read_conversation(
             fields.get("system"),
             messages,
@@ -80,20 +92,21 @@ class _ParsedMessages(Parsed):
             own_names,
             changes=changes,
             read_signature=Signatures(context.sealer).read,
-            keeps_marks=self._dialect.keeps_marks,
-            for_answer=self._dialect.for_answer,
+            keeps_marks=self.dialect.keeps_marks,
+            for_answer=self.dialect.for_answer,
         )
         return _MessagesRequest(
             context=context,
-            chat=request.as_chat(conversation.messages, declared, check),
+            chat=request.as_chat(conversation.messages, tools.fields, check),
             check=check,
             max_output_tokens=request.max_tokens,
             named=session_in(request.metadata),
-            has_marks=self._dialect.keeps_marks,
+            has_marks=self.dialect.keeps_marks,
             unshown=conversation.unshown,
             request=request,
             declared=declared,
             own_names=own_names,
+            text=text,
             effort=conversation.effort,
             pages=conversation.pages,
         )
@@ -103,21 +116,30 @@ class _MessagesRequest(Request, frozen=True, kw_only=True):
     request: MessagesRequest
     declared: MessageTools
     own_names: Mapping[str, str]  # the client's name of a hosted tool -> the name of the server's tool
+    text: bytes | None  # of the declared tools, by which what is made of them is remembered
     effort: str | None  # which the history asks for
     pages: Sequence[FoundPage]  # that earlier searches of the conversation have found
 
     def within(self, access: Access) -> "MessagesChosen":
         """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
-        tools = self.declared.within(access.tools, self.own_names, leave_out=access.narrows_tools)
+        narrows = access.narrows_tools
+        within = partial(self._within, access.tools, leave_out=narrows)
+        tools, fields, filters = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return MessagesChosen(
-            fields=tools.for_chat() | self.request.fields_for(access.model.upstream, self.effort),
+            fields=fields | self.request.fields_for(access.model.upstream, self.effort),
             tools=tools.server_tools,
             ignored=tools.ignored,
-            filters=tools.filters,
+            filters=filters,
             late=tools.late,
+            text=self.text,
             asked=self,
             declared=tools,
         )
+
+    def _within(self, usable: Sequence[ToolSpec], *, leave_out: bool) -> tuple[MessageTools, Json, SearchFilters]:
+        """The tools within the usable ones, their fields of the chat request, and the filters of its searches."""
+        tools = self.declared.within(usable, self.own_names, leave_out=leave_out)
+        return tools, tools.for_chat(), tools.filters
 
 
 class MessagesChosen(Chosen, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from proxy.api.fields import Count, Name, PositiveCount, prefixed, read_fields
 from proxy.api.messages.parts import refuse
-from proxy.api.messages.tools import MessageTools
 from proxy.api.schema import SchemaCheck
 from proxy.ports import Upstream
 from proxy.wire.chat import Json
@@ -89,9 +88,9 @@ class MessagesRequest(Struct, frozen=True):
             refuse(_FORMAT_FIELD, "must be an object of type `json_schema`")
         return SchemaCheck.of(wanted.get("schema"), f"{_FORMAT_FIELD}.schema")
 
-    def as_chat(self, messages: list[Json], tools: MessageTools, check: SchemaCheck | None) -> Json:
-        """The chat request, without the fields that depend on the upstream (`fields_for`)."""
-        chat: Json = {"model": self.model, "messages": messages, **tools.for_chat()}
+    def as_chat(self, messages: list[Json], tools: Json, check: SchemaCheck | None) -> Json:
+        """The chat request with these fields for tools, without those that depend on the upstream (`fields_for`)."""
+        chat: Json = {"model": self.model, "messages": messages, **tools}
         if self.temperature is not None:
             chat["temperature"] = self.temperature
         if self.top_p is not None:

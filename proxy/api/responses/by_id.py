@@ -11,6 +11,7 @@ from proxy.api.access import CALLER
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE
 from proxy.api.credentials import CredentialReader
+from proxy.api.dialect import Stored
 from proxy.api.exchange import send_json
 from proxy.api.fields import expect
 from proxy.api.ports import Ports
@@ -77,7 +78,7 @@ def _responses_in(ports: Ports) -> Callable[[Scope], ResponseStore]:
 
     def responses_for(scope: Scope) -> ResponseStore:
         credentials = reader.credentials_of(scope)
-        return ResponseStore(ports.store, scope[CALLER].scope, scope.get(SHARE), credentials)
+        return ResponseStore(Stored(ports.store, scope[CALLER].scope, scope.get(SHARE), credentials, ports.observe))
 
     return responses_for
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import orjson
 
+from proxy.api.credentials import RequestTools
 from proxy.api.dialect import Chosen, Context, Parsed, Request, Stored
 from proxy.api.known import History
 from proxy.api.model_endpoint import ModelEndpoint
@@ -18,12 +19,12 @@ from proxy.api.responses.parts import holds_files
 from proxy.api.responses.reply import ResponseHead, ResponseReply
 from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
-from proxy.api.responses.tools import ResponseTools, declared_in, late_names, read_tools
+from proxy.api.responses.tools import ResponseTools, declared_in, late_names, read_tools, tools_text
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import storable
 from proxy.loop.offer import SEARCH
 from proxy.turn.carried import carries
-from proxy.wire.chat import Json
+from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.errors import PreviousResponseNotFound, ProxyError
 
 
@@ -36,52 +37,51 @@ class ResponsesDialect:
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedResponses":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
-        return _ParsedResponses(parse_request(body, history))
+        request = parse_request(body, history)
+        return _ParsedResponses(
+            request=request,
+            history=ItemHistory((), request.items, {}),
+            continues=request.previous is not None or any(item["type"] == "item_reference" for item in request.items),
+        )
 
 
 class _ParsedResponses(Parsed):
-    continues = True
-
-    def __init__(self, request: ResponsesRequest) -> None:
-        self._request = request
-        self._history = ItemHistory((), request.items, {})
+    request: ResponsesRequest
+    history: ItemHistory
 
     async def continued(self, stored: Stored) -> None:
         """Look up the conversation that it continues. Raises as `ResponseStore.history` does."""
-        responses, previous = ResponseStore.of(stored), self._request.previous
+        responses, previous = ResponseStore(stored), self.request.previous
         try:
-            self._history = await responses.history(self._request.items, previous)
+            self.history = await responses.history(self.request.items, previous)
         except PreviousResponseNotFound:
             stored.observe("continuation.sought", sought=1, found=0)
             raise
         if previous is not None:
             stored.observe("continuation.sought", sought=1, found=1)
         self.bytes_read = responses.bytes_read
-        self.is_slow = self.is_slow or holds_files(self._history.items)
+        self.is_slow = self.is_slow or holds_files(self.history.items)
 
-    @property
     def _listed(self) -> list[Json]:
         """All declared tools, those of the conversation among them. Raises `RequestError`."""
-        return declared_in(self._request.fields, before=self._history.before, own=self._history.own)
+        return declared_in(self.request.fields, before=self.history.before, own=self.history.own)
 
-    @property
-    def fields(self) -> Json:
+    def calling(self) -> Json:
         """The fields of the request, with all declared tools."""
-        return {**self._request.fields, "tools": self._listed}
+        return {**self.request.fields, "tools": self._listed()}
 
     def read(self, context: Context) -> "_ResponsesRequest":
         """Read its tools and its conversation. Raises `RequestError`."""
-        request, history, own = self._request, self._history, context.own
+        request, history = self.request, self.history
         fields, seal = request.fields, Seal(context.sealer)
-        where = "tools" if fields.get("tools") else "input"
-        listed, choice, code = self._listed, fields.get("tool_choice"), own.code_interpreter
-        declared = read_tools(listed, choice, own.toolset.names, code_interpreter=code, where=where)
+        text = tools_text(fields, history.items)
+        declared, tool_fields, late = context.once(text, partial(self._tools, context.own), step="read")
         conversation = read_conversation(
             history.items, instructions=fields.get("instructions"), name_of=declared.name_of, unseal=seal.open
         )
         return _ResponsesRequest(
             context=context,
-            chat=request.as_chat(conversation, declared),
+            chat=request.as_chat(conversation.messages, tool_fields),
             check=request.check,
             max_output_tokens=fields.get("max_output_tokens"),
             named=fields.get("prompt_cache_key"),
@@ -92,13 +92,22 @@ class _ParsedResponses(Parsed):
             request=request,
             items=history.own,
             declared=declared,
-            late=late_names(declared, fields, (*history.before, *history.own)),
+            late=late,
+            text=text,
             seal=seal,
         )
 
+    def _tools(self, own: RequestTools) -> tuple[ResponseTools, Json, Sequence[str]]:
+        """The declared tools, their fields of the chat request, and the names of those that came in later."""
+        fields = self.request.fields
+        where = "tools" if fields.get("tools") else "input"
+        choice, code = fields.get("tool_choice"), own.code_interpreter
+        declared = read_tools(self._listed(), choice, own.toolset.names, code_interpreter=code, where=where)
+        return declared, declared.fields(), late_names(declared, fields, self.history.items)
+
     def as_sent(self, error: ProxyError) -> None:
         """Replace the field of the chat request that an error names by the one that the client has sent."""
-        self._request.as_sent(error)
+        self.request.as_sent(error)
 
 
 class _ResponsesRequest(Request, frozen=True, kw_only=True):
@@ -106,23 +115,30 @@ class _ResponsesRequest(Request, frozen=True, kw_only=True):
     items: Sequence[Json]  # its own, without the conversation before it
     declared: ResponseTools
     late: Sequence[str]
+    text: bytes | None  # of the declared tools, by which what is made of them is remembered
     seal: Seal
 
     def within(self, access: Access) -> "_ResponsesChosen":
         """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
-        has = self.context.own.has
-        tools = self.declared.within(
-            frozenset(name for tool in access.tools if has(tool.name) for name in tool.names),
-            leave_out=access.narrows_tools,
-        )
+        narrows = access.narrows_tools
+        within = partial(self._within, access.tools, leave_out=narrows)
+        tools, fields = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return _ResponsesChosen(
-            fields=tools.fields(),
+            fields=fields,
             tools=tuple([tool for tool in access.tools if tool.name != SEARCH]) if tools.offline else None,
             ignored=tools.ignored,
             late=self.late,
+            text=self.text,
             asked=self,
             declared=tools,
         )
+
+    def _within(self, usable: Sequence[ToolSpec], *, leave_out: bool) -> tuple[ResponseTools, Json]:
+        """The tools within the usable ones, and their fields of the chat request."""
+        has = self.context.own.has
+        names = frozenset(name for tool in usable if has(tool.name) for name in tool.names)
+        tools = self.declared.within(names, leave_out=leave_out)
+        return tools, tools.fields()
 
 
 class _ResponsesChosen(Chosen, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """A Responses request: read, checked, and translated into a chat request."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -9,8 +9,7 @@ from msgspec import Meta, Struct
 from proxy.api.body import MOST_TOOLS, expect_few_blocks, parse_object
 from proxy.api.fields import Count, Name, PositiveCount, expect, read_fields
 from proxy.api.known import History, is_read
-from proxy.api.responses.conversation import ItemConversation, read_items
-from proxy.api.responses.tools import ResponseTools
+from proxy.api.responses.conversation import read_items
 from proxy.api.schema import SchemaCheck
 from proxy.api.unshown import Unshown
 from proxy.wire import rawjson
@@ -142,10 +141,10 @@ class ResponsesRequest(Struct, frozen=True):
         wanted = reasoning.summary or reasoning.generate_summary
         return bool(wanted) and wanted != "none"
 
-    def as_chat(self, conversation: ItemConversation, tools: ResponseTools) -> Json:
-        """The request as one of Chat Completions."""
+    def as_chat(self, messages: Sequence[Json], tools: Json) -> Json:
+        """The request as one of Chat Completions, with these messages and fields for tools."""
         fields, asked = self.fields, self.asked
-        chat: Json = {"model": asked.model, "messages": list(conversation.messages), **tools.fields()}
+        chat: Json = {"model": asked.model, "messages": list(messages), **tools}
         chat |= {key: value for key, value in fields.items() if key in _SAME and value is not None}
         optional = {
             "max_tokens": asked.max_output_tokens,

@@ -19,16 +19,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from proxy.api.body_memory import Share
 from proxy.api.dialect import Stored
 from proxy.api.reply import Kept
 from proxy.api.responses.conversation import TURNS, last_said
 from proxy.api.responses.told import broken
 from proxy.kit.beside import beside, pause_in
-from proxy.ports import ClientStore
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
-from proxy.wire.credentials import NO_CREDENTIALS, Credentials
 from proxy.wire.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 
 _PREFIX = "resp_"
@@ -128,34 +125,17 @@ class ItemHistory(Struct, frozen=True):
 class ResponseStore:
     """The stored responses of one caller.
 
-    Args:
-        store: the store of the process.
-        owner: the scope of the caller.
-        share: counts the memory of the responses that are read; None: it is not counted.
-        credentials: those of the user. What was found with others cannot be read.
-
     Attributes:
         bytes_read: the size of all responses that were read.
     """
 
-    def __init__(
-        self,
-        store: ClientStore,
-        owner: str,
-        share: Share | None = None,
-        credentials: Credentials = NO_CREDENTIALS,
-    ) -> None:
-        self._store = store
-        self._owner = owner
-        self._share = share
-        self._credentials = credentials
+    def __init__(self, stored: Stored) -> None:
+        self._store = stored.store
+        self._owner = stored.owner
+        self._share = stored.share
+        self._credentials = stored.credentials
         self.bytes_read = 0
         self._looked_up = 0
-
-    @classmethod
-    def of(cls, stored: Stored) -> "ResponseStore":
-        """The stored responses of the caller."""
-        return cls(stored.store, stored.owner, stored.share, stored.credentials)
 
     async def find(self, identity: str) -> StoredResponse:
         """The response with that id. Raises `NotFound`."""

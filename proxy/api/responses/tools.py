@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from proxy.api.fields import refuse
 from proxy.api.hosted import hosted_within
+from proxy.api.remembered import text_of
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
 from proxy.wire.chat import Json, ToolSpec, choice_of, name_of
@@ -166,6 +167,13 @@ class ResponseTools(Struct, frozen=True):
         names = [name_of(entry) or SEARCH for entry in detail["tools"]]
         if names and not any(name in self.client_names or name in callable_names for name in names):
             _refuse_tool(names[0], "tool_choice")
+
+
+def tools_text(request: Json, items: Iterable[Json]) -> bytes | None:
+    """All that decides about the tools of a request, as JSON; None: items add some, or it has too large integers."""
+    if any(item["type"] in (ADDITIONAL, FOUND) for item in items):
+        return None
+    return text_of(request.get("tools"), request.get("tool_choice"))
 
 
 def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:

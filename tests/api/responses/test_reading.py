@@ -41,7 +41,7 @@ def chat_request(fields):
     items = with_ids([item for item in request.items if item["type"] != "item_reference"], RUN)
     tools = read_tools(declared_in(fields, before=(), own=items), fields.get("tool_choice"))
     said = read_conversation(items, instructions=fields.get("instructions"), name_of=tools.name_of, unseal=SEAL.open)
-    return request.as_chat(said, tools)
+    return request.as_chat(said.messages, tools.fields())
 
 
 def check_history(messages):

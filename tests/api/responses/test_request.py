@@ -1,6 +1,5 @@
 import pytest
 
-from proxy.api.responses.conversation import ItemConversation
 from proxy.api.responses.request import read_request
 from proxy.api.responses.tools import read_tools
 from proxy.wire.errors import RequestError
@@ -10,9 +9,7 @@ MESSAGES = ({"role": "user", "content": "Hi"},)
 
 
 def chat(tools=(), **fields):
-    return read_request({**ASK, **fields}).as_chat(
-        ItemConversation(MESSAGES), read_tools(tools, fields.get("tool_choice"))
-    )
+    return read_request({**ASK, **fields}).as_chat(MESSAGES, read_tools(tools, fields.get("tool_choice")).fields())
 
 
 def test_a_plain_request_is_a_plain_chat_request():

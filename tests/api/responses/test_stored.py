@@ -2,7 +2,10 @@
 
 import orjson
 
+from proxy.api.dialect import Stored
 from proxy.api.responses.stored import ResponseStore, StoredResponse
+from proxy.kit.no_observer import NoObserver
+from proxy.wire.credentials import NO_CREDENTIALS
 
 ONE, TWO = "resp_" + "1" * 32, "resp_" + "2" * 32
 
@@ -24,7 +27,7 @@ def stored(identity, **fields):
 
 async def test_a_response_is_stored_with_the_pages_of_its_own_run_and_read_with_those_of_the_chain():
     remembered = Remembered()
-    responses = ResponseStore(remembered, "me")
+    responses = ResponseStore(Stored(remembered, "me", None, NO_CREDENTIALS, NoObserver()))
     await remembered.put("me", *stored(ONE, sources={"https://a.example/": "A"}).as_kept())
     await remembered.put("me", *stored(TWO, previous=ONE, sources={"https://b.example/": "B"}).as_kept())
     assert orjson.loads(remembered["me", TWO])["sources"] == {"https://b.example/": "B"}
@@ -35,4 +38,6 @@ async def test_a_response_is_stored_with_the_pages_of_its_own_run_and_read_with_
 async def test_a_response_that_was_stored_before_there_were_sources_is_read():
     remembered = Remembered()
     remembered["me", ONE] = b'{"response":{"id":"%s","output":[]},"input":[],"previous":null,"turns":[]}' % ONE.encode()
-    assert (await ResponseStore(remembered, "me").history([], ONE)).sources == {}
+    assert (
+        await ResponseStore(Stored(remembered, "me", None, NO_CREDENTIALS, NoObserver())).history([], ONE)
+    ).sources == {}
