@@ -16,7 +16,7 @@ import orjson
 import reference
 
 from proxy.config import model as c
-from proxy.config.document import VARIABLE
+from proxy.config.syntax import VARIABLE
 from proxy.loop.limits import LimitOverrides, LimitsConfig
 from proxy.tools.kinds import KINDS
 from proxy.tools.search.description import Description, shipped

@@ -56,17 +56,20 @@ FAULTY = {
     ),
     "a list": ("[]", "1: must be a mapping, not a list"),
     "a sentence": ("just text", "1: must be a mapping, not a single value"),
-    "an open bracket": ("a: [", "1: is not YAML: expected the node content, but found '<stream end>'"),
-    "an open quote": ('a: "b\n', "2: is not YAML: found unexpected end of stream"),
-    "a tab": ("\tserver: {}", "1: is not YAML: found character '\\t' that cannot start any token"),
-    "wrong indentation": ("server:\n port: 1\n  host: x", "3: is not YAML: mapping values are not allowed here"),
+    "an open bracket": ("a: [", "1: is not YAML: a brace or bracket is not closed"),
+    "an open quote": ('a: "b\n', '1: is not YAML: a quote is not closed: "'),
+    "a tab": ("\tserver: {}", "1: is not YAML: there is a tab; write spaces"),
+    "wrong indentation": (
+        "server:\n port: 1\n  host: x",
+        "3: is not YAML: is indented more than the line before it, which has its value already",
+    ),
     "a variable in braces": (
         "upstreams:\n  up: {base_url: 'http://up', api_key: ${KEY}}\n",
-        f"2: is not YAML: expected ',' or '}}', but got '{{'; {VARIABLE}: \"${{KEY}}\"",
+        f'2: is not YAML: {VARIABLE}: "${{KEY}}"',
     ),
     "a variable in brackets": (
         "upstreams:\n  up:\n    headers: [${A:-b}]\n",
-        f"3: is not YAML: expected ',' or ']', but got '{{'; {VARIABLE}: \"${{A:-b}}\"",
+        f'3: is not YAML: {VARIABLE}: "${{A:-b}}"',
     ),
     "an open variable": (
         "upstreams: {up: {base_url: 'http://up', api_key: '${ZAI'}}",
@@ -106,21 +109,27 @@ FAULTY = {
     ),
     "an unknown profile": (
         "upstreams: {z: {base_url: 'http://z', api_key: k, profile: gml}}",
-        "1: upstreams.z.profile: must be one of glm, gpt_oss, openai",
+        "1: upstreams.z.profile: must be one of glm, gpt_oss, openai; did you mean glm?",
     ),
     "no key": ("upstreams: {z: {base_url: 'http://z'}}", "1: upstreams.z.api_key: is missing"),
     "a model elsewhere": (UP + "models:\n  m: {upstream: pu}", "3: models.m.upstream: there is no upstream 'pu'"),
-    "a model that is a word": (UP + "models: {m: up}", "2: models.m: must be a mapping, not a single value"),
+    "a model that is a word": (
+        UP + "models: {m: up}",
+        "2: models.m: must be a mapping, not a single value; such as {upstream: zai}",
+    ),
     "a fallback that is none": (
         UP + "models: {m: {upstream: up, fallbacks: [x]}}",
         "2: models.m.fallbacks: there is no other model 'x'",
     ),
     "a tool for a list": (
         UP + "models: {m: {upstream: up, tools: web_search}}",
-        "2: models.m.tools: must be a list, not a single value",
+        "2: models.m.tools: must be a list, not a single value; such as [NAME]",
     ),
     "no type": (TOOL + "{}", f"4: tools.t.type: is missing; known are {TOOL_TYPES}"),
-    "an unknown type": (TOOL + "{type: serber}", f"4: tools.t.type: unknown type 'serber'; known are {TOOL_TYPES}"),
+    "an unknown type": (
+        TOOL + "{type: serber}",
+        f"4: tools.t.type: unknown type 'serber'; known are {TOOL_TYPES}; did you mean serper?",
+    ),
     "no key for a search": (TOOL + "{type: serper}", "4: tools.t.api_key: is missing"),
     "a search's URL to the end": (
         TOOL + "{type: serper, api_key: k, base_url: 'https://google.serper.dev/search'}",
@@ -206,7 +215,7 @@ offer: {mode: sometimes, prefix: '//'}
     assert code == 1
     assert [re.sub("; known are .*", "", line.removeprefix("toolproxy: config.yaml:")) for line in errors] == [
         "1: server.port: must be a whole number, not text",
-        "3: upstreams.up.profile: must be one of glm, gpt_oss, openai",
+        "3: upstreams.up.profile: must be one of glm, gpt_oss, openai; did you mean glm?",
         "5: models.m.retry: unknown key",
         "5: models.m.upstream: there is no upstream 'nope'",
         "6: models.n.fallbacks: there is no other model 'gone'",

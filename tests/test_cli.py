@@ -481,8 +481,8 @@ def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("script", "fault"),
     [
-        ("conversations: [", ":1: is not YAML: expected the node content, but found '<stream end>'"),
-        ("a: b: c", ":1: is not YAML: mapping values are not allowed here"),
+        ("conversations: [", ":1: is not YAML: a brace or bracket is not closed"),
+        ("a: b: c", ":1: is not YAML: a text with a colon and a space in it needs quotes"),
         ("", ":1: must be a mapping, not empty"),
         ("conversations:\n- {when: ''}", ":2: conversations[0].turns: is missing"),
         (

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from proxy.config.document import Branch, Entry, Items, Leaf, Node, kind_of, leaves, plain
-from proxy.config.messages import unknown_key, why_not
+from proxy.config.document import Branch, Entry, Items, Leaf, Node, leaves, plain
+from proxy.config.messages import unknown_key, why_not, wrong_form
 
 FAULTY: Final = object()
 UNSET: Final = object()
@@ -148,7 +148,7 @@ class Converter:
     def items(self, node: Node, kind: Any, path: Path) -> Any:
         """The values of the items of a list; `FAULTY` if it is no list."""
         if not isinstance(node, Items):
-            return self.fault(path, f"must be a list, not {kind_of(node)}")
+            return self.fault(path, wrong_form(path.name, "a list", node))
         return [self.value(item, kind, path.item(at, line)) for at, (line, item) in enumerate(node.items)]
 
     def entries(self, node: Node, path: Path) -> Iterator[tuple[Entry, Path]]:
@@ -168,7 +168,7 @@ class Converter:
     def no_mapping(self, node: Node, path: Path) -> Any:
         """Note that a node cannot be read as a mapping; returns `FAULTY`."""
         why = node.fault if isinstance(node, Branch) else None
-        return self.fault(path, why or f"must be a mapping, not {kind_of(node)}")
+        return self.fault(path, why or wrong_form(path.name, "a mapping", node))
 
     def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
         """The value of a node that is read as a single value, or as whatever it is."""

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
+from proxy.config.syntax import VARIABLE, explained, unreadable
 from proxy.wire.credentials import HEADER_OF_REQUEST, headers_in
 from proxy.wire.errors import ConfigurationError
 
-VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BEGUN: Final = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
 UNSET_MARK: Final = "\0"  # no variable of the environment can hold it
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -122,10 +122,10 @@ def read(text: str, *, name: str, environ: Mapping[str, str] | None = None) -> N
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as exc:
-        line = exc.problem_mark.line + 1 if exc.problem_mark else 1
-        raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}{_hint(text, exc)}"]) from exc
+        line, mistake = explained(text, exc)
+        raise ConfigurationError([f"{name}:{line}: is not YAML: {mistake}"]) from exc
     except yaml.YAMLError as exc:
-        raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
+        raise ConfigurationError([unreadable(text, exc, name)]) from exc
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: {_TOO_DEEP}"]) from exc
     try:
@@ -252,16 +252,6 @@ class _Builder:
     def _variable(self, name: str, default: str | None) -> Variable:
         value = (self.environ or {}).get(name)
         return Variable(name, value) if value else Variable(name, default, is_default=True)
-
-
-def _hint(text: str, exc: yaml.MarkedYAMLError) -> str:
-    """Advice on the most common YAML error in this file, `{api_key: ${KEY}}`; empty if the error is another one."""
-    mark = exc.problem_mark
-    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
-    found = VARIABLE.search(line)
-    if found is None or "flow" not in (exc.context or ""):
-        return ""
-    return f'; inside braces or brackets a variable needs quotes: "{found[0]}"'
 
 
 def _variable_fault(text: str) -> str | None:

@@ -39,6 +39,25 @@ _STAND_INS: Final = frozenset({
 _COUNTED: Final = "01234567890123456789abcdefghijklmnopqrstuvwxyz 1234567890abcdef abc123 abcd1234 abcdef123456 test123"
 
 
+# Ways to name a variable in shells, LiteLLM, opencode, Kubernetes, Windows, templates and workflows; and its bare name.
+_OF_OTHERS: Final = re.compile(
+    r"(?:Bearer )?(?:\$({0})|\$\(({0})\)|os\.environ/({0})|\{{env:({0})\}}|env[:.]({0})|%({0})%"
+    r"|\$?\{{\{{ *(?:env|secrets)\.({0}) *\}}\}}|([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|TOKEN|SECRET)))".format(
+        "[A-Z][A-Z0-9_]+"
+    )
+)
+
+
+def meant_variable(text: str) -> str | None:
+    """The variable that a text names as other programs do, such as `$NAME` or `os.environ/NAME`; None: it names none.
+
+    The text may hold several keys, with commas between them. No provider's key looks so, and the text would be sent as
+    it stands.
+    """
+    named = (found.groups() for one in split_keys(text) if (found := _OF_OTHERS.fullmatch(one)))
+    return next((name for groups in named for name in groups if name), None)
+
+
 def is_placeholder(key: str) -> bool:
     """Whether a key is one of those that examples show in the place of a key."""
     return _PLACEHOLDER.fullmatch(key) is not None

@@ -1,6 +1,7 @@
 """Messages about values of a configuration file, for people who know neither YAML's terms nor Python's."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import date
 from difflib import get_close_matches
@@ -9,6 +10,8 @@ from typing import Any, Final, get_args
 from msgspec import inspect
 
 from proxy.config import model as c
+from proxy.config.document import Leaf, Node, kind_of
+from proxy.config.syntax import GLUED, glued
 
 _STATES: Final = [backend.written for backend in c.BACKENDS.values()]
 PATTERNS: Final[Mapping[Any, str]] = {
@@ -31,6 +34,7 @@ _TYPES: Final[Mapping[type[inspect.Type], str]] = {
     inspect.StrType: "text",
     inspect.BoolType: "true or false",
 }
+_WITH_UNIT: Final = re.compile(r"[0-9.]+ ?[A-Za-z]{1,7}")
 _VALUES: Final[tuple[tuple[type, str], ...]] = (
     (bool, "true or false"),
     (int, "a whole number"),
@@ -44,10 +48,59 @@ _VALUES: Final[tuple[tuple[type, str], ...]] = (
 )
 
 
+# The form of a part, by its path, for people who have written a mapping for a list, a list for a mapping, or a value.
+_FORMS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(r".*\.(?:tools|fallbacks|aliases)"), "[NAME]"),
+    (re.compile("models"), "glm-4.7: {upstream: zai}"),
+    (re.compile(r"models\.(?!.*\.(?:limits|price)$).*"), "{upstream: zai}"),
+    (re.compile("upstreams"), 'zai: {base_url: "https://api.z.ai/api/paas/v4", api_key: "${ZAI_API_KEY}"}'),
+    (re.compile(r"upstreams\.[^.]*"), '{base_url: "https://api.z.ai/api/paas/v4", api_key: "${ZAI_API_KEY}"}'),
+    (re.compile("tools"), 'web_search: {type: serper, api_key: "${SERPER_API_KEY}"}'),
+    (re.compile(r"tools\.[^.]*"), '{type: serper, api_key: "${SERPER_API_KEY}"}'),
+    (re.compile("clients"), '[{name: app, key: "${TOOLPROXY_KEY}"}]'),
+    (re.compile(r"clients\[\d+\]"), '{name: app, key: "${TOOLPROXY_KEY}"}'),
+    (re.compile(r"clients\[\d+\]\.models"), '["glm-*"]'),
+)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that looks most like another one, as the end of a message; empty if none does."""
+    plain = {_plain(one): one for one in known}
+    near = get_close_matches(_plain(name), plain, 1)
+    return f"; did you mean {plain[near[0]]}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    """A name without what people confuse: capitals, and the marks between its words."""
+    return name.lower().replace("-", "_").replace("_", "")
+
+
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """What is wrong with a key that has no meaning at its place, with the known one that looks most like it."""
-    near = get_close_matches(key, known, 1)
-    return f"unknown key; known are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
+    if missed := GLUED.match(key):
+        return glued(missed[1])
+    return f"unknown key; known are {', '.join(sorted(known))}{did_you_mean(key, known)}"
+
+
+def unknown_type(name: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
+    """What is wrong with a `type:` of a tool that there is not.
+
+    Args:
+        name: the type.
+        known: the types that there are.
+        instead: names under which people look for a type -> what to write for each.
+    """
+    if wanted := instead.get(name):
+        return f"unknown type {name!r}; write {wanted}"
+    return f"unknown type {name!r}; known are {', '.join(known)}{did_you_mean(name, (*known, *instead))}"
+
+
+def wrong_form(path: str, wanted: str, node: Node) -> str:
+    """What is wrong with a part that should be a list or a mapping, with an example of its form."""
+    if isinstance(node, Leaf) and (missed := GLUED.match(node.text)):
+        return glued(missed[1])
+    form = next((form for pattern, form in _FORMS if pattern.fullmatch(path)), None)
+    return f"must be {wanted}, not {kind_of(node)}" + (f"; such as {form}" if form else "")
 
 
 def why_not(value: object, kind: Any) -> str:
@@ -57,13 +110,15 @@ def why_not(value: object, kind: Any) -> str:
         info = info.type
     match info:
         case inspect.LiteralType():
-            return f"must be one of {', '.join(map(str, get_args(kind)))}"
+            known = [*map(str, get_args(kind))]
+            return f"must be one of {', '.join(known)}{did_you_mean(value, known) if isinstance(value, str) else ''}"
         case inspect.StrType(min_length=least) if isinstance(value, str):
             return "must not be empty" if least and not value else _pattern(kind)
         case inspect.IntType() | inspect.FloatType() if (number := _number(value, info)) is not None:
             return _out_of_range(number, info) or f"must be {_TYPES[type(info)]}, not {_kind_of(value)}"
         case _:
-            return f"must be {_TYPES.get(type(info), 'another value')}, not {_kind_of(value)}"
+            unit = "; write it without a unit" if isinstance(value, str) and _WITH_UNIT.fullmatch(value) else ""
+            return f"must be {_TYPES.get(type(info), 'another value')}, not {_kind_of(value)}{unit}"
 
 
 def _pattern(kind: Any) -> str:

@@ -22,9 +22,9 @@ from proxy.config.conversion import FAULTY, LEFT_OUT, UNSET, Converter, Fault, P
 from proxy.config.document import UNSET_MARK, Branch, Items, Leaf, Node, kind_of, leaves
 from proxy.config.env_file import read_env_file
 from proxy.config.files import read_file
-from proxy.config.keys import why_no_key
+from proxy.config.keys import meant_variable, why_no_key
 from proxy.config.loaded import ClientsFile, Disabled, Loaded
-from proxy.config.messages import unknown_key
+from proxy.config.messages import unknown_key, unknown_type
 from proxy.config.removed import removed_at
 from proxy.config.rules import Parts, ToolKinds, faults_in
 from proxy.config.warnings import warnings_in
@@ -38,6 +38,7 @@ _CLIENTS_FILE_PARTS: Final = (f"{_CLIENTS_FILE}[", f"{_CLIENTS_FILE}.")
 _KEY_ENTRY: Final = ("key", "max_concurrent", "weight")
 _ONLY_IN_HEADERS: Final = "${request.headers.NAME} may stand only in the headers of a tool of type http or mcp"
 _EMPTY_IF_UNSET: Final = (c.Key, c.Keys, c.HeaderValue, c.ToolHeaderValue)
+_NEVER_NAMES: Final = (*_EMPTY_IF_UNSET, c.Url)
 
 
 def load(path: File, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: File | None = None) -> Loaded:
@@ -212,7 +213,8 @@ class _Reader(Converter):
         if not isinstance(kind, str):
             return kind
         if kind not in self.kinds:
-            return self.fault(at, f"unknown type {kind!r}; known are {', '.join(self.kinds)}")
+            instead = {name: keys for one in self.kinds.values() for name, keys in one.instead.items()}
+            return self.fault(at, unknown_type(kind, self.kinds, instead))
         return self.struct(node, self.kinds[kind].config, path, skip=("type",))
 
     def limits(self, node: Node, kind: Any, path: Path) -> Any:
@@ -287,6 +289,8 @@ class _Reader(Converter):
             return self.fault(path, gone.sentence)
         for leaf in leaves(node):
             self.note(leaf)
+            if kind in _NEVER_NAMES and not leaf.variables and (name := meant_variable(leaf.text)):
+                return self.fault(path, f"is the name of a variable, and not its value: write ${{{name}}}")
             if kind == c.ToolHeaderValue:
                 self.refers_to |= leaf.refers_to
             elif leaf.refers_to:

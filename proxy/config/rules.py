@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.config import model as c
 from proxy.config.keys import FROM_CLIENT, is_placeholder
+from proxy.config.messages import did_you_mean
 from proxy.config.model import appended_path_fault
 from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
 from proxy.loop.many_tools import NAMES
@@ -31,6 +32,11 @@ class ToolKind(Protocol):
     @property
     def faults(self) -> Callable[[Any], _Faults]:
         """Finds what is wrong in an entry; each fault has the key, empty for the whole entry."""
+        ...
+
+    @property
+    def instead(self) -> Mapping[str, str]:
+        """Names that people write for this type -> what to write in the place of each."""
         ...
 
     @property
@@ -132,12 +138,16 @@ def faults_in(parts: Parts) -> list[tuple[str, str]]:
     return [(path, message) for path, message in found if not parts.is_faulty(path)]
 
 
+def _there_is_no(what: str, name: str, names: Collection[str]) -> str:
+    return f"there is no {what} {name!r}{did_you_mean(name, sorted(names))}"
+
+
 def _model_faults(parts: Parts) -> _Faults:
     for name, model in parts.config.models.items():
         if model.upstream not in parts.names_in("upstreams"):
-            yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
+            yield f"models.{name}.upstream", _there_is_no("upstream", model.upstream, parts.names_in("upstreams"))
         for tool in parts.unknown_tools(model.tools):
-            yield f"models.{name}.tools", f"there is no tool {tool!r}"
+            yield f"models.{name}.tools", _there_is_no("tool", tool, parts.names_in("tools"))
         if "*" in (model.vision_model or ""):
             yield f"models.{name}.vision_model", "must be the name of one model"
         if "*" in (model.model or ""):
@@ -148,7 +158,7 @@ def _model_faults(parts: Parts) -> _Faults:
             if other == name:
                 yield f"models.{name}.fallbacks", "must not contain the model itself"
             elif "*" in other or not any(fnmatchcase(other, pattern) for pattern in patterns):
-                yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
+                yield f"models.{name}.fallbacks", _there_is_no("other model", other, patterns)
 
 
 def _client_faults(parts: Parts) -> _Faults:
@@ -158,7 +168,7 @@ def _client_faults(parts: Parts) -> _Faults:
         if (client.key is None) == (client.key_sha256 is None):
             yield path, "needs key or key_sha256, and not both"
         for tool in parts.unknown_tools(client.tools):
-            yield f"{path}.tools", f"there is no tool {tool!r}"
+            yield f"{path}.tools", _there_is_no("tool", tool, parts.names_in("tools"))
         if (budget := client.budget) is not None and {budget.tokens, budget.tool_calls, budget.cost} == {None}:
             yield f"{path}.budget", "needs tokens, tool_calls or cost"
         if client.name in names:
@@ -253,7 +263,7 @@ def _fallback_faults(parts: Parts) -> _Faults:
     for name, tool in parts.tools.items():
         for other in tool.fallbacks:
             if other not in parts.names_in("tools") or other == name:
-                yield f"tools.{name}.fallback", f"there is no other tool {other!r}"
+                yield f"tools.{name}.fallback", _there_is_no("other tool", other, parts.names_in("tools") - {name})
             elif other in servers:
                 yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"
 

@@ -3,7 +3,7 @@
 A type is a module in `tools/kinds/` that has the type's name and a `Kind` called `KIND`; no other file names it.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -109,6 +109,7 @@ class Kind(Generic[Entry]):
         make: makes the tool of an entry.
         serve: makes the server of an entry that stands for several tools, which come and go.
         faults: finds what is wrong in an entry beyond the types of its keys.
+        instead: names that people write for this type -> what to write in the place of each.
         judges_parts: whether `faults` also takes entries with keys that could not be read, and have their defaults.
         variables_are_secrets: whether the values of all variables in an entry are secrets, because a key may stand in
             any of its keys; `Resources.secrets` has them.
@@ -125,6 +126,7 @@ class Kind(Generic[Entry]):
     make: Make[Entry] | None = None
     serve: Serve[Entry] | None = None
     faults: Callable[[Entry], Faults] = lambda _: iter(())
+    instead: Mapping[str, str] = field(default_factory=dict)
     judges_parts: bool = False
     variables_are_secrets: bool = False
     warnings: Callable[[Entry, Config], Faults] = lambda _, __: iter(())

@@ -80,4 +80,9 @@ def _faults(entry: PythonToolConfig) -> Faults:
         yield "parameters", fault
 
 
-KIND = Kind(config=PythonToolConfig, make=python_tool, faults=_faults)
+KIND = Kind(
+    config=PythonToolConfig,
+    make=python_tool,
+    faults=_faults,
+    instead={"function": "type: python, function: module:function"},
+)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from proxy.config.keys import KEYLESS
+from proxy.config.messages import did_you_mean
 from proxy.config.model import ApiKeys, Characters, PageCount, ReadConfig, Text, ToolConfig, Url, keys_of, only_key
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
@@ -67,7 +68,8 @@ def _faults(entry: SearchConfig) -> Faults:
     try:
         provider = description_of(entry.provider)
     except KeyError:
-        yield "provider", f"there is no provider {entry.provider!r}; there are {', '.join(shipped())}"
+        name, known = str(entry.provider), shipped()
+        yield "provider", f"there is no provider {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"
         return
     yield from ((".".join(filter(None, ("provider", key))), fault) for key, fault in faults(provider))
     yield from _faults_with(provider, entry)
@@ -111,4 +113,11 @@ def _example(entry: SearchConfig) -> str:
     return " ".join(part for part in (sent.method, sent.url, (sent.body or b"").decode()) if part)
 
 
-KIND = search_kind(SearchConfig, provider_of, search_tool, faults=_faults, describe=_describe)
+KIND = search_kind(
+    SearchConfig,
+    provider_of,
+    search_tool,
+    faults=_faults,
+    describe=_describe,
+    instead={name: f"type: search, provider: {name}" for name in shipped()},
+)
