@@ -25,7 +25,6 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
     HeldLogprobs          adds the log probabilities of text that was held back before
     TurnBuffer            holds back the chunk while the turn may not be the answer
 
-The text of a whole completion passes only TurnTexts, because nothing of it is shown yet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +60,7 @@ class Assembler:
     `finish` may also be called without `close`, when the stream broke off or the client needs no more of it: the turn
     then holds the part that has arrived.
 
-    begin_whole(message)?  (feed(chunk)  calls.take_ready()  feed_text(text)*)*  -->  close()  -->  finish()
-    feed_whole(completion)  -------------------------------------------------------------------->  finish()
+    begin_whole(choice)?  (feed(piece)  feed_text(text)*)*  -->  close()  -->  finish()
 
     Args:
         request: the request that the turn answers.
@@ -149,34 +147,11 @@ class Assembler:
         self._repeated["choices"][0]["delta"] = delta
         return [self._repeated]
 
-    def begin_whole(self, message: Json, finish_reason: str) -> None:
-        """Prepare for a whole message that is about to be fed in a few chunks, with each of its texts in one piece."""
-        for name in filter(message.__contains__, TEXT_FIELDS):
-            if not isinstance(message[name], str):  # null, or parts
-                self._others.message[name] = message[name]
-        if finish_reason not in BROKEN_OFF:
-            self._texts.begin_whole(message)
-
-    def feed_whole(self, completion: Json) -> None:
-        """Take in a whole completion, of which nothing is shown yet.
-
-        Raises:
-            UpstreamError: the completion has no finish_reason.
-        """
-        choice = completion.pop("choices")[0]
-        message, self._finish_reason = choice.pop("message"), choice.pop("finish_reason")
-        if not self._finish_reason:
-            raise UpstreamError("The upstream's answer has no finish_reason.")
-        self._usage = completion.pop("usage", None) or other_usage({**completion, "choices": [choice]})
-        self._envelope, self._choice = completion, choice
-        self._others.message = message
-        entries = message.get("tool_calls")
-        text_is_last = not (entries or message.get("refusal"))
-        self._texts.fold_whole(message, is_cut=text_is_last and self._finish_reason in BROKEN_OFF)
-        if entries:
-            self.calls.add_whole(entries)
-        for leak in self._texts.leaks(has_calls=bool(entries)):
-            self.calls.add_leaked(leak)
+    def begin_whole(self, choice: Json) -> None:
+        """Keep the message and the other fields of a whole answer as received; its pieces are still to be fed."""
+        self._choice = {key: value for key, value in choice.items() if key not in _CHOICE_KEYS}
+        self._others.begin_whole(choice["message"])
+        self.calls.received = choice["message"].get("tool_calls") or ()
 
     def close(self, *, done: bool = False) -> list[Json]:
         """End the stream, and return what was buffered: the end of its text, and leaked calls of the client's tools.
@@ -369,6 +344,11 @@ class OtherFields(Struct):
     message: Json
     aside: list[Json] = []
     _details: FoldedDetails | None = None
+    _is_whole: bool = False  # whether the message has been received with all of its fields
+
+    def begin_whole(self, message: Json) -> None:
+        """Keep the fields of a whole message; its deltas add none to them."""
+        self.message, self._is_whole = {**message}, True
 
     def whole(self) -> Json:
         """The message so far, which may be changed."""
@@ -376,7 +356,7 @@ class OtherFields(Struct):
 
     def fold(self, delta: Json) -> None:
         """Fold the fields of a delta into the message: lists are joined, objects merged, other values replaced."""
-        for key in delta.keys() - _FOLDED_KEYS:
+        for key in () if self._is_whole else delta.keys() - _FOLDED_KEYS:
             if (value := delta[key]) is None:
                 continue
             known = self.message.get(key)

@@ -6,19 +6,19 @@ servers give all calls the same id, or number those of each turn anew, or give n
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from msgspec import Struct, field
 
-from proxy.turn.call_arguments import Arguments, without_repetition
-from proxy.turn.call_fragments import ARGUMENTS, Fragment, StreamedCalls, as_text
+from proxy.turn.call_arguments import Arguments
+from proxy.turn.call_fragments import ARGUMENTS, Fragment, StreamedCalls
 from proxy.turn.call_ids import client_call_id
 from proxy.turn.carried import merge_fields
 from proxy.turn.leaks import Leak
-from proxy.turn.leaks.glm import split_glued_name
 from proxy.turn.request import TurnRequest
 from proxy.turn.turn_bounds import require_few_calls, require_short_arguments
-from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, name_of
+from proxy.wire.chat import JSON_BLANKS, Json, ToolCall
 from proxy.wire.json_text import is_json
 
 # The keys of a fragment, and of its function, that `PartialCall` holds by themselves.
@@ -34,7 +34,6 @@ class PartialCall(Struct):
         type: the type of the call.
         name: the name; empty: it has not arrived.
         fields: the other fields as received, such as `extra_content`, which the upstream wants back.
-        received: the entry of a whole message; None: the call was streamed.
         client_index: the index in the client's stream; None: the call is not the client's.
         client_id: the id that the client gets; None: the call is not the client's.
         is_value: whether the arguments were any JSON value when the next call began.
@@ -45,7 +44,6 @@ class PartialCall(Struct):
     type: str = "function"
     name: str = ""
     fields: Json = {}
-    received: Json | None = None
     client_index: int | None = None
     client_id: str | None = None
     is_value: bool = False
@@ -58,10 +56,10 @@ class PartialCall(Struct):
         if has_others or not fragment.keys() <= _OF_FRAGMENTS:
             merge_fields(self.fields, fragment)
 
-    def entry(self) -> Json:
-        """The call as an entry of a message's `tool_calls`."""
-        if self.received is not None:
-            return self.received
+    def entry(self, received: Json | None = None) -> Json:
+        """The call as an entry of a message's `tool_calls`; `received`: that entry of a whole message."""
+        if received is not None:
+            self.fields = received
         entry = {**self.fields, "id": self.id, "type": self.type}
         if self.type in ARGUMENTS:
             entry[self.type] = self._detail(self.arguments.text)
@@ -99,11 +97,13 @@ class CallAssembler(Struct):
         request: the request that the turn answers; has the names of all tools, and of the client's.
         so_far: the calls, in the order in which they begin.
         client_count: how many of the calls are the client's.
+        received: the first calls as entries of a whole message; they stay as received, but for missing and wrong parts.
     """
 
     request: TurnRequest
     so_far: list[PartialCall] = []
     client_count: int = 0
+    received: Sequence[Json] = ()
     _streamed: StreamedCalls | None = None  # most turns have no calls
     _ids: set[Any] | None = None  # of all calls in the conversation; None: no id has been needed yet
     _argument_bytes: int = 0  # of all calls
@@ -147,25 +147,6 @@ class CallAssembler(Struct):
                 call.hold(arguments)
         return shown
 
-    def add_whole(self, entries: Sequence[Json]) -> None:
-        """Take in the entries of a whole message; they stay as received, but for missing and wrong parts.
-
-        Raises:
-            UpstreamError: the arguments are nested too deep, or a bound is passed.
-        """
-        require_few_calls(len(self.so_far) + len(entries))
-        for entry in entries:
-            entry["id"] = self._unique(entry.get("id"))
-            if isinstance(function := entry.get("function"), dict):
-                name, arguments = function.get("name") or "", as_text(function.get("arguments"))
-                self._bound_arguments(0, len(arguments.encode("utf-8", "replace")))
-                function["name"], arguments = split_glued_name(name, arguments, self.request.view.tools)
-                function["arguments"] = without_repetition(arguments)
-            call = PartialCall(entry["id"], received=entry)
-            self.so_far.append(call)
-            if self.request.view.client_tools and name_of(entry) in self.request.view.client_tools:
-                self._show(call)
-
     def _bound_arguments(self, before: int, size: int) -> None:
         """Count arguments that have grown from `before` to `size` bytes. Raises `UpstreamError` beyond a bound."""
         self._argument_bytes += size - before
@@ -204,10 +185,10 @@ class CallAssembler(Struct):
     def entries(self) -> list[Json]:
         """The calls as the `tool_calls` of a message, each with an id of its own."""
         entries: list[Json] = []
-        for call in self.so_far:
+        for call, received in zip_longest(self.so_far, self.received):
             if not call.id:
                 call.id = self._unique(None)
-            entries.append(call.entry())
+            entries.append(call.entry(received))
         return entries
 
     def _begin(self, call: PartialCall) -> PartialCall:

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
 from proxy.turn.leaks import Leak
-from proxy.turn.leaks.filter import LeakFilter, may_leak
+from proxy.turn.leaks.filter import LeakFilter
 from proxy.turn.request import TurnView
 from proxy.turn.thinking import ThoughtsInText
 from proxy.wire.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
@@ -104,36 +104,6 @@ class TurnTexts(Struct):
                 delta[DETAILS] = self._without_leaks(details, text, shown)
         return names
 
-    def begin_whole(self, message: Json) -> None:
-        """Prepare for the whole texts of a message: those that can hold no call need no filter."""
-        for name in filter(message.get, _LEAKY_FIELDS):
-            if isinstance(text := message[name], str) and not may_leak(text):
-                self.fields[name] = FieldText()
-
-    def fold_whole(self, message: Json, *, is_cut: bool = False) -> None:
-        """Take in the texts of a whole message, if a call may have leaked into one of them.
-
-        Args:
-            message: the message.
-            is_cut: whether a limit has cut off its text.
-        """
-        if self.thinking is not None:
-            self._split(self.thinking, message)
-            self._end_thinking(message)
-        for name in filter(message.get, TEXT_FIELDS):
-            text = text_of(message) if isinstance(message[name], list) else message[name]
-            if not isinstance(text, str):
-                continue
-            if len(text) > MOST_TEXT:
-                raise TextTooLong
-            if self.view.tools and name in _LEAKY_FIELDS and (is_cut or may_leak(text)):
-                shown = {**message}
-                self.fold(shown)
-                self.close({}, is_cut=is_cut)
-                if DETAILS in shown:
-                    message[DETAILS] = shown[DETAILS]
-                return
-
     def close(self, delta: Json, *, keep_open: Collection[str] = (), is_cut: bool = False) -> None:
         """End the texts of all fields but those to `keep_open`, and add the text that was held back to the delta.
 
@@ -188,6 +158,8 @@ class TurnTexts(Struct):
                 if text != text_of(message):
                     message[name] = self._in_parts(text)
             elif (text or name in message) and not (self._parts and name == "reasoning_content"):  # the parts have it
+                if name in message and isinstance(details := message.get(DETAILS), list):  # of a whole message
+                    message[DETAILS] = self._without_leaks(details, message[name], text)
                 message[name] = text
         if self._parts and not isinstance(message.get("content"), list):
             message["content"] = self._in_parts(message.get("content") or "")

@@ -9,6 +9,7 @@ import orjson
 
 from proxy.http.decode import Inflater
 from proxy.turn.call_fragments import as_text
+from proxy.turn.pieces import pieces_of_whole
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
@@ -155,33 +156,21 @@ def fill_in(answer: Json, request: Json) -> bool:
 
 
 def as_stream(raw: bytes) -> bytes:
-    """A whole completion that was sent in place of a stream, as one: an event for each choice, one for the usage.
+    """A whole completion that was sent in place of a stream, as one.
 
     Raises:
         UpstreamError: it is no completion, or holds an error.
     """
     answer = parse_object(raw)
     failures.raise_if_failed(answer)
-    usage, choices = answer.pop("usage", None), answer.get("choices")
+    choices = answer.get("choices")
     if not (isinstance(choices, list) and choices and all(map(_is_whole, choices))):
         raise UpstreamError("The upstream answered a stream with something else.")
-    chunks = [{**answer, "object": CHUNK, "choices": [_as_delta(**choice)]} for choice in choices]
-    if usage is not None:
-        chunks.append({**answer, "object": CHUNK, "choices": [], "usage": usage})
-    return b"".join(map(sse.encode, chunks)) + sse.DONE
+    return b"".join(map(sse.encode, pieces_of_whole({**answer, "object": CHUNK}))) + sse.DONE
 
 
 def _is_whole(choice: Any) -> bool:
     return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
-
-
-def _as_delta(message: Json, **choice: Any) -> Json:
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        message["tool_calls"] = [
-            {"index": at, **call} if isinstance(call, dict) else call for at, call in enumerate(calls)
-        ]
-    return {**choice, "delta": message}
 
 
 def plain(raw: bytes) -> bytes:

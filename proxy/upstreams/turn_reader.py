@@ -5,12 +5,13 @@ and the contents of what a client is shown are the same for an upstream that str
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
 from proxy.ports import EarlyCalls, Show
 from proxy.turn.assembler import Assembler
+from proxy.turn.pieces import pieces_of, pieces_of_whole
 from proxy.upstreams.answers import parse_chunk
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.names import ToolNames
@@ -60,11 +61,11 @@ class TurnReader(Struct, eq=False):
     async def take_whole(self, completion: Json) -> None:
         """Take a whole completion. Raises `UpstreamError`: it has no finish_reason."""
         choice = completion["choices"][0]
-        if not (reason := choice.get("finish_reason")):
+        if not choice.get("finish_reason"):
             raise UpstreamError("The upstream's answer has no finish_reason.")
-        self.assembler.begin_whole(choice["message"], reason)
-        for chunk in _in_pieces(completion):
-            await self._show_parts(chunk, start_calls=False)
+        self.assembler.begin_whole(choice)
+        for piece in pieces_of_whole(completion):
+            await self._show_parts(piece, start_calls=False)
         self.done = True
 
     async def _feed(self, event: sse.Event) -> None:
@@ -79,7 +80,7 @@ class TurnReader(Struct, eq=False):
 
     async def _show_parts(self, chunk: Json, *, start_calls: bool) -> None:
         assembler = self.assembler
-        for part in _call_by_call(chunk):
+        for part in pieces_of(chunk):
             if part is not chunk:
                 await asyncio.sleep(0)  # an event may be long, and other requests wait no longer than for one call
             shown, ready = assembler.feed(part), assembler.calls.take_ready()
@@ -91,28 +92,6 @@ class TurnReader(Struct, eq=False):
                 await self.early.announce(call, chunk.get("model"), start=start_calls)
             for visible in client_calls:
                 await self.show(visible)
-
-
-def _in_pieces(completion: Json) -> Iterator[Json]:
-    """A whole completion as a stream of few chunks: the text with all else, and then each call."""
-    choice = completion["choices"][0]
-    choice["delta"] = message = choice.pop("message")
-    calls = message.pop("tool_calls", None) or ()
-    yield {**completion, "choices": [choice]}
-    for index, call in enumerate(calls):
-        yield {**completion, "choices": [{"index": 0, "delta": {"tool_calls": [{**call, "index": index}]}}]}
-
-
-def _call_by_call(chunk: Json) -> list[Json]:
-    """A chunk with several calls as chunks with one call each, so that the client is told of the calls in order."""
-    choices: Sequence[Json] = chunk["choices"]
-    calls = (choices[0].get("delta") or {}).get("tool_calls") if len(choices) == 1 else None
-    if not calls or len(calls) == 1:
-        return [chunk]
-    first, *rest = calls
-    choices[0]["delta"]["tool_calls"] = [first]
-    only_calls = [{**choices[0], "delta": {"tool_calls": [call]}} for call in rest]
-    return [chunk, *({**chunk, "choices": [choice]} for choice in only_calls)]
 
 
 def _split(shown: Sequence[Json]) -> tuple[list[Json], list[Json]]:

@@ -179,7 +179,7 @@ TYPES = [
     (
         UP + "tools:\n  web_search: {api_key: k}\n",
         6,
-        "tools.web_search.type: is missing; known are clock, http, mcp, python, search, serper, serper_scrape, web_fetch, zai_search",
+        "tools.web_search.type: is missing; known are clock, http, mcp, python, search, serper, web_fetch, zai_search",
     ),
     (
         UP + "tools:\n  web_search: {type: function}\n",

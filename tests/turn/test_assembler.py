@@ -9,6 +9,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import Assembler as AssemblerOfCall
 from proxy.turn.citations import CITATIONS
 from proxy.turn.leaks.written import PROOF_CHARACTERS
+from proxy.turn.pieces import pieces_of_whole
 from proxy.turn.request import Buffering, TurnView
 from proxy.wire.chat import ToolCall
 from proxy.wire.errors import UpstreamError
@@ -59,8 +60,10 @@ def feed(assembler, *chunks):
 def whole(message, finish_reason="stop", *, client_tools=(), **beside):
     view = TurnView(frozenset(client_tools), TOOLS)
     assembler = AssemblerOfCall(CallUpstream({}, number=3, run_id="r", view=view))
-    assembler.feed_whole({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}], **beside})
-    return assembler.finish()
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    assembler.begin_whole(choice)
+    feed(assembler, *pieces_of_whole({"choices": [choice], **beside}))
+    return finish(assembler)
 
 
 def finish(assembler):
@@ -412,7 +415,8 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
         "tool_calls": [{"index": 0, "function": {"name": "x", "arguments": {}}}],
     }
     turn = whole(message, "tool_calls", id="up", usage={"a": 1})
-    assert turn.message == message
+    named = {"index": 0, "function": {"name": "x", "arguments": "{}"}, "id": "call_rt3_0", "type": "function"}
+    assert turn.message == {**message, "tool_calls": [named]}
     assert turn.calls == (ToolCall("call_rt3_0", "x", "{}"),)
     assert turn.envelope == {"id": "up"}
 

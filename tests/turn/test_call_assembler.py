@@ -28,16 +28,22 @@ def piece(arguments, index=0):
     return {"index": index, "function": {"arguments": arguments}}
 
 
+def whole(*entries, call=CALL):
+    """The calls of a whole message."""
+    calls = CallAssembler(call, received=entries)
+    calls.add([{**entry, "index": at} for at, entry in enumerate(entries)])
+    return calls
+
+
 def shown_arguments(fragments):
     return [(one["index"], one["function"]["arguments"]) for one in fragments]
 
 
 @pytest.mark.parametrize("ids", [("a", "a", "a"), ("", "", ""), (None, 0, None), ("a", "", "a"), ("a", "b", "a")])
 def test_every_call_of_a_turn_has_an_id_of_its_own(ids):
-    streamed, whole = CallAssembler(CALL), CallAssembler(CALL)
+    streamed = CallAssembler(CALL)
     streamed.add([function(id=identity, index=at, arguments='{"q":1}') for at, identity in enumerate(ids)])
-    whole.add_whole([function(id=identity, arguments="{}") for identity in ids])
-    for calls in streamed, whole:
+    for calls in streamed, whole(*[function(id=identity, arguments="{}") for identity in ids]):
         entries = calls.entries()
         assert len({entry["id"] for entry in entries}) == len(ids)
         assert entries[0]["id"] == (ids[0] or "call_rt1_0")
@@ -47,8 +53,7 @@ def test_every_call_of_a_turn_has_an_id_of_its_own(ids):
 def test_a_call_has_no_id_of_an_earlier_turn_either():
     earlier = {"role": "assistant", "tool_calls": [function(id="call_1"), function(id=["no text"])]}
     body = {"messages": [{"role": "user", "content": "Hi"}, earlier]}
-    calls = CallAssembler(replace(CALL, body=body))
-    calls.add_whole([function(id="call_1"), function(id="call_2")])
+    calls = whole(function(id="call_1"), function(id="call_2"), call=replace(CALL, body=body))
     first, second = (entry["id"] for entry in calls.entries())
     assert first != "call_1"
     assert second == "call_2"
@@ -108,9 +113,8 @@ def test_a_client_gets_arguments_once_that_its_upstream_sends_twice():
     written = ["".join(text for index, text in shown_arguments(shown) if index == at) for at in range(4)]
     assert written == ['{"n":1}', '{"n":2}', "{}", '{"n":3}{"n":4}']
     assert [entry["function"]["arguments"] for entry in calls.entries()] == written
-    whole = CallAssembler(CALL)
-    whole.add_whole([function("open_door", arguments='{"n":1}{"n":1}')])
-    assert whole.entries()[0]["function"]["arguments"] == '{"n":1}'
+    twice = function("open_door", arguments='{"n":1}{"n":1}')
+    assert whole(twice).entries()[0]["function"]["arguments"] == '{"n":1}'
 
 
 @pytest.mark.parametrize("client", [False, True])
@@ -122,9 +126,8 @@ def test_a_turn_of_too_many_calls_is_a_failure_of_the_upstream(client):
     with pytest.raises(UpstreamError, match="128 tool calls"):
         calls.add([function(index=MOST_CALLS)])
     with pytest.raises(UpstreamError, match="128 tool calls"):
-        CallAssembler(CALL).add_whole([*many, function()])
-    full = CallAssembler(CALL)
-    full.add_whole(many)
+        whole(*many, function())
+    full = whole(*many)
     with pytest.raises(UpstreamError, match="128 tool calls"):
         full.add_leaked(Leak("search", "{}"))
 
@@ -136,9 +139,9 @@ def test_arguments_of_too_many_bytes_are_a_failure_of_the_upstream():
     calls.add([function(arguments=text)])
     with pytest.raises(UpstreamError, match="1048576 bytes"):
         calls.add([piece(" ")])
-    CallAssembler(CALL).add_whole([function(arguments=text)])
+    whole(function(arguments=text))
     with pytest.raises(UpstreamError, match="1048576 bytes"):
-        CallAssembler(CALL).add_whole([function(arguments={"q": "x" * MOST_ARGUMENT_BYTES})])
+        whole(function(arguments={"q": "x" * MOST_ARGUMENT_BYTES}))
 
 
 def test_objects_that_are_closed_in_very_many_calls_are_looked_at_no_longer_than_the_budget_lasts():

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import Assembler
+from proxy.turn.pieces import pieces_of_whole
 from proxy.turn.request import TurnView
 from proxy.turn.texts import (
     MOST_TEXT,
@@ -152,5 +153,6 @@ def test_a_turn_of_more_text_than_any_model_writes_is_the_upstreams_failure(fiel
     with pytest.raises(UpstreamError, match="more than"):
         streamed.feed_text("word " * 10_000)
     message = {"role": "assistant", field: "a" * (MOST_TEXT + 1)}
+    first, _ = pieces_of_whole({"choices": [{"message": message, "finish_reason": "stop"}]})
     with pytest.raises(UpstreamError, match="more than"):
-        whole.feed_whole({"choices": [{"message": message, "finish_reason": "stop"}]})
+        whole.feed(first)

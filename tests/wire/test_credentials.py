@@ -29,7 +29,7 @@ def test_a_template_is_filled_with_the_values_that_a_header_may_have():
     assert credentials.fill(TEMPLATE) == "Bearer secret-of-ann"
     assert credentials.names == {"x-key", "bad"}
     assert credentials.secrets_in([TEMPLATE]) == {"secret-of-ann"}
-    with pytest.raises(ValueError, match="^bad$"):
+    with pytest.raises(ValueError, match=r"^bad$"):
         credentials.fill("${request.headers.Bad}")
     with pytest.raises(KeyError):
         credentials.fill("${request.headers.empty}")
