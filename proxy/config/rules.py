@@ -17,6 +17,7 @@ from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
 from proxy.loop.many_tools import NAMES
 
 _OF_OUR_OWN = "is the name of a tool of the proxy's own (see offer.search_above)"
+_TRACES = "opentelemetry.exporter.otlp.proto.http"  # what the extra otel installs
 _Faults: TypeAlias = Iterator[tuple[str, str]]
 """The path of each fault, and its message."""
 
@@ -237,7 +238,7 @@ def _package_faults(config: c.Config) -> _Faults:
     needed = (
         ("state.url", c.BACKENDS[config.state.backend].package, "needs"),
         ("server.mcp", "mcp" if config.server.mcp else None, "needs"),
-        ("telemetry.otlp_endpoint", "opentelemetry.sdk" if config.telemetry.otlp_endpoint else None, "traces need"),
+        ("telemetry.otlp_endpoint", _TRACES if config.telemetry.otlp_endpoint else None, "traces need"),
     )
     for key, package, needs in needed:
         if package is not None and not _is_installed(package):

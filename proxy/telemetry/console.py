@@ -1,7 +1,7 @@
-"""The log as a person reads it on a terminal: a line for each request, its columns aligned, at most 120 wide.
+"""The log as a person reads it on a terminal: a line for each request, its columns aligned, at most 80 wide.
 
-    12:04:31  app-one       glm-4.7                  200    2.31 s  2 turns  3 searches    1,204+310 tok  answer
-    12:04:40  app-one       gpt-oss-120b             502    0.42 s  1 turn                                upstream_error
+    12:04:31  app-one  glm-4.7       200   2.31 s  3 searches   answer  1,204+310
+    12:04:40  app-one  gpt-oss-120b  502   0.42 s  1 turn       upstream_error
               gmi: upstream_error (HTTP 500, code 1305)
     12:05:02  [warning] configuration.disabled  where=upstreams.gmi why=GMI_API_KEY is not set
 
@@ -19,9 +19,9 @@ from proxy.wire.errors import CLIENT_CLOSED_REQUEST
 
 Line: TypeAlias = Mapping[str, Any]
 
-WIDTH: Final = 120
+WIDTH: Final = 80
 _MOST_LINES: Final = 4  # of one cause or event
-_CLIENT, _MODEL, _COUNTS, _TOKENS = 12, 22, 20, 15  # columns
+_CLIENT, _MODEL, _COUNTS, _END = 7, 12, 11, 20  # columns
 _INDENT: Final = " " * 10
 _DETAILS: Final = frozenset({"turn.completed", "tool.completed", "turn.abandoned", "tool.abandoned"})
 _CAUSES: Final = frozenset({"turn.failed", "relay.failed"})
@@ -78,13 +78,12 @@ class Console:
         path = f"{line.get('method')} {line.get('path')}".removeprefix("POST ")
         cells = [
             self._style(_time_of(line), "dim"),
-            f"{_cell(line.get('client') or '-', _CLIENT)}",
+            _cell(line.get("client") or "-", _CLIENT),
             _cell(line.get("model") or line.get("unknown_model") or path, _MODEL),
-            self._style(f"{'left' if status == CLIENT_CLOSED_REQUEST else status:>4}", color, "bold"),
-            f"{_seconds(line.get('seconds')):>8}",
-            f"{_counts(line):<{_COUNTS}}",
-            f"{_tokens(line):>{_TOKENS}}",
-            self._style(_outcome(line), color),
+            self._style(f"{status:>3}", color, "bold"),
+            f"{_seconds(line.get('seconds')):>7}",
+            f"{_count(line):<{_COUNTS}}",
+            self._style(_end(line), color),
         ]
         text = "  ".join(cells).rstrip()
         if cause := self._causes.pop(line.get("request_id"), None) or _refused_page(line):
@@ -165,14 +164,16 @@ def _lines(text: str) -> list[str]:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.2f} s" if seconds < 1000 else f"{seconds:.0f} s"  # noqa: PLR2004
+    return "" if seconds is None else f"{seconds:.2f} s" if seconds < 100 else f"{seconds:.0f} s"  # noqa: PLR2004
 
 
-def _counts(line: Line) -> str:
-    """Turns and searches, or other tool calls where there were no searches."""
-    searches = line.get("searches")
-    of_tools = _counted(searches, "search", "searches") or _counted(line.get("tool_calls"), "call", "calls")
-    return "  ".join(filter(None, (_counted(line.get("turns"), "turn", "turns"), of_tools)))
+def _count(line: Line) -> str:
+    """Searches, or other tool calls where there were none, or else turns."""
+    return (
+        _counted(line.get("searches"), "search", "searches")
+        or _counted(line.get("tool_calls"), "call", "calls")
+        or _counted(line.get("turns"), "turn", "turns")
+    )
 
 
 def _counted(number: int | None, one: str, many: str) -> str:
@@ -181,7 +182,7 @@ def _counted(number: int | None, one: str, many: str) -> str:
 
 def _tokens(line: Line) -> str:
     sent, written = line.get("prompt_tokens"), line.get("completion_tokens")
-    return "" if sent is None and written is None else f"{_compact(sent or 0)}+{_compact(written or 0)} tok"
+    return "" if sent is None and written is None else f"{_compact(sent or 0)}+{_compact(written or 0)}"
 
 
 def _compact(number: int) -> str:
@@ -190,6 +191,13 @@ def _compact(number: int) -> str:
         if number >= 10 * size:
             return f"{number / size:.1f}{unit}" if number < 100 * size else f"{number // size}{unit}"
     return f"{number:,}"
+
+
+def _end(line: Line) -> str:
+    """How the request ended, and as far as there is room its tokens: those that it sent and those that were written."""
+    outcome = shortened(_outcome(line), _END)
+    with_tokens = f"{outcome}  {_tokens(line)}"
+    return with_tokens.strip() if len(with_tokens) <= _END else outcome
 
 
 def _outcome(line: Line) -> str:

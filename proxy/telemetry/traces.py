@@ -1,39 +1,41 @@
 """Records as OpenTelemetry traces: a SERVER span per request, a CLIENT span per turn, an INTERNAL span per tool call.
 
-Span ids exist from the start, so requests to upstreams and tools can name them; the spans are encoded when the request
-has ended and sent in the background. They are dropped when their receiver does not keep up.
-
-The SDK gives the queue, the batches and the resource. Its span objects and its encoder are not used: with those, traces
-cost 1.6 times as much as the request itself. `otlp` encodes instead.
+Span ids exist from the start, so requests to upstreams and tools can name them. The spans are made when the request has
+ended, complete as they are, and the SDK encodes and sends them in a thread of its own. They are dropped when their
+receiver does not keep up.
 """
 
-import gzip
 import logging
 import os
+import ssl
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import httpx
+import requests
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import SpanContext, TraceFlags
-from opentelemetry.util.re import parse_env_headers
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from requests.adapters import HTTPAdapter
 
 from proxy.config.redaction import Redact
 from proxy.http.connect import client_context
-from proxy.http.forward_proxy import environment_proxies
 from proxy.kit import request_context
-from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES
-from proxy.telemetry.otlp import RESOURCE_ATTRIBUTE, SpanEncoder, delimited, text
-from proxy.telemetry.records import RequestRecord
+from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES, SpanDescription, describe_request, describe_step
+from proxy.telemetry.records import Note, RequestRecord, Step
 
 _PATH: Final = "/v1/traces"
-_TIMEOUT: Final = 5.0  # seconds for one batch, retries included, and for all that are waiting when the proxy stops
-_RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})  # as OTLP has it
-_FIRST_RETRY: Final = 1.0  # seconds, doubled each time
+_CLOSING_SECONDS: Final = 5.0  # for all spans that are waiting when the proxy stops; the SDK would take half a minute
+_CERTIFICATES: Final = ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE")
+
+_KINDS: Final = {"tool": SpanKind.INTERNAL, "page": SpanKind.INTERNAL}
+_SCOPE: Final = InstrumentationScope("toolproxy")
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_FAILED, _NOT_FAILED = Status(StatusCode.ERROR), Status(StatusCode.UNSET)
+_LARGEST_INT: Final = 2**63  # OTLP has integers of 64 bits
 
 _log = logging.getLogger("toolproxy.traces")
 
@@ -42,8 +44,8 @@ class Exporter:
     """Sends records to an OTLP receiver. Implements `records.RecordSink`.
 
     Args:
-        endpoint: the receiver's base URL; `/v1/traces` is appended unless it ends with that. The environment variables
-            `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are obeyed.
+        endpoint: the receiver's base URL; `/v1/traces` is appended unless it ends with that. Variables of
+            OpenTelemetry's exporter, batches and resource in the environment are obeyed.
         version: the version of the proxy.
         redact: masks secrets in a text.
     """
@@ -53,10 +55,11 @@ class Exporter:
     def __init__(self, endpoint: str, *, version: str, redact: Redact = str) -> None:
         url = endpoint.rstrip("/")
         own = {"service.name": "toolproxy", "service.version": version}
-        resource = Resource.create(own).merge(OTELResourceDetector().detect())
-        self._encoder = SpanEncoder(redact)
-        self._sender = _Sender(url if url.endswith(_PATH) else url + _PATH, resource)
-        self._processor = BatchSpanProcessor(self._sender)
+        self._maker = SpanMaker(Resource.create(own).merge(OTELResourceDetector().detect()), redact)
+        session = requests.Session()
+        session.mount("https://", _Trusting())
+        exporter = OTLPSpanExporter(url if url.endswith(_PATH) else url + _PATH, session=session)
+        self._processor = BatchSpanProcessor(exporter)
 
     def started(self, record: RequestRecord) -> None:
         """Add the trace's id to the log lines of the request."""
@@ -65,99 +68,112 @@ class Exporter:
     def completed(self, record: RequestRecord) -> None:
         """Export the trace if it is sampled."""
         if record.span.sampled:
-            self._processor.on_end(_EncodedSpans(self._encoder.encode(record)))
+            for span in self._maker.spans_of(record):
+                self._processor.on_end(span)
 
     def close(self) -> None:
-        """Send the spans that are waiting; those that the receiver does not take within the timeout are lost."""
-        # The SDK would wait for half a minute. Its own thread does not hold up the end of the process either.
+        """Send the spans that are waiting; those that the receiver does not take within five seconds are lost."""
         closing = threading.Thread(target=self._processor.shutdown, daemon=True)
         closing.start()
-        closing.join(_TIMEOUT)
+        closing.join(_CLOSING_SECONDS)
         if closing.is_alive():
-            self._sender.give_up()
+            _log.error("the receiver of traces has not taken all of them before the end")
 
 
-class _EncodedSpans(ReadableSpan):
-    """The spans of one record, as the SDK's queue takes them.
+class SpanMaker:
+    """Makes the finished spans of records.
 
-    The queue asks only whether a span is sampled. The constructor of the SDK is left out, for it costs as much as half
-    of the encoding.
+    Args:
+        resource: what all spans belong to.
+        redact: masks secrets in a text.
     """
 
-    context: Final = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    def __init__(self, resource: Resource, redact: Redact = str) -> None:
+        self._resource = resource
+        self._redact = redact
 
-    def __init__(self, encoded: bytes) -> None:
-        self.encoded = encoded
+    def spans_of(self, record: RequestRecord) -> Iterator[ReadableSpan]:
+        """The spans of a request, its own first."""
+        trace, began = int.from_bytes(record.span.trace), int(record.began_at * 1e9)
+        own = _context(trace, record.span.span)
+        caller = _context(trace, record.parent.span, is_remote=True) if record.parent else None
+        yield self._span(describe_request(record), SpanKind.SERVER, own, caller, record, began)
+        for step in record.steps:
+            kind, context = _KINDS.get(step.kind, SpanKind.CLIENT), _context(trace, step.span)
+            yield self._span(describe_step(step), kind, context, own, step, began)
 
-
-class _Sender(SpanExporter):
-    """Sends batches by HTTP, in the thread of the SDK's queue."""
-
-    def __init__(self, url: str, resource: Resource) -> None:
-        self._url = url
-        given = [_environ("HEADERS"), "content-type=application/x-protobuf"]
-        self._compressed = _environ("COMPRESSION") == "gzip"
-        if self._compressed:
-            given.append("content-encoding=gzip")
-        headers = parse_env_headers(",".join(filter(None, given)), liberal=True)
-        proxy = environment_proxies().proxy_for(url)
-        through = httpx.Proxy(**proxy.options) if proxy else None
-        self._client = httpx.Client(
-            headers=headers, timeout=_TIMEOUT, verify=_tls_context(), trust_env=False, proxy=through
+    def _span(  # noqa: PLR0917 - each is another part of the span
+        self,
+        described: SpanDescription,
+        kind: SpanKind,
+        context: SpanContext,
+        parent: SpanContext | None,
+        timed: RequestRecord | Step,
+        began: int,
+    ) -> ReadableSpan:
+        """A span of a request that `began` so many nanoseconds after 1970."""
+        start = began + int(timed.at * 1e9) if isinstance(timed, Step) else began
+        return ReadableSpan(
+            name=self._text(described.name),
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=self._attributes(described.attributes.items()),
+            events=self._events(timed.notes, began),
+            kind=kind,
+            status=_FAILED if described.failed else _NOT_FAILED,
+            start_time=start,
+            end_time=start + int((timed.seconds or 0) * 1e9),
+            instrumentation_scope=_SCOPE,
         )
-        self._resource = delimited(b"\x0a", SpanEncoder().attributes(RESOURCE_ATTRIBUTE, resource.attributes))
-        self._scope = delimited(b"\x0a", text(b"\x0a", "toolproxy"))
-        self._stopping = threading.Event()
 
-    def export(self, spans: Iterable[ReadableSpan]) -> SpanExportResult:
-        """Send a batch; what the receiver does not take within the timeout is lost."""
-        if self._stopping.is_set():
-            return SpanExportResult.FAILURE
-        encoded = b"".join([span.encoded for span in spans if isinstance(span, _EncodedSpans)])
-        scope_spans = delimited(b"\x12", self._scope + encoded)
-        body = delimited(b"\x0a", self._resource + scope_spans)
-        if self._compressed:
-            body = gzip.compress(body)
-        until, pause = time.monotonic() + _TIMEOUT, _FIRST_RETRY
-        while (failure := self._post(body)) is not None:
-            retried, why = failure
-            if not retried or time.monotonic() + pause > until or self._stopping.wait(pause):
-                _log.error("%s does not accept traces: %s", self._url, why)
-                return SpanExportResult.FAILURE
-            pause *= 2
-        return SpanExportResult.SUCCESS
+    def _events(self, notes: Iterable[Note], began: int) -> list[Event]:
+        """The events of a span; fields without a value are left out."""
+        return [
+            Event(
+                note.event,
+                self._attributes(item for item in note.fields.items() if item[1] or isinstance(item[1], float)),
+                began + int(note.at * 1e9),
+            )
+            for note in notes
+            if note.event not in EVENTS_IN_ATTRIBUTES
+        ]
 
-    def _post(self, body: bytes) -> tuple[bool, str] | None:
-        """Why the receiver has not taken the batch, and whether to try again; None: it has."""
-        try:
-            response = self._client.post(self._url, content=body)
-        except httpx.HTTPError as exc:
-            return True, type(exc).__name__
-        if response.is_success:
-            return None
-        return response.status_code in _RETRIED_STATUSES, f"HTTP {response.status_code}"
+    def _attributes(self, named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        """Attributes as OTLP has them; a value of another type becomes a text."""
+        return {name: self._value(value) for name, value in named}
 
-    def give_up(self) -> None:
-        """Wait no longer for the receiver, and send no further batch."""
-        self._stopping.set()
-        _log.error("%s has not taken all traces before the end", self._url)
+    def _value(self, value: object) -> bool | int | float | str | tuple[str, ...]:
+        match value:
+            case bool() | float():
+                return value
+            case int() if -_LARGEST_INT <= value < _LARGEST_INT:
+                return value
+            case tuple():
+                return tuple(self._text(str(one)) for one in value)
+        return self._text(str(value))
 
-    def shutdown(self) -> None:
-        """Send nothing more, and close the connection."""
-        self._stopping.set()
-        self._client.close()
+    def _text(self, text: str) -> str:
+        """A text without secrets, and without halves of characters, of which protobuf has none."""
+        text = self._redact(text)
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _environ(name: str) -> str:
-    """A variable of OpenTelemetry's exporters: that for traces, or that for all signals."""
-    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
+def _context(trace: int, span: bytes, *, is_remote: bool = False) -> SpanContext:
+    return SpanContext(trace, int.from_bytes(span), is_remote, _SAMPLED)
 
 
-def _tls_context() -> Any:
-    certificate, own = _environ("CERTIFICATE"), _environ("CLIENT_CERTIFICATE")
-    context = client_context()
-    if certificate or own:
-        context = httpx.create_ssl_context(verify=certificate or True)
-        if own:
-            context.load_cert_chain(own, _environ("CLIENT_KEY") or None)
-    return context
+class _Trusting(HTTPAdapter):
+    """Trusts the certificates of upstreams, or those named for traces, beside the ones that `requests` knows."""
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=_tls_context(), **options)
+
+    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+        return super().proxy_manager_for(*args, ssl_context=_tls_context(), **options)
+
+
+def _tls_context() -> ssl.SSLContext:
+    """A context of its own, since `requests` adds certificates to it."""
+    named = next(filter(None, map(os.environ.get, _CERTIFICATES)), None)
+    return ssl.create_default_context(cafile=named) if named else client_context.__wrapped__()

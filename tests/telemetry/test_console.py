@@ -31,7 +31,7 @@ def test_a_request_is_one_line_with_its_columns():
     )
     when, *cells = text.split()
     assert re.fullmatch(r"\d\d:\d\d:\d\d", when)
-    assert " ".join(cells) == "app glm-4.7 200 2.31 s 2 turns 2 searches 1,204+310 tok answer"
+    assert " ".join(cells) == "app glm-4.7 200 2.31 s 2 searches answer 1,204+310"
 
 
 def test_the_columns_of_all_requests_begin_at_the_same_places():
@@ -41,7 +41,7 @@ def test_the_columns_of_all_requests_begin_at_the_same_places():
     first, second = rendered(short, long)
     assert first.index("200") == second.index("200")
     assert first.index("answer") == second.index("client_tool_calls")
-    assert len(second) <= WIDTH
+    assert len(second) <= WIDTH == 80
 
 
 def test_a_failure_stands_below_its_request():
@@ -66,7 +66,7 @@ def test_a_failure_without_words_has_the_upstreams_status_and_code():
 
 
 def test_a_long_cause_takes_several_lines_and_a_very_long_one_is_cut():
-    for words, lines in ((20, 3), (400, 5)):
+    for words, lines in ((14, 3), (400, 5)):
         failed = {**LINE, "level": "warning", "event": "turn.failed", "upstream": "gmi", "why": "out of order " * words}
         (text,) = rendered(failed, {**COMPLETED, "model": "m", "status": 502, "seconds": 0.1})
         assert len(text.splitlines()) - 1 <= lines
@@ -94,7 +94,7 @@ def test_a_web_page_that_may_not_call_is_named_with_the_setting_for_it():
 
 def test_a_client_that_leaves_is_shown_as_such():
     (text,) = rendered({**COMPLETED, "model": "m", "status": 499, "seconds": 0.1})
-    assert " left " in text
+    assert " 499 " in text
     assert text.endswith("the client left")
 
 
@@ -128,7 +128,7 @@ models: {m: {upstream: up}}
 def test_on_a_terminal_there_is_a_banner_and_a_line_for_each_request(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG)
     ours, theirs = pty.openpty()
-    environ = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120"}
+    environ = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80"}
     command = [sys.executable, "-m", "proxy", "serve", "--config", str(tmp_path / "config.yaml")]
     process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
