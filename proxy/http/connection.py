@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from proxy.http.connect import Origin
 from proxy.http.parser import Head, ResponseParser
-from proxy.http.response import MOST_AT_ONCE, Handle, Response
+from proxy.http.response import READ_BYTES, Handle, Response
 from proxy.kit.timeouts import resumed
 
 # Reading from the server is paused while more bytes of a response are unread.
@@ -363,7 +363,7 @@ class Http1Response(Response):
 
         Bytes are handled in the callback in which they arrive: waking a task would take another iteration of the event
         loop for each chunk of each stream (24 % of a chunk's instructions). Only if `handle` has to wait, for instance
-        for a client that does not read, or if more than `MOST_AT_ONCE` arrives at once, does the task continue. Bytes
+        for a client that does not read, or if more than `READ_BYTES` arrives at once, does the task continue. Bytes
         that arrive in the meantime are buffered, and when the buffer is full, reading from the server is paused.
 
         Raises:
@@ -376,7 +376,7 @@ class Http1Response(Response):
             while self.parser.pieces or not self.parser.complete:
                 # What is there already is handled here, not in the callback: bytes keep their order.
                 if self.parser.pieces:
-                    if await handle(self._take(MOST_AT_ONCE)):
+                    if await handle(self._take(READ_BYTES)):
                         return
                     if self.parser.pieces:  # much has arrived at once, or arrives all the time
                         await asyncio.sleep(0)
@@ -409,7 +409,7 @@ class Http1Response(Response):
         """Give the bytes that have arrived to the handler of `pump`, or wake the reader."""
         needs_no_more = False
         if self._handle is not None and self._context is not None and self.parser.pieces:
-            coroutine = self._handle(self._take(MOST_AT_ONCE))
+            coroutine = self._handle(self._take(READ_BYTES))
             # The wait goes on, so its timeout begins anew; the timer looks at `due` only when it fires.
             if self._seconds is not None and self.connection is not None:
                 self.due = self.connection.loop.time() + self._seconds

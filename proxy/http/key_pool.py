@@ -100,15 +100,6 @@ class KeyPool:
             self.orders[conversation] = order
         return order
 
-    def at_once(self, conversation: bytes | None) -> PoolKey | None:
-        """The key of a conversation, if no key has rested of late; None: a `KeyTurn` decides.
-
-        Most calls are of this kind, and a turn would take 5 % of a request.
-        """
-        if self.state.rest_until or conversation is None:
-            return None
-        return (self.orders.get(conversation) or self.order_for(conversation))[0]
-
     def take_turns(self, keys: Sequence[PoolKey]) -> Sequence[PoolKey]:
         """Some of the keys, the one whose turn it is first: that was used the longest time ago."""
         order = sorted(keys, key=lambda key: key.turn)

@@ -108,21 +108,21 @@ class KeyTurn:
         Raises:
             KeysSpent: each key rests, or was tried in this turn.
         """
-        keys = self._usable()
-        if not keys and self._never_gives_up and not self._tried:
-            keys = [self._soonest()]
-        if not keys:
-            raise self._spent()
-        now = self._pool.clock.monotonic()
-        self.go_on_from(keys[0], now)
-        self._has_rested = self._rest_of(self.key, now) is not None
-        self._pool.used(self.key)
+        pool, affinity, now = self._pool, self._affinity, self._pool.clock.monotonic()
+        if affinity.conversation is not None and not (pool.state.rest_until or self._tried):
+            # No key has rested of late, as is usual, so none has to be asked whether it does.
+            self.key = affinity.key or pool.order_for(affinity.conversation)[0]
+        else:
+            keys = self._usable(now)
+            if not keys and self._never_gives_up and not self._tried:
+                keys = [self._soonest()]
+            if not keys:
+                raise self._spent()
+            self.key = keys[0]
+            self._has_rested = self._rest_of(self.key, now) is not None
+        affinity.key, self._began = self.key, now
+        pool.used(self.key)
         return self.key
-
-    def go_on_from(self, key: PoolKey, began: float) -> None:
-        """Count the call that is made with a key since `began` as the turn's."""
-        self.key = self._affinity.key = key
-        self._began = began
 
     def refused(self, refusal: Refusal, error: Exception) -> None:
         """Put the key to rest because the provider has refused it, unless it rests already, or that is not certain."""
@@ -139,13 +139,10 @@ class KeyTurn:
     def _rest_of(self, key: PoolKey, now: float) -> Rest | None:
         return key.rests.at(now, self._model)
 
-    def _usable(self) -> Sequence[PoolKey]:
+    def _usable(self, now: float) -> Sequence[PoolKey]:
         """The keys that can be used now, in the order in which the call should use them."""
-        pool, affinity, now = self._pool, self._affinity, self._pool.clock.monotonic()
-        conversation = affinity.conversation
-        keys: Sequence[PoolKey] = pool.keys
-        if conversation is not None:
-            keys = pool.orders.get(conversation) or pool.order_for(conversation)
+        pool, affinity, conversation = self._pool, self._affinity, self._affinity.conversation
+        keys: Sequence[PoolKey] = pool.keys if conversation is None else pool.order_for(conversation)
         if self._tried or now < pool.state.rest_until:
             keys = [key for key in keys if key not in self._tried and self._rest_of(key, now) is None]
         if affinity.key is not None and affinity.key in keys:

@@ -7,7 +7,7 @@ import httpx
 
 from proxy.http.parser import Headers
 
-MOST_AT_ONCE = 8 * 1024
+READ_BYTES = 8 * 1024
 """The bytes of a body after which its reader gives way to others. Events of so many bytes take the processor for 10 ms
 at worst, where each of them has several beginnings of leaked calls."""
 

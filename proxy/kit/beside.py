@@ -31,7 +31,7 @@ async def pause_in(loop_count: int) -> None:
 
 
 def is_large(size: int) -> bool:
-    """Whether reading an input of so many bytes would hold up the event loop for more than some 25 milliseconds."""
+    """Whether an input of so many bytes is worth a thread, for work that cannot await `beside`."""
     return size > MOST_AT_ONCE
 
 

@@ -62,7 +62,7 @@ _BLOCKS = (
 _ANGLES = "<\u2039\u3008\u27e8\u300a\u00ab\u227a\u22d6\u02c2\u1438\u276e\u2770\u29fc\u3008\ufe64\uff1c"
 _BEGINNINGS = (*_ANGLES, "&")
 # A search holds the interpreter; this many characters take up to 10 ms.
-_MOST_AT_ONCE = 256 * 1024
+_PIECE_CHARACTERS = 256 * 1024
 # Between two letters: blanks, accents, joiners and variants.
 _GAP = "[\\s\u0300-\u036f\u200c\u200d\ufe00-\ufe0f]*"
 
@@ -92,7 +92,7 @@ _FENCE_LIKE = _fence_like()
 
 def harmless(text: str) -> str:
     """A tool's text as it may stand in the fence."""
-    if len(text) > _MOST_AT_ONCE:
+    if len(text) > _PIECE_CHARACTERS:
         return "".join(map(harmless, _pieces_of(text)))
     # These tests are cheap; a search for each character would cost 8 % of a request with one tool call.
     is_ascii = text.isascii()
@@ -110,7 +110,7 @@ def _pieces_of(text: str) -> Iterator[str]:
     """The pieces of a long text, each of which begins with an angle, as what looks like the fence does."""
     begun = 0
     while begun < len(text):
-        end = begun + _MOST_AT_ONCE
+        end = begun + _PIECE_CHARACTERS
         if end < len(text):
             angle = max(text.rfind(angle, begun + 1, end) for angle in _BEGINNINGS)
             end = end if angle < 0 else angle

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from proxy.config.model import PriceConfig
 from proxy.config.redaction import redactor, without_pieces
 from proxy.http.key_pool import KeyPool, PoolKey
-from proxy.http.response import MOST_AT_ONCE, Response
-from proxy.kit.beside import MOST_AT_ONCE as LARGE
+from proxy.http.response import READ_BYTES, Response
 from proxy.kit.beside import beside
 from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream
@@ -259,11 +258,9 @@ class OpenAICompatible:
         while part := await self.endpoint.read(response):
             yield part
 
-    async def _parsed(self, raw: bytes, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
+    def _parsed(self, raw: bytes, names: ToolNames | None, request: Json) -> Awaitable[tuple[Json, bool]]:
         """A whole answer to a request, and whether it had to be mended. If the answer holds an error, it is raised."""
-        if len(raw) <= LARGE:  # without another coroutine
-            return parse_completion(raw, self.profile, names, request)
-        return await beside(len(raw), partial(parse_completion, raw, self.profile, names, request))
+        return beside(len(raw), partial(parse_completion, raw, self.profile, names, request))
 
     def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
         """The client's body for this upstream, unchanged but for the model's name and the changes of the profile."""
@@ -351,8 +348,8 @@ class OpenAICompatible:
 
 async def _read_all(stream: bytes, reader: _Reader) -> None:
     """Give `reader` a stream that was sent in place of a whole completion, in parts, between which others may run."""
-    for at in range(0, len(stream), MOST_AT_ONCE):
-        if await reader.take(stream[at : at + MOST_AT_ONCE]):
+    for at in range(0, len(stream), READ_BYTES):
+        if await reader.take(stream[at : at + READ_BYTES]):
             return
         await asyncio.sleep(0)
     await _take_end(reader)

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from proxy.http.key_pool import PoolKey
 from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
 from proxy.kit.rests import Refusal
 from proxy.ports import Clock
@@ -63,25 +62,6 @@ class RequestKeys:
             )
         except KeysSpent as spent:
             raise _error_for(spent) from None
-
-    async def call_again(
-        self,
-        turn: KeyTurn,
-        candidate: OpenAICompatible,
-        work: Callable[[OpenAICompatible], Awaitable[T]],
-        may_go_on: Callable[[], bool],
-        refused: tuple[PoolKey, float, KeyRefused],
-    ) -> T:
-        """As `call`, after a call with a key that was had `at_once`: the key, when it began, and the refusal."""
-        key, began, exc = refused
-        turn.go_on_from(key, began)
-        refusal = self._refusal_in(exc, candidate)
-        if refusal is None:
-            raise exc
-        turn.refused(refusal, exc)
-        if not may_go_on():
-            raise exc
-        return await self.call(turn, candidate, work, may_go_on)
 
     @asynccontextmanager
     async def open(self, candidate: OpenAICompatible, request: RawRequest) -> AsyncIterator[RawResponse]:

@@ -23,7 +23,7 @@ from proxy.kit.recording import CURRENT, DOWN
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
 from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
-from proxy.upstreams.failures import KeyRefused, advise, is_transient, may_work_elsewhere, retry_after
+from proxy.upstreams.failures import advise, is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
 from proxy.upstreams.request_keys import RequestKeys
@@ -213,22 +213,10 @@ class Resilient:
         self, candidate: OpenAICompatible, work: Callable[[OpenAICompatible], Awaitable[T]], attempt: "Attempt"
     ) -> T:
         """The result of `work` with the first key that the candidate's upstream does not refuse."""
-        pool, refused = candidate.keys, None
-        if pool is not None and self._keys is None and (key := pool.at_once(self._conversation)) is not None:
-            pool.used(key)
-            try:
-                return await work(candidate.with_key(key))
-            except KeyRefused as exc:
-                refused = key, attempt.began, exc
         keys = self._own_keys
         if attempt.turn is None or attempt.candidate is not candidate:
             attempt.candidate, attempt.turn = candidate, keys.turn(candidate)
-        try:
-            if refused is None:
-                return await keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
-            return await keys.call_again(attempt.turn, candidate, work, lambda: not attempt.was_shown, refused)
-        finally:
-            refused = None  # its traceback refers to this frame
+        return await keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
 
     async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""

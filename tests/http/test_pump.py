@@ -11,7 +11,7 @@ import pytest
 from proxy.http.connect import origin_of
 from proxy.http.connection import RequestTimeouts
 from proxy.http.parser import request_head
-from proxy.http.response import MOST_AT_ONCE
+from proxy.http.response import READ_BYTES
 from proxy.http.transport import Http1Transport
 from tests.http.rawserver import raw_server
 from tests.http.test_transport import LOOPS
@@ -319,8 +319,8 @@ async def test_a_body_that_comes_all_at_once_is_taken_in_parts_between_which_oth
 
     async with conversation() as talk, asyncio.TaskGroup() as group:
         running = group.create_task(other())
-        await talk.send(chunk(b"a" * 20 * MOST_AT_ONCE), END)
+        await talk.send(chunk(b"a" * 20 * READ_BYTES), END)
         await talk.response.pump(take)
         running.cancel()
-    assert (sum(sizes), max(sizes)) == (20 * MOST_AT_ONCE, MOST_AT_ONCE)
+    assert (sum(sizes), max(sizes)) == (20 * READ_BYTES, READ_BYTES)
     assert len(set(others)) > len(sizes) // 2
