@@ -92,7 +92,7 @@ def provider_of(entry: SerperConfig) -> Provider:
 
 
 def adapted(answer: Any) -> Json:
-    """An answer with its knowledge graph as a row, its direct answer as one text, and the details of papers in theirs."""
+    """An answer with its knowledge graph as a row, its direct answer as one text, and what papers have in theirs."""
     blocks = answer if isinstance(answer, dict) else {}
     listed, box, graph = blocks.get("organic"), blocks.get("answerBox"), blocks.get("knowledgeGraph")
     adapted_answer = {**blocks, "graph": [], "answer": None}
