@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import httpx
 import orjson
@@ -22,6 +22,7 @@ from proxy.cases.settings import CLIENT_KEY, settings_of
 from proxy.cases.world import World
 from proxy.config.loaded import Loaded
 from proxy.config.model import TelemetryConfig
+from proxy.config.redaction import masked
 from proxy.ports import Clock
 from proxy.server.serving import serving
 from proxy.telemetry import log
@@ -116,7 +117,9 @@ class _ProxyInProcess:
             elif value is not None or "raw" in entry or "base64" in entry:
                 content = orjson.dumps(value) if "value" in entry else content_of(entry)
                 await store.put(self._caller.scope, entry["key"], content)
-        return {**request, "body": _replaced(request["body"], resealed)} if resealed and "body" in request else request
+        if not resealed or "body" not in request:
+            return request
+        return {**request, "body": masked(request["body"], lambda text: resealed.get(text, text), names=False)}
 
     async def send(self, request: Request) -> Received:
         """Send a request, and read the answer to its end."""
@@ -151,15 +154,3 @@ class _ProxyInProcess:
 def silence() -> None:
     """Keep the log of played proxies to itself."""
     log.configure(TelemetryConfig(log_level="error"), stream=io.StringIO())
-
-
-def _replaced(value: Any, texts: dict[str, str]) -> Any:
-    """A JSON value with other texts in the place of some."""
-    match value:
-        case str():
-            return texts.get(value, value)
-        case dict():
-            return {key: _replaced(held, texts) for key, held in value.items()}
-        case list():
-            return [_replaced(held, texts) for held in value]
-    return value

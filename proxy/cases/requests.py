@@ -24,18 +24,14 @@ def first(ask: dict[str, Any], surface: str, *, stream: bool) -> Request:
     said = ask.get("messages") or [{"role": "user", "text": ask.get("text", QUESTION) * ask.get("times", 1)}]
     messages = [{"role": one["role"], "content": _content(one, surface)} for one in said]
     body: dict[str, Any] = {"model": ask.get("model", "m")}
-    body["input" if surface.startswith("responses") else "messages"] = messages
+    body[_history_field(surface)] = messages
     if surface.startswith("messages"):
         headers["anthropic-version"] = "2023-06-01"
         body["max_tokens"] = 1000
     offered = [_function(one, surface) for one in ask.get("functions", ())]
     if ask.get("search"):
-        offered.insert(
-            0,
-            {"type": "web_search_20250305", "name": "web_search"}
-            if surface.startswith("messages")
-            else {"type": "web_search"},
-        )
+        hosted = {"type": "web_search_20250305", "name": "web_search"}
+        offered = [hosted if surface.startswith("messages") else {"type": "web_search"}, *offered]
     if offered:
         body["tools"] = offered
     if surface == "messages-thinking":
@@ -62,26 +58,24 @@ def later(before: Request, answer: Answer, ask: dict[str, Any], surface: str) ->
     results = ask.get("results", ())
     ids = [call["id"] for call in answer.calls]
     expect(len(results) == len(ids), f"the case has {len(results)} results for {len(ids)} calls: {answer.calls}")
-    body = {**before["body"]}
+    answered = [*zip(ids, results, strict=True)]
+    said = [{"role": "user", "content": ask["text"]}] if "text" in ask else []
+    more: Request = {}
     if surface.startswith("responses"):
-        new = [
-            {"type": "function_call_output", "call_id": one, "output": text}
-            for one, text in zip(ids, results, strict=True)
-        ]
-        new += [{"role": "user", "content": ask["text"]}] if "text" in ask else []
-        body["input"] = new if surface == "responses-id" else [*body["input"], *answer.history, *new]
-        body |= {"previous_response_id": answer.response_id} if surface == "responses-id" else {}
+        new = [*({"type": "function_call_output", "call_id": one, "output": text} for one, text in answered), *said]
+        more = {"previous_response_id": answer.response_id} if surface == "responses-id" else {}
     elif surface.startswith("messages"):
-        content: Any = [
-            {"type": "tool_result", "tool_use_id": one, "content": text} for one, text in zip(ids, results, strict=True)
-        ]
-        content += [{"type": "text", "text": ask["text"]}] if "text" in ask else []
-        body["messages"] = [*body["messages"], *answer.history, {"role": "user", "content": content}]
+        content = [{"type": "tool_result", "tool_use_id": one, "content": text} for one, text in answered]
+        new = [{"role": "user", "content": [*content, *({"type": "text", "text": one["content"]} for one in said)]}]
     else:
-        new = [{"role": "tool", "tool_call_id": one, "content": text} for one, text in zip(ids, results, strict=True)]
-        new += [{"role": "user", "content": ask["text"]}] if "text" in ask else []
-        body["messages"] = [*body["messages"], *answer.history, *new]
-    return {**before, "body": body}
+        new = [*({"role": "tool", "tool_call_id": one, "content": text} for one, text in answered), *said]
+    field, body = _history_field(surface), before["body"]
+    kept = [] if more else [*body[field], *answer.history]
+    return {**before, "body": {**body, **more, field: [*kept, *new]}}
+
+
+def _history_field(surface: str) -> str:
+    return "input" if surface.startswith("responses") else "messages"
 
 
 def _content(said: dict[str, Any], surface: str) -> Any:
@@ -103,8 +97,5 @@ def _function(name: str, surface: str) -> dict[str, Any]:
     if surface.startswith("messages"):
         return {"name": name, "description": name, "input_schema": PARAMETERS}
     function = {"name": name, "description": name, "parameters": PARAMETERS}
-    return (
-        {"type": "function", **function}
-        if surface.startswith("responses")
-        else {"type": "function", "function": function}
-    )
+    is_flat = surface.startswith("responses")
+    return {"type": "function", **function} if is_flat else {"type": "function", "function": function}

@@ -89,6 +89,18 @@ def piece_redactor(secrets: Iterable[str], *, mask: str = "***", spared: Iterabl
     return redact
 
 
+def masked(value: Any, mask: Redact, *, names: bool = True) -> Any:
+    """A JSON value with every text masked, and also the names of fields unless `names` is false."""
+    match value:
+        case str():
+            return mask(value)
+        case dict():
+            return {mask(name) if names else name: masked(held, mask, names=names) for name, held in value.items()}
+        case list():
+            return [masked(held, mask, names=names) for held in value]
+    return value
+
+
 def _pieces_of(secret: str) -> frozenset[str]:
     return frozenset(secret[at : at + _PIECE] for at in range(len(secret) - _PIECE + 1))
 

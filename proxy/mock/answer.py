@@ -8,6 +8,7 @@ The differences between the manners are taken from recorded traffic:
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -166,7 +167,45 @@ def manner_of(model: str) -> str:
     return "gpt_oss" if "gpt-oss" in model else "openai"
 
 
-class ChatAnswer:
+class Answer(ABC):
+    """An answer of the scripted model, whole or in the pieces of a stream.
+
+    Args:
+        request: the request.
+        seed: the script's; the ids of the answer follow from it and from the request.
+        prefix: of the answer's id.
+    """
+
+    def __init__(self, request: Json, *, seed: int, prefix: str) -> None:
+        self._request = request
+        self._model = str(request.get("model"))
+        body = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
+        self._identity = f"{seed} {body.decode()}"
+        self._id = f"{prefix}-{digest(self._identity)}"
+        self._choices: list[Written] = []
+        self._created = int(time.time())
+
+    @property
+    def length(self) -> int:
+        """The number of pieces that come one after the other; choices are written at the same time."""
+        return max(written.length for written in self._choices)
+
+    @abstractmethod
+    def whole(self) -> Json:
+        """The answer as a whole."""
+
+    @abstractmethod
+    def chunks(self) -> Iterator[list[Json]]:
+        """The chunks of a stream, those of each piece together; the last ones are the end of the answer."""
+
+    def _head(self, kind: str) -> Json:
+        return {"id": self._id, "created": self._created, "object": kind, "model": self._model}
+
+    def _asks_of_stream(self, option: str) -> bool:
+        return bool((self._request.get("stream_options") or {}).get(option))
+
+
+class ChatAnswer(Answer):
     """An answer in the shapes of Chat Completions.
 
     Args:
@@ -176,24 +215,13 @@ class ChatAnswer:
     """
 
     def __init__(self, turn: ScriptedTurn, request: Json, *, seed: int) -> None:
-        self._request = request
-        self._model = str(request.get("model"))
+        super().__init__(request, seed=seed, prefix="chatcmpl")
         self._manner = manner_of(self._model)
         self._turn = turn
-        body = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
-        identity = f"{seed} {body.decode()}"
-        self._id = f"chatcmpl-{digest(identity)}"
-        thinks = self._manner != "openai"
         self._choices = [
-            write(turn, request, identity=f"{identity} {index}", thinks=thinks)
+            write(turn, request, identity=f"{self._identity} {index}", thinks=self._manner != "openai")
             for index in range(request.get("n") or 1)
         ]
-        self._created = int(time.time())
-
-    @property
-    def length(self) -> int:
-        """The number of pieces that come one after the other; choices are written at the same time."""
-        return max(written.length for written in self._choices)
 
     def whole(self) -> Json:
         """The answer as a whole."""
@@ -204,7 +232,7 @@ class ChatAnswer:
     def chunks(self) -> Iterator[list[Json]]:
         """The chunks of a stream, those of each piece together; the last ones are the end of the answer."""
         streams = [list(self._deltas(written)) for written in self._choices]
-        counts_on = bool((self._request.get("stream_options") or {}).get("continuous_usage_stats"))
+        counts_on = self._asks_of_stream("continuous_usage_stats")
         opening = {} if self._manner == "glm" else {"role": "assistant", "content": ""}
         for number in range(max(1, self.length)):
             found: list[Json] = []
@@ -226,7 +254,7 @@ class ChatAnswer:
     def _with_usage(self, last: list[Json]) -> list[Json]:
         if self._manner == "glm":
             return [*last[:-1], {**last[-1], "usage": self._usage}]
-        if not (self._request.get("stream_options") or {}).get("include_usage"):
+        if not self._asks_of_stream("include_usage"):
             return last
         return [*last, {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage}]
 
@@ -280,9 +308,6 @@ class ChatAnswer:
         if finish_reason or self._manner != "glm":
             choice["finish_reason"] = finish_reason
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
-
-    def _head(self, kind: str) -> Json:
-        return {"id": self._id, "created": self._created, "object": kind, "model": self._model}
 
     @property
     def _usage(self) -> Mapping[str, Any] | None:

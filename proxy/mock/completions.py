@@ -2,20 +2,18 @@
 
 import base64
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from random import Random
 from typing import Any
 
-import orjson
-
 from proxy.mock import pieces
-from proxy.mock.answer import Written, digest, write
+from proxy.mock.answer import Answer, write
 from proxy.mock.script import Script
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 
+_KIND = "text_completion"
 _DIMENSIONS = 16
 _MOST_DIMENSIONS = 8192
 _MOST_INPUTS = 2048  # OpenAI's own limit
@@ -27,7 +25,7 @@ def as_chat(request: Json) -> Json:
     return {**request, "messages": [{"role": "user", "content": prompt}], "tools": None, "n": None}
 
 
-class TextAnswer:
+class TextAnswer(Answer):
     """An answer in the shapes of the older completions, which have a text and nothing else.
 
     Args:
@@ -39,45 +37,36 @@ class TextAnswer:
     """
 
     def __init__(self, script: Script, request: Json) -> None:
-        self._request = request
+        super().__init__(request, seed=script.seed, prefix="cmpl")
         self._prompts = _prompts(request)
-        body = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
-        seeded = f"{script.seed} {body.decode()}"
-        self._id = f"cmpl-{digest(seeded)}"
-        self._choices: list[tuple[list[str], Written]] = []
+        self._echoed: list[list[str]] = []
         for prompt in self._prompts:
             turn = script.turn(as_chat({**request, "prompt": prompt}))
             for _ in range(request.get("n") or 1):
-                identity = f"{seeded} {len(self._choices)}"
-                echoed = pieces.pieces_of(prompt) if request.get("echo") else []
-                self._choices.append((echoed, write(turn, {**request, "tools": None}, identity=identity, thinks=False)))
-        self._created = int(time.time())
-
-    @property
-    def length(self) -> int:
-        """The number of pieces that come one after the other."""
-        return max(written.length for _, written in self._choices)
+                identity = f"{self._identity} {len(self._choices)}"
+                self._echoed.append(pieces.pieces_of(prompt) if request.get("echo") else [])
+                self._choices.append(write(turn, {**request, "tools": None}, identity=identity, thinks=False))
 
     def whole(self) -> Json:
         """The answer as a whole."""
         choices = [
             self._choice(index, [*echoed, *written.text], written.finish_reason)
-            for index, (echoed, written) in enumerate(self._choices)
+            for index, (echoed, written) in enumerate(zip(self._echoed, self._choices, strict=True))
         ]
-        return {**self._head(), "choices": choices, "usage": self._usage}
+        return {**self._head(_KIND), "choices": choices, "usage": self._usage}
 
     def chunks(self) -> Iterator[list[Json]]:
         """The chunks of a stream, those of each piece together; the last ones are the end of the answer."""
         for number in range(max(1, self.length)):
             found = []
-            for index, (echoed, written) in enumerate(self._choices):
+            for index, (echoed, written) in enumerate(zip(self._echoed, self._choices, strict=True)):
                 shown = [*(echoed if number == 0 else ()), *written.text[number : number + 1]]
                 if shown:
-                    found.append({**self._head(), "choices": [self._choice(index, shown, None)]})
+                    found.append({**self._head(_KIND), "choices": [self._choice(index, shown, None)]})
                 if number == max(0, written.length - 1):
-                    found.append({**self._head(), "choices": [self._choice(index, [], written.finish_reason)]})
-            if number == max(0, self.length - 1) and (self._request.get("stream_options") or {}).get("include_usage"):
-                found.append({**self._head(), "choices": [], "usage": self._usage})
+                    found.append({**self._head(_KIND), "choices": [self._choice(index, [], written.finish_reason)]})
+            if number == max(0, self.length - 1) and self._asks_of_stream("include_usage"):
+                found.append({**self._head(_KIND), "choices": [], "usage": self._usage})
             yield found
 
     def _choice(self, index: int, shown: Sequence[str], finish_reason: str | None) -> Json:
@@ -91,18 +80,9 @@ class TextAnswer:
             }
         return choice
 
-    def _head(self) -> Json:
-        model = str(self._request.get("model"))
-        return {
-            "id": self._id,
-            "object": "text_completion",
-            "created": self._created,
-            "model": model,
-        }
-
     @property
     def _usage(self) -> Json:
-        read, written = pieces.count(self._prompts), sum(written.length for _, written in self._choices)
+        read, written = pieces.count(self._prompts), sum(written.length for written in self._choices)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 

@@ -5,12 +5,12 @@ the pace holds with hundreds of streams at once, and a whole answer takes as lon
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from random import Random
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 from msgspec import UNSET, Struct
@@ -21,7 +21,7 @@ from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft, send_by
 from proxy.api.fields import expect
 from proxy.app import SystemClock
 from proxy.config.model import ServerConfig
-from proxy.mock.answer import ChatAnswer
+from proxy.mock.answer import Answer, ChatAnswer
 from proxy.mock.completions import TextAnswer, as_chat, embeddings
 from proxy.mock.demo import DEMO, search_answer
 from proxy.mock.journal import MOST_REQUESTS, Attempts, Journal, entry_of, journal_in, requests_in, without_keys
@@ -35,29 +35,13 @@ _CLOCK: Final = SystemClock()
 _MOST_TOKENS: Final = 1_000_000
 _LENGTHS: Final = f"must be an integer from 0 to {_MOST_TOKENS}"
 _FIRST_SERVER_ERROR: Final = 500
+_OF_SCRIPT: Final = ("delay", "pace", "jitter", "error_rate", "errors")  # what a turn leaves out has the script's value
 _LONGEST_SECONDS: Final = 86_400.0
 _TYPES: Final = {
     400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota", 403: "permission_error",
     404: "not_found_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
 }  # fmt: skip
 """OpenAI's `type` of an error, by its status."""
-
-
-class Answer(Protocol):
-    """An answer of a model: `ChatAnswer` or `TextAnswer`."""
-
-    @property
-    def length(self) -> int:
-        """The number of its pieces."""
-        ...
-
-    def whole(self) -> Json:
-        """The whole answer."""
-        ...
-
-    def chunks(self) -> Iterator[Sequence[Json]]:
-        """The chunks of a stream, those of each piece together."""
-        ...
 
 
 class Pace(Struct, frozen=True):
@@ -200,13 +184,11 @@ class MockUpstream:
             conversation = orjson.dumps([number, chat["messages"]])
             turn = attempts[self._attempts.next(conversation, len(attempts))]
         dice = Random(f"{script.seed} {next(self._numbers)}")  # noqa: S311 - the same in every run
-        pace = Pace(
-            script.delay if turn.delay is None else turn.delay,
-            script.pace if turn.pace is None else turn.pace,
-            script.jitter if turn.jitter is None else turn.jitter,
+        delay, gap, jitter, error_rate, errors = (
+            getattr(script, name) if getattr(turn, name) is None else getattr(turn, name) for name in _OF_SCRIPT
         )
-        fails = dice.random() < (script.error_rate if turn.error_rate is None else turn.error_rate)
-        status = dice.choice(script.errors if turn.errors is None else turn.errors) if fails else turn.status
+        pace, fails = Pace(delay, gap, jitter), dice.random() < error_rate
+        status = dice.choice(errors) if fails else turn.status
         self._remember(request, status)
         if fails or status >= FIRST_FAILURE or turn.body is not UNSET:
             body = failure(status) if fails or turn.body is UNSET else turn.body

@@ -243,7 +243,11 @@ async def test_a_process_that_holds_the_file_for_too_long_is_not_waited_for(data
 
 @pytest.mark.parametrize("ends_well", [True, False])
 async def test_of_a_write_that_takes_too_long_it_is_said_once_whether_it_was_written(database, monkeypatch, ends_well):
-    gate, unwritten = threading.Event(), []
+    gate, unwritten, given_up = threading.Event(), [], asyncio.Event()
+
+    def is_given_up():
+        unwritten.append("waiting")
+        given_up.set()
 
     def write(db):
         gate.wait(10)
@@ -255,7 +259,9 @@ async def test_of_a_write_that_takes_too_long_it_is_said_once_whether_it_was_wri
         with pytest.raises(StateUnavailable):
             await shared.write(write, unwritten=lambda: unwritten.append("begun"))
         with pytest.raises(StateUnavailable):  # it waits for the first, is given up, and is never run
-            await shared._submit(write, writes=True, unwritten=lambda: unwritten.append("waiting"))  # noqa: SLF001
+            await shared._submit(write, writes=True, unwritten=is_given_up)  # noqa: SLF001
+        async with asyncio.timeout(5):
+            await given_up.wait()
         assert unwritten == ["waiting"]
         gate.set()
         monkeypatch.undo()

@@ -14,7 +14,7 @@ from proxy.config.loaded import Loaded
 from proxy.kit.terminal import printable, shortened
 
 _CODES: Final = frozenset({"upstream_auth_failed", "upstream_quota_exceeded"})
-_CAUSES: Final = frozenset({"key", "credit"})  # of a tool's service that refuses all calls
+_CAUSES: Final = frozenset({"key", "quota"})  # of a tool's service that refuses all calls
 _LONGEST: Final = 300  # characters of a service's words
 
 

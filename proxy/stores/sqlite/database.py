@@ -11,6 +11,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,36 +68,16 @@ class _Job:
 
     Attributes:
         writes: whether it writes.
-        done: the future of its result.
+        done: its result; cancelled: the caller has gone on without it before the job began.
     """
 
     run: Callable[[sqlite3.Connection], Any]
     writes: bool
-    done: asyncio.Future[Any]
-    _claim: threading.Lock = field(default_factory=threading.Lock)  # taken once, by the thread or by the caller
-    _has_begun: bool = False
+    done: Future[Any] = field(default_factory=Future)
 
     def begin(self) -> bool:
-        """Begin, or begin again, in the database's thread; false: the caller has gone on without the result."""
-        self._has_begun = self._has_begun or self._claim.acquire(blocking=False)
-        return self._has_begun
-
-    def give_up(self) -> bool:
-        """Whether the job is not run any more; false: it has begun, and `done` tells how it ends."""
-        return self._claim.acquire(blocking=False)
-
-    def settle(self, result: Any = None, error: Exception | None = None) -> None:
-        """Set the result; to be called in the database's thread."""
-        with suppress(RuntimeError):  # the event loop may be closed
-            self.done.get_loop().call_soon_threadsafe(self._settle, result, error)
-
-    def _settle(self, result: Any, error: Exception | None) -> None:
-        if self.done.done():  # the caller no longer waits
-            return
-        if error is None:
-            self.done.set_result(result)
-        else:
-            self.done.set_exception(error)
+        """Begin, or begin again, in the database's thread; false: nobody waits for the result."""
+        return self.done.running() or (not self.done.cancelled() and self.done.set_running_or_notify_cancel())
 
 
 class SharedSqlite(SharedState):
@@ -177,21 +158,20 @@ class SharedSqlite(SharedState):
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="toolproxy-sqlite", daemon=True)
             self._thread.start()
-        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        submitted = _Job(job, writes, done)
+        submitted = _Job(job, writes)
         self._jobs.put(submitted)
+        done: asyncio.Future[Result] = asyncio.wrap_future(submitted.done)
 
         def end(ended: asyncio.Future[Result]) -> None:
-            if ended.exception() is not None and submitted.begin():
+            if ended.cancelled() or ended.exception() is not None:
                 unwritten()
 
         done.add_done_callback(end)
         try:
             async with asyncio.timeout(SECONDS):
-                return await asyncio.shield(done)
+                return await asyncio.shield(done)  # a job that has begun tells its outcome even after the time is over
         except _FAILURES as exc:
-            if submitted.give_up():
-                unwritten()
+            submitted.done.cancel()
             self._readable = _still_readable(exc)
             raise self.lost(_in_plain_words(exc)) from exc
 
@@ -230,10 +210,12 @@ def _do(file: "_File", jobs: Sequence[_Job]) -> None:
         if not _still_readable(exc):
             file.close()
         for job in jobs:
-            job.settle(error=exc)
+            if job.begin():
+                job.done.set_exception(exc)
     else:
         for job, result in zip(jobs, results, strict=True):
-            job.settle(result)
+            if job.done.running():
+                job.done.set_result(result)
 
 
 class _File:

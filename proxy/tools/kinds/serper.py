@@ -27,6 +27,8 @@ DESCRIPTIONS = {
     "news": "Search the news with Google. Returns headlines, URLs, sources and dates.",
     "scholar": "Search scientific papers with Google Scholar. Returns titles, URLs and how often each is cited.",
 }
+# The places of what `adapted` adds to an answer.
+_GRAPH, _ANSWER = "/graph", "/answer"
 # A wrong key is a 403, which means `key` without a rule.
 ERRORS = (Refusal(means="quota", at="/message", text="credit"),)
 SERPER = Description(
@@ -45,19 +47,14 @@ SERPER = Description(
     options={"endpoint": "search"},
     site_operator=True,
     most=Most(count=10, query_words=32),  # more than ten results cost two credits; Google reads 32 words
-    results="/results",
-    beside=("/stories", "/questions", "/graph"),
-    fields=Fields(url="/url", title="/title", text="/text", published="/date", site="/site"),
-    answer="/answer",
-    answer_url="/answer_url",
+    results=("/organic", "/news"),
+    beside=("/topStories", "/peopleAlsoAsk", _GRAPH),
+    fields=Fields(
+        url="/link", title="/title or /question", text="/snippet", published="/date", site="/source or /publicationInfo"
+    ),
+    answer=_ANSWER,
+    answer_url="/answerBox/link",
     errors=ERRORS,
-)
-# Each list of an answer, the list of `SERPER` to which its items are added, and the field with the title of an item.
-_LISTS = (
-    ("organic", "results", "title"),  # of `scholar` too
-    ("news", "results", "title"),
-    ("topStories", "stories", "title"),
-    ("peopleAlsoAsk", "questions", "question"),
 )
 _OF_PAPERS = {"pdfUrl": "PDF", "citedBy": "cited by"}  # fields that only papers have
 _MOST_FACTS = 30  # of the knowledge graph
@@ -95,33 +92,29 @@ def provider_of(entry: SerperConfig) -> Provider:
 
 
 def adapted(answer: Any) -> Json:
-    """An answer in the form that `SERPER` reads: every block as rows of a list, and one direct answer."""
+    """An answer with its knowledge graph as a row, its direct answer as one text, and what papers have in theirs."""
     blocks = answer if isinstance(answer, dict) else {}
-    adapted_answer: dict[str, Any] = {"results": [], "stories": [], "questions": [], "graph": []}
-    for name, target, title in _LISTS:
-        listed = blocks.get(name)
-        for item in listed if isinstance(listed, list) else ():
-            if not isinstance(item, dict):
-                continue
-            of_papers = [f"{said}: {text}" for key, said in _OF_PAPERS.items() if (text := plain_text(item.get(key)))]
-            row = {
-                "url": item.get("link"),
-                "title": item.get(title),
-                "text": "; ".join(filter(None, (*of_papers, plain_text(item.get("snippet"))))),
-                "date": item.get("date"),
-                "site": item.get("source") or item.get("publicationInfo"),
-            }
-            adapted_answer[target].append(row)
-    box, graph = blocks.get("answerBox"), blocks.get("knowledgeGraph")
+    listed, box, graph = blocks.get("organic"), blocks.get("answerBox"), blocks.get("knowledgeGraph")
+    adapted_answer = {**blocks, "graph": [], "answer": None}
+    if isinstance(listed, list):
+        adapted_answer["organic"] = [_with_details(item) if isinstance(item, dict) else item for item in listed]
     if isinstance(graph, dict) and graph:
-        about = _row_of_graph(graph)
-        adapted_answer["graph"].append(about)
-        if not about["url"]:  # a graph without a page is not a hit
-            adapted_answer["answer"] = _lines(about["title"], about["text"])
+        row = _row_of_graph(graph)
+        # A graph without a page is not a hit.
+        adapted_answer |= {"graph": [row]} if row["link"] else {"answer": _lines(row["title"], row["snippet"])}
     if isinstance(box, dict) and box:
         adapted_answer["answer"] = _lines(box.get("title"), box.get("answer"), box.get("snippet"))
-        adapted_answer["answer_url"] = box.get("link")
     return adapted_answer
+
+
+def _with_details(item: Json) -> Json:
+    """A result; that of a paper has its details before its snippet."""
+    details = [f"{name}: {text}" for key, name in _OF_PAPERS.items() if (text := plain_text(item.get(key)))]
+    return (
+        {**item, "snippet": "; ".join([*details, *filter(None, [plain_text(item.get("snippet"))])])}
+        if details
+        else item
+    )
 
 
 def _row_of_graph(graph: Json) -> Json:
@@ -132,9 +125,9 @@ def _row_of_graph(graph: Json) -> Json:
     texts = [plain_text(graph.get("description"))]
     texts += [f"{key}: {text}" for key, value in facts if (text := plain_text(value))]
     return {
-        "url": graph.get("website") or graph.get("descriptionLink"),
+        "link": graph.get("website") or graph.get("descriptionLink"),
         "title": f"{title} ({kind})" if kind else title,
-        "text": "; ".join(filter(None, texts)),
+        "snippet": "; ".join(filter(None, texts)),
     }
 
 

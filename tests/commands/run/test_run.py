@@ -360,12 +360,13 @@ def test_a_refused_key_is_told_with_the_cure_once_the_agent_has_ended(place):
     ]
 
 
-def test_the_refused_key_of_a_search_is_told_with_the_last_reason():
+@pytest.mark.parametrize("cause", ["key", "quota"])
+def test_the_refused_key_of_a_search_is_told_with_the_last_reason(cause):
     log = [
         b"not JSON",
         b"[]",
         b'{"event": "tool.failed", "tool": "web_search", "why": "its key was refused (HTTP 403)"}',
-        b'{"event": "tool.breaker_opened", "tool": "web_search", "cause": "key"}',
+        f'{{"event": "tool.breaker_opened", "tool": "web_search", "cause": "{cause}"}}'.encode(),
         b'{"event": "tool.breaker_opened", "tool": "weather", "cause": "busy"}',
         b'{"event": "turn.failed", "upstream": "zai", "code": "upstream_error"}',
     ]

@@ -23,7 +23,7 @@ from mcp_types import (
 )
 from mcp_types import Tool as ListedTool
 
-from proxy.config.redaction import Redact
+from proxy.config.redaction import Redact, masked
 from proxy.loop.call_context import NO_CONTEXT
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
@@ -44,28 +44,16 @@ _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependen
 
 def without_secrets(listed: ListedTool, mask: Redact) -> ListedTool:
     """A listed tool in which no text repeats a secret that its server was sent: it goes to models, logs and stores."""
-    masked: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "name": mask(listed.name),
-        "title": _masked(listed.title, mask),
-        "description": _masked(listed.description, mask),
-        "input_schema": _masked(listed.input_schema, mask),
+        "title": masked(listed.title, mask),
+        "description": masked(listed.description, mask),
+        "input_schema": masked(listed.input_schema, mask),
     }
     if listed.annotations is not None:
-        title = _masked(listed.annotations.title, mask)
-        masked["annotations"] = listed.annotations.model_copy(update={"title": title})
-    return listed.model_copy(update=masked)
-
-
-def _masked(value: Any, mask: Redact) -> Any:
-    match value:
-        case str():
-            return mask(value)
-        case dict():
-            return {mask(name): _masked(held, mask) for name, held in value.items()}
-        case list():
-            return [_masked(held, mask) for held in value]
-        case _:
-            return value
+        title = masked(listed.annotations.title, mask)
+        shown["annotations"] = listed.annotations.model_copy(update={"title": title})
+    return listed.model_copy(update=shown)
 
 
 def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunInCall) -> Tool:
