@@ -11,10 +11,8 @@ from msgspec import Struct, field
 from proxy.ports import EarlyCalls, Show
 from proxy.turn.assembler import Assembler
 from proxy.turn.pieces import pieces_of, pieces_of_whole
-from proxy.upstreams.answers import parse_chunk
+from proxy.upstreams.answers import Mender
 from proxy.upstreams.ending import Ending
-from proxy.upstreams.names import ToolNames
-from proxy.upstreams.profile import Profile
 from proxy.upstreams.split_characters import SplitCharacters
 from proxy.wire import sse
 from proxy.wire.chat import Json, ToolCall
@@ -32,8 +30,7 @@ class TurnReader(Struct, eq=False):
         done: whether `[DONE]` has arrived; everything after it is ignored.
     """
 
-    profile: Profile
-    names: ToolNames | None
+    mender: Mender
     assembler: Assembler
     show: Show
     early: EarlyCalls
@@ -69,7 +66,7 @@ class TurnReader(Struct, eq=False):
 
     async def _feed(self, event: sse.Event) -> None:
         """Take an event that does not fit the pattern of the last chunk."""
-        chunk, _ = parse_chunk(event, self.profile, self.names, self.characters.loads)
+        chunk, _ = self.mender.chunk(event, self.characters.loads)
         if chunk is None:
             return
         if (choices := chunk["choices"]) and choices[0].get("finish_reason"):
