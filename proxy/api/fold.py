@@ -20,7 +20,7 @@ from proxy.loop.actions import AnsweredCall
 from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.citations import CITATIONS, Citation, moved_back
-from proxy.turn.texts import without_blank_lines_before
+from proxy.turn.shown_text import without_blank_lines_before
 from proxy.wire.chat import Json, ToolCall
 
 ServerCallT = TypeVar("ServerCallT")

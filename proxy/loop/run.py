@@ -57,8 +57,9 @@ from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally
 from proxy.turn.asked_json import asked_json, demands_json, with_bare_json
 from proxy.turn.citations import without_marks
+from proxy.turn.details import DETAILS, count_indices
 from proxy.turn.request import Buffering, TurnView
-from proxy.turn.texts import DETAILS, count_indices, separator_after
+from proxy.turn.shown_text import separator_after
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, ToolSpec, Turn
 from proxy.wire.errors import ContextFull
 from proxy.wire.usage import add_usage

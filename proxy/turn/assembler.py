@@ -29,26 +29,29 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from proxy.turn.call_assembler import CallAssembler
-from proxy.turn.carried import merge_fields
 from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
-from proxy.turn.details import FoldedDetails
-from proxy.turn.leaks.written import PROOF_CHARACTERS, THOUGHTS_END, is_proven, opens_thoughts
+from proxy.turn.details import DETAILS, shifted
+from proxy.turn.leaks.written import PROOF_CHARACTERS
+from proxy.turn.other_fields import FOLDED_KEYS, OtherFields
 from proxy.turn.request import Buffering, TurnRequest
-from proxy.turn.texts import DETAILS, MOST_TEXT, ShownText, TextTooLong, TurnTexts, shifted
+from proxy.turn.shown_text import ShownText
+from proxy.turn.texts import MOST_TEXT, TextTooLong, TurnTexts
 from proxy.turn.thinking import ThoughtsInText
-from proxy.wire.chat import BROKEN_OFF, TEXT_FIELDS, Json, Turn, calls_of, inferred_reason
+from proxy.turn.turn_buffer import TurnBuffer
+from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import only_text_field
 from proxy.wire.usage import other_usage
 
+Shown: TypeAlias = Json | ToolCall
+"""A chunk for the client, or a call of a server tool that is complete, at its place among the chunks."""
+
 NO_REASON = "The upstream's stream ended without a finish_reason."
-_FOLDED_KEYS: Final = frozenset({*TEXT_FIELDS, "tool_calls"})  # of a delta: its text and its calls
-_LIVE_KEYS = frozenset({*_FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # shown as they come
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _NOTHING: tuple[Any, ...] = (None, "", [])  # field values with nothing to show
 _SEARCH_RESULTS = "web_search"  # results of GLM's native search, beside the choices
@@ -95,33 +98,34 @@ class Assembler:
         self.text_field = ""
         self._repeated: Json = {}  # the latest chunk with only a text; chunks like it differ only in the delta
 
-    def feed(self, chunk: Json) -> list[Json]:
-        """Take in a chunk, modifying it, and return the chunks that may be shown now, in order.
+    def feed(self, piece: Json) -> Sequence[Shown]:
+        """Take in a piece (`pieces`), modifying it, and return what may be shown now, in order.
 
         A run asks for one choice; any other choice is ignored.
         """
         # Text that may be a thought needs more than `feed_text` does.
-        self.text_field = only_text_field(chunk) if self._texts.thinking is None else ""
-        if usage := chunk.pop("usage", None) or other_usage(chunk):
+        self.text_field = only_text_field(piece) if self._texts.thinking is None else ""
+        if usage := piece.pop("usage", None) or other_usage(piece):
             self._usage = usage
-        self._envelope = {**chunk, **self._envelope}
-        if not self._envelope.get("model") and (model := chunk.get("model")):
+        self._envelope = {**piece, **self._envelope}
+        if not self._envelope.get("model") and (model := piece.get("model")):
             self._envelope["model"] = model  # Azure's first chunk has an empty one
-        choices: Sequence[Json] = chunk.get("choices") or ()
+        choices: Sequence[Json] = piece.get("choices") or ()
         visible: list[Json] = []
         for choice in choices:
             if not choice.get("index") and self._fold(choice):
-                visible = [chunk if len(choices) == 1 else {**chunk, "choices": [choice]}]
-        if not visible and chunk.get(_SEARCH_RESULTS):
-            visible = [{**chunk, "choices": []}]
+                visible = [piece if len(choices) == 1 else {**piece, "choices": [choice]}]
+        if _SEARCH_RESULTS in piece:
+            self.text_field = ""
+            if not visible and piece[_SEARCH_RESULTS]:
+                visible = [{**piece, "choices": []}]
         if self._buffer.mode is not Buffering.NONE:
             visible = self._release(visible)
             self.text_field = ""
-        if _SEARCH_RESULTS in chunk:
-            self.text_field = ""
         if self.text_field:
-            self._repeated = {**chunk, "choices": [{**choices[0]}]}
-        return visible
+            self._repeated = {**piece, "choices": [{**choices[0]}]}
+        ready = self.calls.take_ready() if self.calls.so_far else ()
+        return _in_order(visible, ready) if ready else visible
 
     def feed_text(self, text: str) -> list[Json]:
         """Take in a chunk that differs from the latest one only in its text; return the chunks that may be shown now.
@@ -239,7 +243,7 @@ class Assembler:
                 self._choice[key] = value
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
-        if not delta.keys() <= _FOLDED_KEYS:
+        if not delta.keys() <= FOLDED_KEYS:
             delta.pop("index", None)  # the choice's, which some servers repeat here
             self._others.fold(delta)
         active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
@@ -254,135 +258,13 @@ class Assembler:
             delta["tool_calls"] = shown
         if fragments or "refusal" in active:  # the turn's text stands before both
             self._shown.close(delta, is_followed="tool_calls" not in delta and "refusal" not in active)
-        if not delta.keys() <= _FOLDED_KEYS:
+        if not delta.keys() <= FOLDED_KEYS:
             is_followed = bool(self.calls.so_far) and not self.calls.client_count
             self._others.show(delta, is_followed=is_followed)
         is_shown = any(value not in _NOTHING for value in delta.values())
         if self._logprobs.held or choice.get("logprobs"):
             self._logprobs.join(choice, is_shown=is_shown)
         return is_shown
-
-
-class TurnBuffer(Struct):
-    """The chunks of one turn that are held back until it shows whether the turn is the answer.
-
-    A turn that was *made* to answer is shown as soon as it is long enough to be an answer. Where the answer has to be
-    JSON, the text of every turn waits, because only the answer's text may be shown: words beside calls, even beside the
-    client's own, are not JSON, and SDKs that parse the text would fail. Of a turn that was made to answer in JSON, the
-    thoughts wait too: only its end shows whether it is the answer.
-
-    Attributes:
-        mode: how much of the turn may still have to be held back.
-        chunks: the chunks that are held back.
-    """
-
-    mode: Buffering
-    chunks: list[Json] = []
-    _is_proven: bool | None = None  # whether the text is sure to be an answer; None: it is too short to tell
-    _seen: int = 0  # how many pieces of the text have been searched
-    _tail: str = ""  # the end of thoughts that are not closed yet
-
-    def judge(self, pieces: Sequence[str], tools: Mapping[str, Json]) -> None:
-        """Decide whether the turn's text is sure to be an answer, unless that has been decided already.
-
-        While the text is in thoughts that are not closed, only new pieces are searched for the end of the thoughts.
-        """
-        if self._is_proven is not None or self.mode is not Buffering.START:
-            return
-        tail = self._tail + "".join(pieces[self._seen :])
-        self._seen = len(pieces)
-        if self._tail and THOUGHTS_END not in tail:
-            self._tail = tail[-len(THOUGHTS_END) :]
-            return
-        text = "".join(pieces)
-        self._tail = text[-len(THOUGHTS_END) :] if opens_thoughts(text) else ""
-        self._is_proven = is_proven(text, tools)
-
-    def release(self, visible: list[Json], *, has_calls: bool, calls_client: bool) -> list[Json]:
-        """The chunks that may be shown now; the others are held back.
-
-        Args:
-            visible: the new chunks.
-            has_calls: whether the turn has any calls so far.
-            calls_client: whether it has calls of the client's tools, which are never held back.
-        """
-        if self.mode is Buffering.TEXT:
-            return [rest for chunk in visible if (rest := self._hold_text(chunk))]
-        self.chunks += visible
-        if not (calls_client or (self._is_proven and not has_calls)):
-            return []
-        if self.mode is Buffering.ALL:
-            self.mode, visible, self.chunks = Buffering.TEXT, self.chunks, []
-            return self.release(visible, has_calls=has_calls, calls_client=calls_client)
-        self.mode = Buffering.NONE
-        released, self.chunks = self.chunks, []
-        return released
-
-    def _hold_text(self, chunk: Json) -> Json | None:
-        """Hold back a chunk's text, and return the rest of the chunk; None: there is no rest."""
-        if not chunk["choices"]:
-            return chunk
-        choice = chunk["choices"][0]
-        delta = choice["delta"]
-        if text := {key: delta.pop(key) for key in ("content", "refusal", CITATIONS) if delta.get(key)}:
-            text.setdefault("content", "")  # citations stand beside it
-            self.chunks.append({**chunk, "choices": [{**choice, "delta": text}]})
-            choice.pop("logprobs", None)
-        return chunk if any(delta.values()) else None
-
-
-class OtherFields(Struct):
-    """The other fields of one turn's deltas.
-
-    Attributes:
-        first_detail: the number that is added to the indices of `reasoning_details` for the client.
-        message: the assistant message so far, without its texts and calls; a streamed one begins with only the role.
-        aside: the deltas that are shown if this is the last turn.
-    """
-
-    first_detail: int
-    message: Json
-    aside: list[Json] = []
-    _details: FoldedDetails | None = None
-    _is_whole: bool = False  # whether the message has been received with all of its fields
-
-    def begin_whole(self, message: Json) -> None:
-        """Keep the fields of a whole message; its deltas add none to them."""
-        self.message, self._is_whole = {**message}, True
-
-    def whole(self) -> Json:
-        """The message so far, which may be changed."""
-        return {**self.message, DETAILS: self._details.whole()} if self._details else {**self.message}
-
-    def fold(self, delta: Json) -> None:
-        """Fold the fields of a delta into the message: lists are joined, objects merged, other values replaced."""
-        for key in () if self._is_whole else delta.keys() - _FOLDED_KEYS:
-            if (value := delta[key]) is None:
-                continue
-            known = self.message.get(key)
-            if isinstance(value, dict):
-                merge_fields(self.message, {key: value})
-            elif key == DETAILS and isinstance(value, list):
-                self._details = self._details or FoldedDetails()
-                self._details.add(value)
-            elif isinstance(value, list) and isinstance(known, list):
-                known += value
-            elif isinstance(value, list):
-                self.message[key] = [*value]
-            else:
-                self.message[key] = value
-
-    def show(self, delta: Json, *, is_followed: bool) -> None:
-        """Leave in a delta the fields that may be shown at once, and set the others aside for the end of the run.
-
-        A text is shown at once unless another turn is sure to follow. SDKs would take the objects and lists of several
-        turns for pieces of one value, and fail to join them.
-        """
-        if details := delta.get(DETAILS):
-            delta[DETAILS] = shifted(details, self.first_detail)
-        later = [key for key in delta if key not in _LIVE_KEYS and (is_followed or not isinstance(delta[key], str))]
-        if aside := {key: value for key in later if (value := delta.pop(key)) is not None}:
-            self.aside.append(aside)
 
 
 class HeldLogprobs(Struct):
@@ -397,3 +279,13 @@ class HeldLogprobs(Struct):
             self.held += entries
         if is_shown and self.held:
             choice["logprobs"], self.held = {**given, "content": self.held}, []
+
+
+def _in_order(visible: Sequence[Json], ready: Sequence[ToolCall]) -> list[Shown]:
+    """Chunks, and calls that are complete: behind the text, and before the client's calls in the last chunk."""
+    chunk = visible[-1] if visible else {}
+    if not chunk.get("choices") or "tool_calls" not in (delta := chunk["choices"][0]["delta"]):
+        return [*visible, *ready]
+    calls = {**chunk, "choices": [{**chunk["choices"][0], "delta": {"tool_calls": delta.pop("tool_calls")}}]}
+    texts = visible if any(delta.values()) else visible[:-1]
+    return [*texts, *ready, calls]

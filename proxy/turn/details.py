@@ -2,14 +2,19 @@
 
 The thoughts of a model come in pieces, one entry per piece. Pieces of one entry have its `index`, its `type` and, if
 there is one, its `id`; each piece adds to the text, and the `signature` comes with one of them.
+
+OpenRouter and Vercel send a model's thoughts so, some of them encrypted. SDKs join entries of a stream that have the
+same index, and every turn counts from 0. So each turn gets its own indices: joined entries are unreadable.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
 from proxy.wire.chat import Json
+
+DETAILS: Final = "reasoning_details"
 
 _TEXTS = ("text", "summary", "data")  # the fields that arrive in pieces
 _Key: TypeAlias = tuple[object, object]
@@ -58,3 +63,21 @@ class FoldedDetails(Struct):
 
 def _differ(known: object, given: object) -> bool:
     return known is not None and given is not None and known != given
+
+
+def shifted(details: Any, by: int) -> Any:
+    """The `reasoning_details` of one turn with `by` added to each index."""
+    if not by or not isinstance(details, list):
+        return details
+    return [detail if _index(detail) is None else {**detail, "index": detail["index"] + by} for detail in details]
+
+
+def count_indices(message: Json) -> int:
+    """How many indices the `reasoning_details` of a message use."""
+    entries = details if isinstance(details := message.get(DETAILS), list) else ()
+    return max([index for detail in entries if (index := _index(detail)) is not None], default=-1) + 1
+
+
+def _index(detail: Any) -> int | None:
+    index = detail.get("index") if isinstance(detail, dict) else None
+    return index if isinstance(index, int) else None

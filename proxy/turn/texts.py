@@ -1,20 +1,17 @@
-"""The texts of one turn: collected without the calls that leaked into them, and prepared for the client's stream.
+"""The texts of one turn, put together for its message, without the calls that leaked into them.
 
-One blank line separates the texts of two turns, and a stream cannot take back what it has shown. So only two of the
-newlines at the end of a text are shown at once; the others wait for more text of that turn, or are dropped before
-another turn.
-
-`reasoning_details` hold a model's thoughts at OpenRouter and Vercel, some encrypted. SDKs join entries of a stream that
-have the same index, and every turn counts from 0. So each turn gets its own indices: joined entries are unreadable.
+A text passes `ThoughtsInText`, until the answer has begun, and the `LeakFilter` of its field. Each of the two owns the
+text that it holds back, and nothing else does; `FieldText` keeps the text that has passed both, piece by piece. At a
+cut in the stream nothing happens here: how a text is cut decides only how long the two hold its end. `close` takes the
+held text out: when another field or the calls begin, and when the turn ends.
 """
 
-import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
+from proxy.turn.details import DETAILS
 from proxy.turn.leaks import Leak
 from proxy.turn.leaks.filter import LeakFilter
 from proxy.turn.request import TurnView
@@ -22,14 +19,9 @@ from proxy.turn.thinking import ThoughtsInText
 from proxy.wire.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
 from proxy.wire.errors import UpstreamError
 
-DETAILS = "reasoning_details"
-
 # Calls leak into the model's text and its thoughts, which have one of two names.
-_THOUGHTS = ("reasoning_content", "reasoning")
-_LEAKY_FIELDS = ("content", *_THOUGHTS)
-_NEWLINES = 2
-_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
-
+_THOUGHTS: Final = ("reasoning_content", "reasoning")
+_LEAKY_FIELDS: Final = ("content", *_THOUGHTS)
 
 MOST_TEXT = 8 * 1024 * 1024
 """The most characters of one field of a message. A million tokens have half as many; pictures may be part of a text, in
@@ -184,112 +176,3 @@ def _append(delta: Json, more: Json) -> None:
     """Append texts to those of a delta."""
     for name, text in more.items():
         delta[name] = (delta.get(name) or "") + text
-
-
-class TrailingNewlines(Struct):
-    """The newlines at the end of a turn's text so far. The text shown does not depend on how the text is cut.
-
-    Attributes:
-        newlines: how many were shown since the last word; if 0, nothing is held back either.
-    """
-
-    newlines: int = 0
-    _buffer: list[str] = []
-
-    def feed(self, text: str) -> str:
-        """The part of the buffer and of the text that may be shown now."""
-        if not self.newlines and not text[-1:].isspace():  # most pieces end within a word
-            return text
-        shown, blanks = "", text
-        if words := text.rstrip():
-            shown, blanks = (self.close() if self._buffer else "") + words, text[len(words) :]
-            self.newlines = 0
-        room = _NEWLINES - self.newlines
-        lines = blanks.split("\n", room)
-        rest = lines[-1] if len(lines) > room else ""
-        self.newlines += len(lines) - 1
-        if rest:
-            self._buffer.append(rest)
-        return shown + blanks[: len(blanks) - len(rest)]
-
-    def close(self) -> str:
-        """The newlines that were held back; the buffer is empty afterwards."""
-        rest = "".join(self._buffer)
-        self._buffer.clear()
-        return rest
-
-
-class ShownText(Struct):
-    """The text of a turn as its stream shows it: set apart from the turn before, and without gpt-oss's marks.
-
-    Attributes:
-        separator: the newlines between text that the client has already and this text; None: it has no text.
-        marks: takes gpt-oss's citation marks out of the text.
-        length: how many characters `show` was given, without the blanks around each piece.
-        needs_look: whether even a plain piece must go through `show`: before any word, after a line end, in a mark.
-    """
-
-    separator: str | None
-    marks: MarkFilter
-    length: int = 0
-    needs_look: bool = True
-    _ending: TrailingNewlines = field(default_factory=TrailingNewlines)
-    _begun: bool = False
-    _blanks: list[str] = []  # the pieces before the first word
-
-    def show(self, delta: Json) -> None:
-        """Leave in the delta the part of its text that may be shown; blank text is held back until a word follows."""
-        if not isinstance(text := delta.get("content"), str) or not text:
-            return
-        self.length += len(text.strip())
-        if not self._begun:
-            self._blanks.append(text)
-            if text.isspace():
-                del delta["content"]
-                return
-            self._begun, text = True, "".join(self._blanks)
-            if self.separator is not None:
-                text = self.separator + without_blank_lines_before(text)
-        delta["content"] = text = self._ending.feed(text)
-        if OPENING in text or self.marks.buffer:
-            delta["content"], citations = self.marks.feed(text)
-            if citations:
-                delta[CITATIONS] = citations
-        self.needs_look = bool(self._ending.newlines or self.marks.buffer)
-
-    def close(self, delta: Json, *, is_followed: bool) -> None:
-        """Put the rest of the text into the delta; before another turn, it ends with at most one blank line."""
-        rest, self.marks.buffer = self.marks.buffer, ""
-        if self._ending.newlines and not is_followed:
-            rest += self._ending.close()
-        if rest:
-            delta["content"] = (delta.get("content") or "") + rest
-
-
-def separator_after(text: str) -> str | None:
-    """The newlines that make one blank line between a turn's text and the next turn's; None: the text is blank."""
-    words = text.rstrip()
-    return "\n" * max(0, _NEWLINES - text.count("\n", len(words))) if words else None
-
-
-def without_blank_lines_before(text: str) -> str:
-    """The text without blank lines at its beginning; the first line keeps its indentation."""
-    return text[match.end() :] if (match := _BLANK_LINES.match(text)) else text
-
-
-def shifted(details: Any, by: int) -> Any:
-    """The `reasoning_details` of one turn with `by` added to each index."""
-    if not by or not isinstance(details, list):
-        return details
-    return [detail if _index(detail) is None else {**detail, "index": detail["index"] + by} for detail in details]
-
-
-def count_indices(message: Json) -> int:
-    """How many indices the `reasoning_details` of a message use."""
-    entries = details if isinstance(details := message.get(DETAILS), list) else ()
-    return max([index for detail in entries if (index := _index(detail)) is not None], default=-1) + 1
-
-
-def _index(detail: Any) -> int | None:
-    index = detail.get("index") if isinstance(detail, dict) else None
-    return index if isinstance(index, int) else None

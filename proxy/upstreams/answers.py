@@ -1,4 +1,8 @@
-"""The answers of an upstream: parsed, and mended so that OpenAI's SDKs can read them."""
+"""The answers of an upstream: parsed, and mended so that OpenAI's SDKs can read them.
+
+A `Mender` changes an answer in place and says whether it had to: an answer that is relayed unchanged keeps its bytes.
+The calls of a relayed stream are mended by `relayed_calls`, which remembers what the client has of each.
+"""
 
 import json
 from collections.abc import Callable, Collection
@@ -6,12 +10,13 @@ from math import isfinite
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from proxy.http.decode import Inflater
 from proxy.turn.call_fragments import as_text
 from proxy.turn.pieces import pieces_of_whole
 from proxy.upstreams import failures
-from proxy.upstreams.names import ToolNames
+from proxy.upstreams.names import ToolNames, clean_calls
 from proxy.upstreams.profile import Profile
 from proxy.wire import sse
 from proxy.wire.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json, inferred_reason
@@ -66,48 +71,65 @@ _NO_COMPLETION = "The upstream's answer is no completion."
 _NO_OBJECT = "The upstream's answer is no JSON object."
 
 
-def parse_chunk(
-    event: sse.Event,
-    profile: Profile,
-    names: ToolNames | None,
-    loads: Callable[[bytes], Any],
-    calling: Collection[int] = (),
-) -> tuple[Json | None, bool]:
-    """The chunk in an event, and whether it had to be mended; None: the event is only a sign of life.
+class Mender(Struct, frozen=True):
+    """Parses the answer to one request, and mends it so that an OpenAI SDK can read it.
 
-    Args:
-        event: an event of the stream.
+    Attributes:
         profile: the profile of the upstream.
-        names: the names of tools that were replaced in the request, if any were.
-        loads: parses JSON.
-        calling: the indices of the choices that have had tool calls in earlier chunks.
-
-    Raises:
-        UpstreamError: the event holds an error, or is not a chunk.
+        names: the names of tools that were replaced in the request; None: none were.
+        request: the request.
     """
-    if len(event.data) > MOST_EVENT_VALUES and holds_too_many_values(event.data, MOST_EVENT_VALUES):
-        raise UpstreamError(f"The upstream sent an event of more than {MOST_EVENT_VALUES} JSON values.")
-    try:
-        chunk = loads(event.data)
-    except orjson.JSONDecodeError:
-        if _is_sign_of_life(event):
-            return None, True
-        chunk = event.data.decode("utf-8", "replace") if event.type == "error" else _parse_leniently(event.data)
-    if event.type == "error":
-        failures.raise_if_failed(chunk)
-        failures.raise_if_failed({"error": chunk})
-        raise UpstreamError("The upstream reported an error in the middle of its stream.")
-    if not isinstance(chunk, dict):
-        if _is_sign_of_life(event):
-            return None, True
-        failures.raise_if_failed(chunk)
-        raise UpstreamError(_NO_OBJECT)
-    if "error" in chunk or not chunk.get("choices"):
-        failures.raise_if_failed(chunk)
-        if _CHUNK_FIELDS.isdisjoint(chunk):
-            return None, True
-    changed = mend(chunk, profile, kind=CHUNK, calling=calling)
-    return chunk, (names is not None and names.restore(chunk)) or changed
+
+    profile: Profile
+    names: ToolNames | None
+    request: Json
+
+    def chunk(
+        self, event: sse.Event, loads: Callable[[bytes], Any], calling: Collection[int] = ()
+    ) -> tuple[Json | None, bool]:
+        """The chunk in an event, and whether it had to be mended; None: the event is only a sign of life.
+
+        Args:
+            event: an event of the stream.
+            loads: parses JSON.
+            calling: the indices of the choices that have had tool calls in earlier chunks.
+
+        Raises:
+            UpstreamError: the event holds an error, or is not a chunk.
+        """
+        if len(event.data) > MOST_EVENT_VALUES and holds_too_many_values(event.data, MOST_EVENT_VALUES):
+            raise UpstreamError(f"The upstream sent an event of more than {MOST_EVENT_VALUES} JSON values.")
+        try:
+            chunk = loads(event.data)
+        except orjson.JSONDecodeError:
+            if _is_sign_of_life(event):
+                return None, True
+            chunk = event.data.decode("utf-8", "replace") if event.type == "error" else _parse_leniently(event.data)
+        if event.type == "error":
+            failures.raise_if_failed(chunk)
+            failures.raise_if_failed({"error": chunk})
+            raise UpstreamError("The upstream reported an error in the middle of its stream.")
+        if not isinstance(chunk, dict):
+            if _is_sign_of_life(event):
+                return None, True
+            failures.raise_if_failed(chunk)
+            raise UpstreamError(_NO_OBJECT)
+        if "error" in chunk or not chunk.get("choices"):
+            failures.raise_if_failed(chunk)
+            if _CHUNK_FIELDS.isdisjoint(chunk):
+                return None, True
+        changed = mend(chunk, self.profile, kind=CHUNK, calling=calling)
+        return chunk, (self.names is not None and self.names.restore(chunk)) or changed
+
+    def completion(self, raw: bytes) -> tuple[Json, bool]:
+        """A whole answer, and whether it had to be mended. If the answer holds an error, it is raised."""
+        answer = parse_object(raw)
+        if "error" in answer or not answer.get("choices"):
+            failures.raise_if_failed(answer)
+        changed = mend(answer, self.profile, kind=COMPLETION)
+        changed = fill_in(answer, self.request) or changed
+        changed = (self.names is not None and self.names.restore(answer)) or changed
+        return answer, clean_calls(answer, self.request) or changed
 
 
 def _is_sign_of_life(event: sse.Event) -> bool:
@@ -119,16 +141,6 @@ def _is_sign_of_life(event: sse.Event) -> bool:
         return False
     words = [word for part in data.lower().split() if (word := part.strip(b":\"'[]().*"))]
     return not words or (len(words) <= _MOST_WORDS and words[-1] in _SIGNS_OF_LIFE)
-
-
-def parse_completion(raw: bytes, profile: Profile, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
-    """A whole answer, and whether it had to be mended. If the answer holds an error, it is raised."""
-    answer = parse_object(raw)
-    if "error" in answer or not answer.get("choices"):
-        failures.raise_if_failed(answer)
-    changed = mend(answer, profile, kind=COMPLETION)
-    changed = fill_in(answer, request) or changed
-    return answer, (names is not None and names.restore(answer)) or changed
 
 
 def fill_in(answer: Json, request: Json) -> bool:

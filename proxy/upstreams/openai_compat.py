@@ -21,12 +21,12 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
 from proxy.ports import EarlyCalls, Show
 from proxy.turn.assembler import Assembler
-from proxy.upstreams.answers import as_stream, parse_completion, plain
+from proxy.upstreams.answers import Mender, as_stream, plain
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
 from proxy.upstreams.late_system import SystemPlacement, without_late_system
-from proxy.upstreams.names import ToolNames, clean_calls
+from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import CompletionReader, RelayReader
@@ -103,18 +103,18 @@ class OpenAICompatible:
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
         content, names = serialize(call, self.profile, self.model, latest)
-        profile = self.profile
+        profile, mender = self.profile, Mender(self.profile, names, call.body)
         renamed = names.originals if names is not None else {}
         assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
         try:
-            reader = TurnReader(profile, names, assembler, show or _show_nothing, early, Ending(profile))
+            reader = TurnReader(mender, assembler, show or _show_nothing, early, Ending(profile))
             raw: bytes | None = None
             if call.body.get("stream"):
                 await self._read_stream(content, reader)
             else:
                 raw = await self._read_answer(content, reader)
             if raw is not None:
-                await reader.take_whole((await self._parsed(raw, names, call.body))[0])
+                await reader.take_whole((await _completion(raw, mender))[0])
             for visible in assembler.close(done=reader.done):
                 await reader.show(visible)
             turn = assembler.finish()
@@ -135,15 +135,13 @@ class OpenAICompatible:
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
-        content, names = self._relayed_body(body, request)
+        content, mender = self._relayed_body(body, request)
         try:
-            reader = CompletionReader(self.profile, names, request)
+            reader = CompletionReader(mender)
             if (raw := await self._read_answer(content, reader)) is None:
                 answer, changed = reader.completion(), True
             else:
-                answer, changed = await self._parsed(raw, names, request)
-            if request.get("tools"):
-                changed = clean_calls(answer, request) or changed
+                answer, changed = await _completion(raw, mender)
         except asyncio.CancelledError:
             if self.counts_use:
                 count(await self._used(None, request, len(content), float))
@@ -166,10 +164,10 @@ class OpenAICompatible:
         if not shows_usage:
             request = {**request, "stream_options": {**options, "include_usage": True}}
             body = rawjson.dumps(request)
-        content, names = self._relayed_body(body, request)
+        content, mender = self._relayed_body(body, request)
         decoder = sse.Decoder(note_ids=client.note_ids)
         ending = Ending(self.profile)
-        reader = RelayReader(self.profile, names, request, client.write, ending, self.price, shows_usage, decoder)
+        reader = RelayReader(mender, client.write, ending, self.price, shows_usage, decoder)
         is_counted = False
 
         async def used() -> Json | None:
@@ -258,17 +256,17 @@ class OpenAICompatible:
         while part := await self.endpoint.read(response):
             yield part
 
-    def _parsed(self, raw: bytes, names: ToolNames | None, request: Json) -> Awaitable[tuple[Json, bool]]:
-        """A whole answer to a request, and whether it had to be mended. If the answer holds an error, it is raised."""
-        return beside(len(raw), partial(parse_completion, raw, self.profile, names, request))
+    def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, Mender]:
+        """The client's body for this upstream, and the mender of the answer.
 
-    def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
-        """The client's body for this upstream, unchanged but for the model's name and the changes of the profile."""
+        The body is unchanged but for the model's name and the changes of the profile.
+        """
         names = ToolNames.replaced_in(request)
         prepared = prepare(request if names is None else names.replace(request), self.profile)
+        mender = Mender(self.profile, names, request)
         if prepared is not request:
-            return rawjson.dumps({**prepared, "model": self.model}), names
-        return rawjson.replace_model(body, self.model), names
+            return rawjson.dumps({**prepared, "model": self.model}), mender
+        return rawjson.replace_model(body, self.model), mender
 
     async def _read_stream(
         self, content: bytes, reader: _Reader, end: Callable[[], Awaitable[None]] | None = None
@@ -344,6 +342,11 @@ class OpenAICompatible:
             return begin
         raw = plain(await self.endpoint.read_whole(response, begin))
         return raw if sse.begins_stream(raw) else as_stream(raw)
+
+
+def _completion(raw: bytes, mender: Mender) -> Awaitable[tuple[Json, bool]]:
+    """A whole answer, and whether it had to be mended. If the answer holds an error, it is raised."""
+    return beside(len(raw), partial(mender.completion, raw))
 
 
 async def _read_all(stream: bytes, reader: _Reader) -> None:

@@ -13,11 +13,10 @@ from proxy.config.model import PriceConfig
 from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import NO_REASON, Assembler
 from proxy.turn.call_arguments import ScanBudget
-from proxy.upstreams.answers import COMPLETION, parse_chunk
+from proxy.upstreams.answers import COMPLETION, Mender
 from proxy.upstreams.ending import Ending
-from proxy.upstreams.names import ToolNames
+from proxy.upstreams.names import clean_calls
 from proxy.upstreams.prices import with_cost
-from proxy.upstreams.profile import Profile
 from proxy.upstreams.relayed_calls import RelayedCalls
 from proxy.wire import sse
 from proxy.wire.chat import Json, inferred_reason
@@ -48,9 +47,7 @@ class RelayReader:
         pattern: the pattern of the latest chunk, if that has only a text.
     """
 
-    profile: Profile
-    names: ToolNames | None
-    request: Json
+    mender: Mender
     write: Write
     ending: Ending
     price: PriceConfig | None = None
@@ -88,7 +85,7 @@ class RelayReader:
     def _mended(self, event: sse.Event) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
         calling = [index for index, choice in self.choices.items() if choice.calls]
-        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, calling)
+        chunk, changed = self.mender.chunk(event, orjson.loads, calling)
         if chunk is None:
             return b""
         is_priced = self.price is not None and chunk.get("usage")
@@ -99,12 +96,12 @@ class RelayReader:
             index = choice.get("index") or 0
             if choice.get("finish_reason"):
                 self.finished.add(index)
-                _begin_ending(self.ending, self.finished, self.request, choice)
+                _begin_ending(self.ending, self.finished, self.mender.request, choice)
             if delta := choice.get("delta"):
                 self.head = chunk
                 self.written += 1
                 if index not in self.choices:
-                    self.choices[index] = _StreamedChoice(RelayedCalls(self.request, self.budget))
+                    self.choices[index] = _StreamedChoice(RelayedCalls(self.mender.request, self.budget))
                 changed = self.choices[index].take(delta) or changed
         if changed:
             self.pattern = None
@@ -130,7 +127,10 @@ class RelayReader:
         events: list[bytes] = []
         usage = self.usage if len(self.choices) == 1 else None
         for index, choice in self.choices.items():
-            if index in self.finished or (reason := inferred_reason(choice.message, self.request, usage)) is None:
+            if (
+                index in self.finished
+                or (reason := inferred_reason(choice.message, self.mender.request, usage)) is None
+            ):
                 continue
             self.finished.add(index)
             head = {name: self.head[name] for name in _HEAD if name in self.head}
@@ -151,13 +151,12 @@ class CompletionReader:
         done: whether `[DONE]` has arrived; everything after it is ignored.
     """
 
-    def __init__(self, profile: Profile, names: ToolNames | None, request: Json) -> None:
+    def __init__(self, mender: Mender) -> None:
         self.done = False
-        self.ending = Ending(profile)
+        self.ending = Ending(mender.profile)
+        self._mender = mender
         self._finished: set[int] = set()
-        self._profile = profile
-        self._names = names
-        self._call = CallUpstream(request, number=1)
+        self._call = CallUpstream(mender.request, number=1)
         self._decoder = sse.Decoder()
         self._choices: dict[int, Assembler] = {}
         self._usage: Json | None = None
@@ -168,7 +167,7 @@ class CompletionReader:
             if event.data[:6] == DONE_DATA:
                 self.done = True
                 break
-            chunk, _ = parse_chunk(event, self._profile, self._names, orjson.loads)
+            chunk, _ = self._mender.chunk(event, orjson.loads)
             if chunk is not None:
                 self._usage = chunk.pop("usage", None) or other_usage(chunk) or self._usage
                 for choice in chunk["choices"]:
@@ -192,7 +191,9 @@ class CompletionReader:
             choices.append({**turn.choice, **final})
         if not choices:
             raise UpstreamError(NO_REASON)
-        return {**envelope, "object": COMPLETION, "choices": choices, "usage": self._usage}
+        completion = {**envelope, "object": COMPLETION, "choices": choices, "usage": self._usage}
+        clean_calls(completion, self._call.body)
+        return completion
 
 
 def _begin_ending(ending: Ending, finished: Collection[int], request: Json, choice: Json) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.cases import answers
 from proxy.cases.case_format import surface_of
-from proxy.turn.texts import without_blank_lines_before
+from proxy.turn.shown_text import without_blank_lines_before
 from tests.api.responses.folding import fold
 from tests.api.surfaces import request
 from tests.fakes import SEARCH_ANSWER, Reply, turn

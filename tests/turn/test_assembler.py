@@ -54,7 +54,13 @@ def ends(finish_reason="stop"):
 
 
 def feed(assembler, *chunks):
-    return [shown for one in chunks for shown in assembler.feed(one)]
+    """The chunks that are shown of these chunks."""
+    return [shown for one in chunks for shown in assembler.feed(one) if isinstance(shown, dict)]
+
+
+def ready(assembler, *chunks):
+    """The server's calls that are complete after these chunks."""
+    return [shown for one in chunks for shown in assembler.feed(one) if isinstance(shown, ToolCall)]
 
 
 def whole(message, finish_reason="stop", *, client_tools=(), **beside):
@@ -139,7 +145,6 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     assert deltas(feed(assembler, says("It"), says(" is\n"))) == [{"content": "It"}, {"content": " is\n"}]
     assert feed(assembler, says("<")) == []  # what may be the beginning of a mark waits
     assert deltas(feed(assembler, says("b>", "stop"))) == [{"content": "<b>"}]
-    assert assembler.calls.take_ready() == []
     assert finish(assembler).message == {
         "role": "assistant",
         "reasoning_content": "Hm, yes",
@@ -596,38 +601,36 @@ def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
 def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_are_ready():
     assembler = Assembler(client_tools={"open_door"})
 
-    def ready(*fragment, **fields):
-        feed(assembler, calls(*fragment, **fields))
-        return [(call.name, call.arguments) for call in assembler.calls.take_ready()]
+    def taken(*fragment, **fields):
+        return [(call.name, call.arguments) for call in ready(assembler, calls(*fragment, **fields))]
 
-    assert ready(0, id="a", name="search", arguments='{"q":{"x":1}') == []
-    assert ready(0, arguments="}") == [("search", '{"q":{"x":1}}')]
-    assert ready(0, arguments=" ") == []
-    assert ready(1, id="b", name="open_door", arguments='{"n":') == []  # the client's
-    assert ready(2, id="c", name="search", arguments='{"q":') == []
-    assert ready(3, id="d", name="search", arguments='{"q":2}') == []
-    assert ready(2, arguments="1}") == [("search", '{"q":1}'), ("search", '{"q":2}')]
-    assert ready(4, id="e", name="search", arguments="null") == []
-    assert ready(5, id="f", name="search", arguments="[1}") == [("search", "null")]
-    assert ready(6, id="g", name="search", arguments="{]") == []
+    assert taken(0, id="a", name="search", arguments='{"q":{"x":1}') == []
+    assert taken(0, arguments="}") == [("search", '{"q":{"x":1}}')]
+    assert taken(0, arguments=" ") == []
+    assert taken(1, id="b", name="open_door", arguments='{"n":') == []  # the client's
+    assert taken(2, id="c", name="search", arguments='{"q":') == []
+    assert taken(3, id="d", name="search", arguments='{"q":2}') == []
+    assert taken(2, arguments="1}") == [("search", '{"q":1}'), ("search", '{"q":2}')]
+    assert taken(4, id="e", name="search", arguments="null") == []
+    assert taken(5, id="f", name="search", arguments="[1}") == [("search", "null")]
+    assert taken(6, id="g", name="search", arguments="{]") == []
 
 
 def test_an_empty_object_that_the_tool_would_refuse_may_stand_for_arguments_that_are_still_to_come():
     assembler = Assembler()
-    feed(assembler, calls(0, id="a", name="open_door", arguments="{}"))
-    feed(assembler, calls(1, id="b", name="search", arguments="{}"))
-    assert [call.name for call in assembler.calls.take_ready()] == ["open_door"]
-    feed(assembler, calls(1, arguments='{"q":7}'), ends("tool_calls"))
-    assert [call.arguments for call in assembler.calls.take_ready()] == ['{"q":7}']
+    both = calls(0, id="a", name="open_door", arguments="{}"), calls(1, id="b", name="search", arguments="{}")
+    assert [call.name for call in ready(assembler, *both)] == ["open_door"]
+    assert [call.arguments for call in ready(assembler, calls(1, arguments='{"q":7}'), ends("tool_calls"))] == [
+        '{"q":7}'
+    ]
     assert [call.arguments for call in finish(assembler).calls] == ["{}", '{"q":7}']
 
 
 def test_a_call_without_a_word_of_its_arguments_is_not_ready_because_the_next_one_has_begun():
     assembler = Assembler()
-    feed(assembler, calls(0, id="a", name="open_door"), calls(1, id="b", name="search"))
-    assert assembler.calls.take_ready() == []
-    feed(assembler, calls(0, arguments='{"n":7}'), calls(1, arguments='{"q":1}'))
-    assert [call.arguments for call in assembler.calls.take_ready()] == ['{"n":7}', '{"q":1}']
+    assert ready(assembler, calls(0, id="a", name="open_door"), calls(1, id="b", name="search")) == []
+    both = calls(0, arguments='{"n":7}'), calls(1, arguments='{"q":1}')
+    assert [call.arguments for call in ready(assembler, *both)] == ['{"n":7}', '{"q":1}']
 
 
 def test_a_streamed_custom_call_is_the_clients_like_a_function():
@@ -729,11 +732,23 @@ def test_a_call_that_leaked_into_whole_thoughts_is_taken_out_of_their_details_to
 
 def test_the_id_of_a_call_stays_once_it_is_ready():
     assembler = Assembler()
-    feed(assembler, calls(0, id="a", name="search", arguments='{"q":1}'))
-    [ready] = assembler.calls.take_ready()
+    [started] = ready(assembler, calls(0, id="a", name="search", arguments='{"q":1}'))
     feed(assembler, calls(0, id="b", arguments=""))
     feed(assembler, ends("tool_calls"))
-    assert [one.id for one in finish(assembler).calls] == [ready.id] == ["a"]
+    assert [one.id for one in finish(assembler).calls] == [started.id] == ["a"]
+
+
+@pytest.mark.parametrize("buffering", [Buffering.NONE, Buffering.START, Buffering.ALL])
+def test_a_call_of_the_servers_stands_behind_the_text_of_its_piece_and_before_a_call_of_the_clients(buffering):
+    assembler = Assembler(client_tools={"open_door"}, buffering=buffering)
+    feed(assembler, calls(0, id="a", name="search", arguments="null"))
+    opening = tool_delta(1, id="b", name="open_door", arguments="{}")
+    shown = assembler.feed(chunk({"reasoning_content": "Hm <b", **opening}))
+    assert [one.name if isinstance(one, ToolCall) else [*one["choices"][0]["delta"]] for one in shown] == [
+        ["reasoning_content"],
+        "search",
+        ["tool_calls"],
+    ]
 
 
 # -- what a provider says beside its answer --

@@ -4,7 +4,6 @@ import orjson
 import pytest
 
 from proxy.turn.carried import Carried, carried_by, carries, merge_fields
-from proxy.turn.details import FoldedDetails
 
 SIGNED = {"google": {"thought_signature": "s"}}
 CALL = {"id": "u1", "index": 0, "type": "function", "function": {"name": "door", "arguments": "{}"}}
@@ -79,22 +78,3 @@ def test_objects_that_are_nested_deeper_than_any_stack_are_merged_at_the_top_onl
     merge_fields(merged, deep)
     merge_fields(merged, deep)
     assert merged["in"] is not None
-
-
-def test_the_pieces_of_reasoning_details_are_folded_as_a_whole_answer_has_them():
-    folded = FoldedDetails()
-    thought = {"type": "reasoning.text", "index": 0, "format": "f"}
-    folded.add([{**thought, "text": "I "}])
-    folded.add([{**thought, "text": "need."}, "odd"])
-    folded.add([{**thought, "text": "", "signature": "sig", "format": None}])
-    sealed = {"type": "reasoning.encrypted", "id": "call_1", "data": "x", "index": 0}
-    for one in (sealed, {**sealed, "id": "call_2"}, {**sealed, "id": "call_2"}, {"data": "y"}, {"data": "y"}):
-        folded.add([one])
-    assert folded.whole() == [
-        {**thought, "text": "I need.", "signature": "sig"},
-        "odd",
-        sealed,
-        {**sealed, "id": "call_2"},
-        {"data": "y"},
-        {"data": "y"},
-    ]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from proxy.kit.rests import Refusal
 from proxy.kit.sent import NOTHING
-from proxy.upstreams.answers import parse_chunk, parse_completion
+from proxy.upstreams.answers import Mender
 from proxy.upstreams.failures import clipped, from_response, raise_if_failed
 from proxy.upstreams.profile import OPENAI
 from proxy.wire.errors import ProxyError
@@ -193,11 +193,11 @@ def test_a_prompt_that_is_too_long_is_known_by_what_is_said_of_it(message):
 
 
 def answer_in(raw):
-    return parse_completion(raw, OPENAI, None, {})
+    return Mender(OPENAI, None, {}).completion(raw)
 
 
 def chunk_in(raw):
-    return parse_chunk(Event(raw, raw), OPENAI, None, orjson.loads)
+    return Mender(OPENAI, None, {}).chunk(Event(raw, raw), orjson.loads)
 
 
 @pytest.mark.parametrize("read", [answer_in, chunk_in])

@@ -4,6 +4,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.upstreams.answers import Mender
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.profile import OPENAI
 from proxy.upstreams.relay import RelayReader
@@ -42,7 +43,7 @@ async def relayed(chunks, *, by_patterns, request=None):
     async def write(data):
         written.append(data)
 
-    reader = RelayReader(OPENAI, None, request or {}, write, Ending(OPENAI))
+    reader = RelayReader(Mender(OPENAI, None, request or {}), write, Ending(OPENAI))
     for one in chunks:
         if not by_patterns:
             reader.pattern = None
