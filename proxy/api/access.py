@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
 
+from cachetools import LRUCache
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -153,7 +154,7 @@ class AccessPolicies:
         self._only_beside_own = only_beside_own
         self._toolset = toolset
         self._specs: Mapping[str, ToolSpec] = {}
-        self._policies: dict[tuple[object, ...], AccessPolicy] = {}
+        self._policies: LRUCache[tuple[object, ...], AccessPolicy] = LRUCache(_MAX_POLICIES)
 
     def of(
         self, caller: Caller, model: Model, selected: str | None, headers: frozenset[str], *, on_request: bool
@@ -171,8 +172,9 @@ class AccessPolicies:
             ModelNotAllowed: the client may not use the model.
         """
         specs = self._toolset.specs
-        if specs is not self._specs or len(self._policies) >= _MAX_POLICIES:  # tools of MCP servers come and go
-            self._specs, self._policies = specs, {}
+        if specs is not self._specs:  # tools of MCP servers come and go
+            self._specs = specs
+            self._policies.clear()
         native_search = model.upstream.traits.native_search
         key = (caller.name, model.name, selected, headers, on_request, native_search)
         policy = self._policies.get(key)

@@ -5,7 +5,7 @@ import functools
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import aiohappyeyeballs
 import certifi
@@ -55,7 +55,11 @@ async def connect(host: str, port: int) -> socket.socket:
     Raises:
         OSError: no address answers, or there is no such host.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return await connect_to(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
+
+
+async def connect_to(found: Sequence[aiohappyeyeballs.AddrInfoType]) -> socket.socket:
+    """A socket connected to the first of these addresses that answers. Raises `OSError`: none does."""
     sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=STAGGER_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each write is a whole request
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a silent server that has vanished

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Final
 from weakref import WeakValueDictionary
 
+from cachetools import LRUCache
 from msgspec import Struct
 
 from proxy.config.model import keys_of
@@ -84,7 +85,7 @@ class KeyPool:
         self._turn = 0
         self._events, self._owner = _EVENTS[owner[0]], dict([owner])
         self.state = state  # lives as long as a pool that uses it
-        self.orders: dict[bytes, tuple[PoolKey, ...]] = {}
+        self.orders: LRUCache[bytes, tuple[PoolKey, ...]] = LRUCache(_MOST_ORDERS)
 
     def states(self) -> list[KeyState]:
         """The state of each key, in the order of the configuration."""
@@ -94,8 +95,6 @@ class KeyPool:
     def order_for(self, conversation: bytes) -> tuple[PoolKey, ...]:
         """The keys, the one of a conversation first. It is computed once for all turns of a conversation."""
         if (order := self.orders.get(conversation)) is None:
-            if len(self.orders) >= _MOST_ORDERS:
-                self.orders.clear()
             order = tuple(sorted(self.keys, key=lambda key: key.score(conversation), reverse=True))
             self.orders[conversation] = order
         return order

@@ -7,8 +7,9 @@ again only if its method may be repeated.
 """
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
@@ -33,10 +34,18 @@ class Http1Transport(httpx.AsyncBaseTransport):
         max_connections: how many connections may be open at the same time. Further requests wait, in order, for as long
             as their `pool` timeout permits.
         ssl_context: the context for https; None: `client_context`.
+        connect_socket: connects to a port of a host; None: `connect.connect`. Raises `OSError`.
     """
 
-    def __init__(self, *, max_connections: int = 1000, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_connections: int = 1000,
+        ssl_context: ssl.SSLContext | None = None,
+        connect_socket: Callable[[str, int], Awaitable[socket.socket]] | None = None,
+    ) -> None:
         self._ssl_context = ssl_context
+        self._connect_socket = connect_socket
         self._pool = Pool(self._connect, max_connections=max_connections)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -107,7 +116,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
     async def _open(self, origin: Origin) -> Http1Connection:
         """A new connection to an origin, after any TLS handshake. Raises `OSError` or `UnicodeError`."""
         loop = asyncio.get_running_loop()
-        sock = await connect.connect(origin.host, origin.port)
+        sock = await (self._connect_socket or connect.connect)(origin.host, origin.port)
         try:
             _, made = await loop.create_connection(
                 lambda: Http1Connection(origin, loop),

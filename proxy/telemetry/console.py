@@ -8,10 +8,11 @@
 Turns and tool calls have lines of their own at `log_level: debug` only; whatever is wrong has one always.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
+
+from cachetools import LRUCache
 
 from proxy.config.redaction import Redact
 from proxy.kit.terminal import Style, printable, shortened, wrapped
@@ -46,7 +47,7 @@ class Console:
         self._style = style
         self._details = details
         self._redact = redact
-        self._causes: OrderedDict[object, str] = OrderedDict()  # of failed requests, until their line is written
+        self._causes: LRUCache[object, str] = LRUCache(_MOST_CAUSES)  # of failed requests, until their line is written
 
     def hides(self, event: str) -> bool:
         """Whether events of that name are not shown."""
@@ -92,8 +93,6 @@ class Console:
 
     def _remember(self, line: Line) -> None:
         self._causes[line["request_id"]] = f"{line.get('upstream', 'upstream')}: {printable(_cause(line))}"
-        if len(self._causes) > _MOST_CAUSES:
-            self._causes.popitem(last=False)
 
     def _other(self, line: Line) -> str:
         """Any other event: its name, and its fields as `name=value`."""

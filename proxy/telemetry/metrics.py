@@ -4,7 +4,9 @@ The configuration bounds the number of series, though a client may send any path
 bounded number of values.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +40,27 @@ _ERRORS_BY_STATUS: Final[Mapping[int, str]] = {
     429: "rate_limit_exceeded",
 }
 _FIRST_SERVER_ERROR = 500
+
+
+_COUNTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "limit.reached": ("limits", "kind"),
+    "page.failed": ("pages_read", "outcome"),
+    "tool.cache_hit": ("tool_cache_hits", "tool"),
+    "tool.checked": ("tool_checks", "tool", "outcome"),
+    "tool.fell_back": ("tool_fallbacks", "tool", "to"),
+    "tool.key_used": ("tool_key_requests", "tool", "key"),
+    "tool.retried": ("tool_retries", "tool"),
+    "tools.searched": ("tool_searches", "outcome"),
+    "upstream.key_used": ("upstream_key_requests", "upstream", "key"),
+}
+"""Events that are counted as they are: the metric, and the fields that are its labels."""
+
+_SWITCHED: Final[Mapping[str, tuple[str, str, int]]] = {
+    "tool.breaker_closed": ("tool_breaker_open", "tool", 0),
+    "upstream.breaker_opened": ("upstream_breaker_open", "upstream", 1),
+    "upstream.breaker_closed": ("upstream_breaker_open", "upstream", 0),
+}
+"""Events that set a gauge: its name, the field that is its label, and its value."""
 
 
 class AllowedLabels:
@@ -96,9 +119,12 @@ class Metrics:
                 "to": FirstSeenLabels(_MOST_TOOLS + len(config.upstreams)),
             }
         )
+        counted = {event: partial(self._count, name, labels) for event, (name, *labels) in _COUNTED.items()}
+        switched = {event: partial(self._switch, *gauge) for event, gauge in _SWITCHED.items()}
         self._handlers: Mapping[str, Handler] = {
-            "limit.reached": lambda fields: series.limits(fields["kind"]).inc(),
-            "request.started": lambda _: series.open_requests.inc(),
+            **counted,
+            **switched,
+            "request.started": lambda _: series.add("open_requests"),
             "response.started": self._response_started,
             "budget.checked": self._budget_checked,
             "request.completed": self._request_completed,
@@ -106,32 +132,21 @@ class Metrics:
             "tool.failed": self._tool_ended,
             "tool.crashed": lambda fields: self._tool_ended({**fields, "outcome": "crashed"}),
             "tool.abandoned": lambda fields: self._tool_ended({**fields, "outcome": "abandoned"}),
-            "tool.cache_hit": lambda fields: series.tool_cache_hits(fields["tool"]).inc(),
-            "tools.searched": lambda fields: series.tool_searches(fields["outcome"]).inc(),
-            "tool.checked": lambda fields: series.tool_checks(fields["tool"], fields["outcome"]).inc(),
-            "page.completed": lambda fields: series.pages_read(fields.get("outcome", "read")).inc(),
-            "page.failed": lambda fields: series.pages_read(fields["outcome"]).inc(),
-            "page.crashed": lambda _: series.pages_read("failed").inc(),
-            "tool.retried": lambda fields: series.tool_retries(fields["tool"]).inc(),
+            "page.completed": lambda fields: series.add("pages_read", fields.get("outcome", "read")),
+            "page.crashed": lambda _: series.add("pages_read", "failed"),
             "tool.breaker_opened": self._tool_breaker_opened,
-            "tool.breaker_closed": lambda fields: series.tool_breaker_open(fields["tool"]).set(0),
-            "tool.fell_back": lambda fields: series.tool_fallbacks(fields["tool"], fields["to"]).inc(),
             "upstream.answered": self._upstream_answered,
             "upstream.retried": self._upstream_retried,
             "upstream.fell_back": self._upstream_fell_back,
             "turn.failed": self._upstream_failed,
             "relay.failed": self._upstream_failed,
-            "upstream.key_used": lambda fields: series.upstream_key_requests(fields["upstream"], fields["key"]).inc(),
-            "tool.key_used": lambda fields: series.tool_key_requests(fields["tool"], fields["key"]).inc(),
-            "upstream.breaker_opened": lambda fields: series.breaker_open(fields["upstream"]).set(1),
-            "upstream.breaker_closed": lambda fields: series.breaker_open(fields["upstream"]).set(0),
             "continuation.sought": self._continuation_sought,
             "continuation.kept": self._continuation_kept,
             "server.started": lambda _: self._loaded(),
             "configuration.reloaded": self._reloaded,
             "configuration.refused": self._reload_refused,
         }
-        series.info(version).set(1)
+        series.set("info", 1, version)
         if serves:
             self.change(config)
 
@@ -141,7 +156,7 @@ class Metrics:
         self._models.allow(name for name in config.models if "*" not in name)
         self._upstreams.allow(config.upstreams)
         self._series.forget_labels()
-        self._series.open_requests_limit.set(config.server.max_concurrent_requests)
+        self._series.set("open_requests_limit", config.server.max_concurrent_requests)
 
     def handler(self, event: str) -> Handler | None:
         """A function that counts events of that name; None: they are not counted."""
@@ -149,7 +164,7 @@ class Metrics:
 
     def scrape(self, tasks: Callable[[], Sized], keys: KeyStates) -> bytes:
         """All metrics in Prometheus' text format; `tasks` finds the tasks of the event loop."""
-        self._series.tasks.set(len(tasks()))
+        self._series.set("asyncio_tasks", len(tasks()))
         self._show_keys(keys)
         if self._directory:
             workers.remove_gauges_of_dead_workers(Path(self._directory))
@@ -157,104 +172,109 @@ class Metrics:
 
     def _show_keys(self, keys: KeyStates) -> None:
         """Set how many keys are in each state; none where an upstream or a tool has none any more."""
-        gauges = {"upstream": self._series.upstream_keys, "tool": self._series.tool_keys}
         self._shown_keys.update(keys)
         for owner in self._shown_keys:
             kind, name = owner
             states = keys.get(owner, ())
             usable, refused = states.count("usable"), states.count("refused")
             for state, count in (("usable", usable), ("resting", len(states) - usable - refused), ("refused", refused)):
-                gauges[kind](name, state).set(count)
+                self._series.set(f"{kind}_keys", count, name, state)
+
+    def _count(self, name: str, labels: Sequence[str], fields: Mapping[str, Any]) -> None:
+        self._series.add(name, *map(fields.__getitem__, labels))
+
+    def _switch(self, name: str, label: str, number: int, fields: Mapping[str, Any]) -> None:
+        self._series.set(name, number, fields[label])
 
     def _response_started(self, fields: Mapping[str, Any]) -> None:
         if fields["event_stream"]:
-            self._series.open_streams.inc()
+            self._series.add("open_streams")
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
         series = self._series
         request: Mapping[str, Any] = request_context.fields.get({})
         client, model, path = request.get("client"), request.get("model"), fields["path"]
-        series.open_requests.inc(-1)
+        series.add("open_requests", by=-1)
         if fields.get("event_stream"):
-            series.open_streams.inc(-1)
-        series.requests(path, client, model, fields["status"]).inc()
-        series.request_seconds(path, model).observe(fields["seconds"])
+            series.add("open_streams", by=-1)
+        series.add("requests", path, client, model, fields["status"])
+        series.observe("request_seconds", fields["seconds"], path, model)
         if (first_byte := fields.get("first_byte")) is not None:
-            series.first_byte_seconds(path, model).observe(first_byte)
+            series.observe("request_first_byte_seconds", first_byte, path, model)
         if "turns" in request:
-            series.turns(model).observe(request["turns"])
-            series.request_tool_calls(model).observe(request.get("tool_calls") or 0)
+            series.observe("request_turns", request["turns"], model)
+            series.observe("request_tool_calls", request.get("tool_calls") or 0, model)
         self._count_use(request)
         if (stop := request.get("stop")) in LIMIT_STOPS:
-            series.limits(stop).inc()
+            series.add("limits", stop)
         if (rung := request.get("rung")) is not None:
-            series.forced_answers(rung).inc()
+            series.add("forced_answers", rung)
 
     def _count_use(self, request: Mapping[str, Any]) -> None:
         """Count what a request has used, by client and model; an upstream may send any number, a negative one too."""
         series, client, model = self._series, request.get("client"), request.get("model")
         for field, kind in (("prompt_tokens", "prompt"), ("completion_tokens", "completion")):
             if (tokens := request.get(field, 0)) > 0:
-                series.tokens(client, model, kind).inc(tokens)
+                series.add("tokens", client, model, kind, by=tokens)
         if (cached := request.get("cached_tokens", 0)) > 0:
-            series.cached_tokens(client, model).inc(cached)
+            series.add("cached_tokens", client, model, by=cached)
         if (calls := request.get("tool_calls", 0)) > 0:
-            series.client_tool_calls(client, model).inc(calls)
+            series.add("client_tool_calls", client, model, by=calls)
         if (cost := request.get("cost", 0)) > 0:
-            series.cost(client, model).inc(cost)
+            series.add("cost", client, model, by=cost)
 
     def _budget_checked(self, fields: Mapping[str, Any]) -> None:
         for kind, (limit, used) in fields["kinds"].items():
-            self._series.budget_limit(fields["client"], kind).set(limit)
-            self._series.budget_used(fields["client"], kind).set(used)
+            self._series.set("client_budget_limit", limit, fields["client"], kind)
+            self._series.set("client_budget_used", used, fields["client"], kind)
 
     def _tool_ended(self, fields: Mapping[str, Any]) -> None:
         tool = fields.get("answered_by") or fields["tool"]
-        self._series.tool_calls(tool, fields.get("outcome") or "ok").inc()
-        self._series.tool_seconds(tool).observe(fields["seconds"])
+        self._series.add("tool_calls", tool, fields.get("outcome") or "ok")
+        self._series.observe("tool_seconds", fields["seconds"], tool)
 
     def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
-        self._series.tool_breaker_openings(fields["tool"]).inc()
-        self._series.tool_breaker_open(fields["tool"]).set(1)
+        self._series.add("tool_breaker_openings", fields["tool"])
+        self._series.set("tool_breaker_open", 1, fields["tool"])
 
     def _upstream_answered(self, fields: Mapping[str, Any]) -> None:
-        self._series.upstream_seconds(fields["upstream"]).observe(fields["seconds"])
+        self._series.observe("upstream_seconds", fields["seconds"], fields["upstream"])
         if (first := fields["first"]) is not None:
-            self._series.upstream_first_seconds(fields["upstream"]).observe(first)
+            self._series.observe("upstream_first_seconds", first, fields["upstream"])
 
     def _upstream_failed(self, fields: Mapping[str, Any]) -> None:
         error = upstream_error(fields.get("code"), fields.get("status"))
-        self._series.upstream_errors(fields["upstream"], error).inc()
+        self._series.add("upstream_errors", fields["upstream"], error)
 
     def _upstream_retried(self, fields: Mapping[str, Any]) -> None:
         self._upstream_failed(fields)
-        self._series.upstream_retries(fields["upstream"]).inc()
+        self._series.add("upstream_retries", fields["upstream"])
 
     def _upstream_fell_back(self, fields: Mapping[str, Any]) -> None:
         self._upstream_failed(fields)
-        self._series.upstream_fallbacks(fields["upstream"], fields["to"]).inc()
+        self._series.add("upstream_fallbacks", fields["upstream"], fields["to"])
 
     def _loaded(self) -> None:
-        self._series.last_reload_successful.set(1)
-        self._series.last_reload_success_time.set_to_current_time()
+        self._series.set("config_last_reload_successful", 1)
+        self._series.set("config_last_reload_success_timestamp_seconds", time.time())
 
     def _reloaded(self, _: Mapping[str, Any]) -> None:
-        self._series.reloads("ok").inc()
+        self._series.add("reloads", "ok")
         self._loaded()
 
     def _reload_refused(self, _: Mapping[str, Any]) -> None:
-        self._series.reloads("refused").inc()
-        self._series.last_reload_successful.set(0)
+        self._series.add("reloads", "refused")
+        self._series.set("config_last_reload_successful", 0)
 
     def _continuation_sought(self, fields: Mapping[str, Any]) -> None:
-        self._series.state_lookups("hit").inc(fields["found"])
-        self._series.state_lookups("miss").inc(fields["sought"] - fields["found"])
+        self._series.add("state_lookups", "hit", by=fields["found"])
+        self._series.add("state_lookups", "miss", by=fields["sought"] - fields["found"])
 
     def _continuation_kept(self, fields: Mapping[str, Any]) -> None:
         if fields.get("entries") is not None:
-            self._series.state_entries.set(fields["entries"])
+            self._series.set("state_entries", fields["entries"])
         if fields.get("bytes") is not None:
-            self._series.state_bytes.set(fields["bytes"])
+            self._series.set("state_bytes", fields["bytes"])
 
 
 def upstream_error(code: object, status: object) -> str:

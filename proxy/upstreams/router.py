@@ -7,6 +7,7 @@ from fnmatch import translate
 from types import MappingProxyType
 
 import orjson
+from cachetools import LRUCache
 from msgspec import Struct
 
 from proxy.config.model import Config, ModelConfig, PriceConfig
@@ -105,7 +106,7 @@ class ConfigRouter:
         self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
         self._key_sources = key_sources
-        self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}
+        self._bound: LRUCache[tuple[str, str, PriceConfig | None], OpenAICompatible] = LRUCache(_MOST_BOUND)
 
     def resolve(
         self,
@@ -212,8 +213,6 @@ class ConfigRouter:
                 counts_use=self._counts_use,
                 asks_for_usage=self._needs_use,
             )
-            if len(self._bound) >= _MOST_BOUND:
-                self._bound.clear()
             self._bound[which] = bound
         if bound.endpoint.is_for_all:
             return bound

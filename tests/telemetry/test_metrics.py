@@ -1,5 +1,7 @@
 import fcntl
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +59,51 @@ def test_every_name_begins_with_toolproxy_and_every_series_says_what_it_is(count
     lines = counted.text.splitlines()
     assert all(line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith("toolproxy_") for line in lines)
     assert "_created" not in counted.text
+
+
+def test_every_event_is_counted_in_the_text_that_dashboards_read(counted):
+    said = {"client": "app", "model": "m", "turns": 3, "tool_calls": 2, "prompt_tokens": 30, "completion_tokens": 4}
+    counted.request(**said, cached_tokens=10, cost=0.5, stop="max_turns", rung="withdraw", stream=True)
+    counted("budget.checked", client="app", kinds={"day": (10, 2.5)})
+    counted("limit.reached", kind="rate_limit_exceeded")
+    for event, fields in EVENTS.items():
+        counted(event, **fields)
+    keys = {("upstream", "up"): ("usable", "resting"), ("tool", "t"): ("refused",)}
+    text = counted.metrics.scrape(tasks=tuple, keys=keys).decode().partition("# HELP toolproxy_process")[0]
+    text = re.sub(r"(config_last_reload_success_timestamp_seconds) [0-9.e+]+", r"\1 TIME", text)
+    assert text == (Path(__file__).parent / "metrics.txt").read_text()
+
+
+EVENTS = {
+    "tool.completed": {"tool": "t", "seconds": 1, "answered_by": "u"},
+    "tool.failed": {"tool": "t", "seconds": 2, "outcome": "timeout"},
+    "tool.crashed": {"tool": "t", "seconds": 0, "exc_info": True},
+    "tool.abandoned": {"tool": "t", "seconds": 0},
+    "tool.cache_hit": {"tool": "t"},
+    "tools.searched": {"outcome": "found"},
+    "tool.checked": {"tool": "t", "outcome": "passed"},
+    "page.completed": {"tool": "t", "page": 1},
+    "page.failed": {"tool": "t", "page": 1, "outcome": "late"},
+    "page.crashed": {"tool": "t", "page": 1},
+    "tool.retried": {"tool": "t"},
+    "tool.breaker_opened": {"tool": "t"},
+    "tool.breaker_closed": {"tool": "u"},
+    "tool.fell_back": {"tool": "t", "to": "u"},
+    "tool.key_used": {"tool": "t", "key": 2},
+    "upstream.answered": {"upstream": "up", "seconds": 3, "first": 1},
+    "upstream.retried": {"upstream": "up", "code": "1305", "status": 429},
+    "upstream.fell_back": {"upstream": "up", "to": "other", "code": "upstream_error", "status": 502},
+    "turn.failed": {"upstream": "up", "code": "x", "status": 400},
+    "relay.failed": {"upstream": "other", "code": "upstream_timeout", "status": 504},
+    "upstream.key_used": {"upstream": "up", "key": 1},
+    "upstream.breaker_opened": {"upstream": "up"},
+    "upstream.breaker_closed": {"upstream": "other"},
+    "continuation.sought": {"sought": 3, "found": 1},
+    "continuation.kept": {"entries": 7, "bytes": 700},
+    "server.started": {},
+    "configuration.reloaded": {},
+    "configuration.refused": {},
+}
 
 
 def test_a_request_is_counted_by_route_client_model_and_status(counted):

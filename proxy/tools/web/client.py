@@ -1,7 +1,7 @@
 """Gets one page over HTTP from an untrusted server: every hop is checked, and every byte is counted.
 
-It uses httpcore directly, without cookies, automatic redirects and proxies from the environment, and so that no body is
-decompressed before it is counted.
+It uses the proxy's own transport, which has no cookies, redirects and proxies from the environment, and so that no body
+is decompressed before it is counted.
 """
 
 import ssl
@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urljoin
 
-import httpcore
+import httpx
 
+from proxy.http.connect import Origin
+from proxy.http.connection import Http1Response, RequestTimeouts
 from proxy.http.decode import inflated
+from proxy.http.parser import request_head
+from proxy.http.transport import Http1Transport
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
-from proxy.tools.web.network import GuardedBackend, Resolve
+from proxy.tools.web.network import RESOLVE_SECONDS, GuardedConnect, Resolve
 
 MOST_REDIRECTS = 5  # the number in RFC 9309 for robots.txt; ordinary pages need fewer
 ACCEPT = "text/html,application/xhtml+xml,application/json;q=0.9,text/*;q=0.9,application/pdf;q=0.5,*/*;q=0.1"
 # Seconds. The registry limits the time of the whole call.
-_TIMEOUTS = {"connect": 5.0, "read": 20.0, "write": 5.0, "pool": 5.0}
+_TIMEOUTS = RequestTimeouts(connect=RESOLVE_SECONDS + 5.0, read=20.0, write=5.0, pool=5.0)
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 CheckContentType: TypeAlias = Callable[[str], None]
@@ -64,7 +68,7 @@ class PageClient:
         self, guard: UrlGuard, resolve: Resolve, *, user_agent: str, ssl_context: Callable[[], ssl.SSLContext]
     ) -> None:
         self._guard = guard
-        self._backend = GuardedBackend(guard, resolve)
+        self._connect = GuardedConnect(guard, resolve)
         self._user_agent = user_agent.encode("ascii")
         self._make_ssl_context = ssl_context
         self._ssl_context: ssl.SSLContext | None = None
@@ -74,21 +78,20 @@ class PageClient:
         """The connections for one page and its robots.txt; closed at the end, so that none outlives its check."""
         if self._ssl_context is None:
             self._ssl_context = self._make_ssl_context()
-        async with httpcore.AsyncConnectionPool(
-            ssl_context=self._ssl_context, network_backend=self._backend, max_connections=MOST_REDIRECTS + 2
-        ) as pool:
-            yield PageSession(pool, self._guard, self._backend, self._user_agent)
+        transport = Http1Transport(
+            max_connections=MOST_REDIRECTS + 2, ssl_context=self._ssl_context, connect_socket=self._connect
+        )
+        async with transport:
+            yield PageSession(transport, self._guard, self._connect, self._user_agent)
 
 
 class PageSession:
     """The connections of one call."""
 
-    def __init__(
-        self, pool: httpcore.AsyncConnectionPool, guard: UrlGuard, backend: GuardedBackend, user_agent: bytes
-    ) -> None:
-        self._pool = pool
+    def __init__(self, transport: Http1Transport, guard: UrlGuard, connect: GuardedConnect, user_agent: bytes) -> None:
+        self._transport = transport
         self._guard = guard
-        self._backend = backend
+        self._connect = connect
         self._user_agent = user_agent
 
     async def get(
@@ -119,31 +122,28 @@ class PageSession:
     async def check(self, target: Target, *, visit: Visit | None = None) -> None:
         """Raise `ToolError` for a page that `get` would refuse, without requesting it."""
         self._guard.check_target(target)
-        await self._backend.check(target.host, target.port)
+        await self._connect.check(target.host, target.port)
         if visit is not None:
             await visit(self, target)
 
     async def _hop(self, target: Target, most_bytes: int, wanted: CheckContentType) -> Answer | Target:
+        headers = [
+            (b"Host", target.authority.encode()),
+            (b"User-Agent", self._user_agent),
+            (b"Accept", ACCEPT.encode()),
+            (b"Accept-Encoding", b"identity"),
+        ]
+        origin = Origin(target.host, target.port, target.scheme == "https")
         with _translated(target):
-            async with self._pool.stream(
-                b"GET",
-                httpcore.URL(
-                    scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path
-                ),
-                headers=[
-                    (b"Host", target.authority.encode()),
-                    (b"User-Agent", self._user_agent),
-                    (b"Accept", ACCEPT.encode()),
-                    (b"Accept-Encoding", b"identity"),
-                ],
-                extensions={"timeout": _TIMEOUTS},
-            ) as response:
+            head = request_head("GET", target.path.encode(), headers)
+            response = await self._transport.send(origin, "GET", head, b"", _TIMEOUTS)
+            try:
                 return await _read(target, response, most_bytes, wanted)
+            finally:
+                await response.aclose()
 
 
-async def _read(
-    target: Target, response: httpcore.Response, most_bytes: int, wanted: CheckContentType
-) -> Answer | Target:
+async def _read(target: Target, response: Http1Response, most_bytes: int, wanted: CheckContentType) -> Answer | Target:
     location = _header(response, b"location").strip()
     if response.status in _REDIRECTS and location:
         return _next(target, location)
@@ -165,33 +165,32 @@ def _next(target: Target, location: str) -> Target:
         raise ToolError("The page redirects to what is no URL.") from None
 
 
-async def _body(response: httpcore.Response, most_bytes: int) -> tuple[bytes, bool]:
+async def _body(response: Http1Response, most_bytes: int) -> tuple[bytes, bool]:
     """The first `most_bytes` of a body, decompressed as it arrives, and whether there was more."""
     try:
-        body = await inflated(response.aiter_stream(), _header(response, b"content-encoding"), most=most_bytes)
+        body = await inflated(response, _header(response, b"content-encoding"), most=most_bytes)
     except ValueError as exc:
         raise ToolError("The page is packed in a way that cannot be read.") from exc
     return body[:most_bytes], len(body) > most_bytes
 
 
-def _header(response: httpcore.Response, name: bytes) -> str:
-    found = next((value for key, value in response.headers if key.lower() == name), b"")
-    return found.decode("utf-8", "replace")
+def _header(response: Http1Response, name: bytes) -> str:
+    return response.header(name).decode("utf-8", "replace")
 
 
 @contextmanager
 def _translated(target: Target) -> Iterator[None]:
-    """A context manager that raises exceptions of httpcore as ours."""
+    """A context manager that raises exceptions of the transport as ours."""
     where = target.authority
     try:
         yield
-    except httpcore.TimeoutException as exc:
+    except httpx.TimeoutException as exc:
         raise ToolUnavailable(f"The server {where} did not answer in time.") from exc
-    except httpcore.ConnectError as exc:
-        if any(isinstance(cause, ssl.SSLError) for cause in exc.args):
+    except httpx.ConnectError as exc:
+        if isinstance(exc.__cause__, ssl.SSLError):
             raise ToolError(f"The server {where} has no valid certificate for its name.") from exc
         raise ToolUnavailable(f"The server {where} could not be reached.") from exc
-    except httpcore.NetworkError as exc:
+    except httpx.NetworkError as exc:
         raise ToolUnavailable(f"The connection to {where} broke off.") from exc
-    except httpcore.ProtocolError as exc:
+    except httpx.ProtocolError as exc:
         raise ToolError(f"The server {where} broke off, or does not answer in proper HTTP.") from exc

@@ -1,16 +1,17 @@
 """Connections to checked addresses: a name is resolved once, and the connection is made to the checked address.
 
-The check is below httpcore, where connections are opened, so that nothing above it (a redirect, a retry, a reused
+The check is below the transport, where connections are opened, so that nothing above it (a redirect, a retry, a reused
 connection) can reach an unchecked address. SNI, certificate and Host header still use the name.
 """
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-import httpcore
+from aiohappyeyeballs import AddrInfoType
 
+from proxy.http.connect import connect_to
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.web.guard import Address, UrlGuard, literal
@@ -19,7 +20,8 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the addresses of a host, best first. Raises `OSError` if it has none."""
 
 RESOLVE_SECONDS = 5.0
-_MOST_TRIED = 3  # addresses of one name; each may take the whole timeout
+_MOST_TRIED = 3  # addresses of one name
+_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
 class SystemResolver:
@@ -34,49 +36,48 @@ class SystemResolver:
         return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens TCP connections for httpcore, to addresses that the guard permits."""
+class GuardedConnect:
+    """Connects to hosts at addresses that the guard permits; `connect_socket` of `Http1Transport`.
+
+    Args:
+        guard: decides which addresses are permitted.
+        resolve: finds the addresses of a host.
+        connect: connects to the first of several addresses that answers.
+        patience: the seconds that a name may take.
+    """
 
     def __init__(
         self,
         guard: UrlGuard,
         resolve: Resolve,
         *,
-        network: httpcore.AsyncNetworkBackend | None = None,
+        connect: Callable[[Sequence[AddrInfoType]], Awaitable[socket.socket]] = connect_to,
         patience: float = RESOLVE_SECONDS,
     ) -> None:
         self._guard = guard
         self._resolve = resolve
+        self._connect = connect
         self._patience = patience
-        self._network = network or httpcore.AnyIOBackend()
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """A connection to the first address of `host` that answers.
+    async def __call__(self, host: str, port: int) -> socket.socket:
+        """A socket connected to the first address of `host` that answers.
 
         Raises:
             ToolError: the guard refuses one of the addresses; then none is used, because the choice is random.
-            httpcore.ConnectError: no address answers.
+            OSError: no address answers.
         """
-        failure: Exception = httpcore.ConnectError("no address")
-        for address in (await self._addresses(host, port))[:_MOST_TRIED]:
-            try:
-                return await self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as exc:
-                failure = exc
-        raise failure
+        addresses = (await self.check(host, port))[:_MOST_TRIED]
+        # Numbers are not looked up, so this does not block.
+        return await self._connect(
+            [
+                found
+                for address in addresses
+                for found in socket.getaddrinfo(str(address), port, type=socket.SOCK_STREAM, flags=_NUMERIC)
+            ]
+        )
 
-    async def check(self, host: str, port: int) -> None:
-        """Raise `ToolError` if a connection to `host` would be refused."""
-        await self._addresses(host, port)
-
-    async def _addresses(self, host: str, port: int) -> list[Address]:
+    async def check(self, host: str, port: int) -> list[Address]:
+        """The addresses of a host. Raises `ToolError` if a connection to one of them would be refused."""
         written = literal(host)
         addresses = [written] if written else await self._resolved(host, port)
         for address in addresses:

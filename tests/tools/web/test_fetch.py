@@ -7,7 +7,6 @@ import time
 import tracemalloc
 import zlib
 
-import httpcore
 import httpx
 import orjson
 import pypdf
@@ -369,10 +368,10 @@ async def test_a_server_that_cannot_be_reached_or_breaks_off_is_told_of(site):
 @pytest.mark.parametrize(
     ("fault", "kind", "told"),
     [
-        (httpcore.ConnectTimeout(), ToolUnavailable, "did not answer in time"),
-        (httpcore.ReadTimeout(), ToolUnavailable, "did not answer in time"),
-        (httpcore.ReadError(), ToolUnavailable, "broke off"),
-        (httpcore.ConnectError(ssl.SSLCertVerificationError()), ToolError, "no valid certificate"),
+        (httpx.ConnectTimeout(""), ToolUnavailable, "did not answer in time"),
+        (httpx.ReadTimeout(""), ToolUnavailable, "did not answer in time"),
+        (httpx.ReadError(""), ToolUnavailable, "broke off"),
+        (httpx.ConnectError(""), ToolUnavailable, "could not be reached"),
     ],
 )
 def test_whether_another_try_may_help_is_said(fault, kind, told):

@@ -3,7 +3,6 @@ import socket
 import threading
 from ipaddress import ip_address
 
-import httpcore
 import httpx
 import pytest
 from hypothesis import given
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.web.guard import STANDARD_PORTS, UrlGuard, carried_by, parse_rule, parse_url, why_not_public
-from proxy.tools.web.network import GuardedBackend, SystemResolver
+from proxy.tools.web.network import GuardedConnect, SystemResolver
 from tests import hostile
-from tests.tools.web.sites import Names
+from tests.tools.web.sites import Names, Site, running
 
 NOT_PUBLIC = {
     "0.0.0.0": "this machine",
@@ -86,18 +85,14 @@ PUBLIC = [
 ]  # fmt: skip
 
 
-class Recorder(httpcore.AsyncNetworkBackend):
+class Recorder:
     """Goes nowhere, and knows where it should have gone."""
 
-    def __init__(self, *failing):
+    def __init__(self):
         self.connected = []
-        self.failing = failing
 
-    async def connect_tcp(self, host, port, timeout=None, local_address=None, socket_options=None):  # noqa: ASYNC109 - httpcore's signature
-        self.connected.append(host)
-        if host in self.failing:
-            raise httpcore.ConnectError(host)
-        return httpcore.AsyncMockStream([])
+    async def __call__(self, found):
+        self.connected.append([address[0] for *_, address in found])
 
 
 def url_of(address):
@@ -127,7 +122,7 @@ async def test_by_name_it_is_refused_before_anything_is_connected(address, why):
     network, names = Recorder(), Names(evil_test=[[address]])
     UrlGuard().check_target(parse_url("http://evil.test/"))
     with pytest.raises(ToolError, match=why) as refusal:
-        await GuardedBackend(UrlGuard(), names, network=network).connect_tcp("evil.test", 80)
+        await GuardedConnect(UrlGuard(), names, connect=network)("evil.test", 80)
     assert network.connected == []
     assert address not in str(refusal.value), "what inner names stand for is nobody's business"
 
@@ -136,27 +131,33 @@ async def test_by_name_it_is_refused_before_anything_is_connected(address, why):
 async def test_one_bad_address_among_good_ones_refuses_the_name(address):
     network, names = Recorder(), Names(evil_test=[["8.8.8.8", address]])
     with pytest.raises(ToolError):
-        await GuardedBackend(UrlGuard(), names, network=network).connect_tcp("evil.test", 443)
+        await GuardedConnect(UrlGuard(), names, connect=network)("evil.test", 443)
     assert network.connected == []
 
 
 async def test_what_was_checked_is_what_is_connected_to_and_a_changed_answer_is_checked_again():
     network, names = Recorder(), Names(rebinding_test=[["8.8.8.8"], ["127.0.0.1"]])
-    backend = GuardedBackend(UrlGuard(), names, network=network)
-    await backend.connect_tcp("rebinding.test", 80)
-    assert (network.connected, names.asked) == (["8.8.8.8"], ["rebinding.test"])
+    backend = GuardedConnect(UrlGuard(), names, connect=network)
+    await backend("rebinding.test", 80)
+    assert (network.connected, names.asked) == ([["8.8.8.8"]], ["rebinding.test"])
     with pytest.raises(ToolError, match="this machine"):
-        await backend.connect_tcp("rebinding.test", 80)
-    assert network.connected == ["8.8.8.8"]
+        await backend("rebinding.test", 80)
+    assert network.connected == [["8.8.8.8"]]
 
 
-async def test_the_next_address_is_tried_where_the_first_does_not_answer():
-    network, names = Recorder("8.8.8.8"), Names(a_test=[["8.8.8.8", "1.1.1.1"]])
-    await GuardedBackend(UrlGuard(), names, network=network).connect_tcp("a.test", 80)
-    assert network.connected == ["8.8.8.8", "1.1.1.1"]
-    network = Recorder("8.8.8.8", "1.1.1.1")
-    with pytest.raises(httpcore.ConnectError):
-        await GuardedBackend(UrlGuard(), names, network=network).connect_tcp("a.test", 80)
+async def test_the_next_address_is_tried_where_the_first_does_not_answer_and_no_more_than_three_are():
+    network, names = Recorder(), Names(a_test=[["8.8.8.8", "2606:4700::1111", "1.1.1.1", "9.9.9.9"]])
+    await GuardedConnect(UrlGuard(), names, connect=network)("a.test", 80)
+    assert network.connected == [["8.8.8.8", "2606:4700::1111", "1.1.1.1"]]
+    async with running(Site()) as site:
+        guard, names = UrlGuard(["a.test"]), Names(a_test=[["127.0.0.2", "127.0.0.1"], ["127.0.0.2"]])
+        with socket.create_server(("127.0.0.2", 0)) as taken:
+            free = taken.getsockname()[1]
+        connected = await GuardedConnect(guard, names)("a.test", site.port)
+        assert connected.getpeername() == ("127.0.0.1", site.port)
+        connected.close()
+        with pytest.raises(OSError, match=r".*"):
+            await GuardedConnect(guard, names)("a.test", free)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ async def test_a_name_that_leads_nowhere_is_told_of(fault, kind, told):
         return ["no address at all"]
 
     with pytest.raises(kind, match=told):
-        await GuardedBackend(UrlGuard(), resolve).connect_tcp("a.test", 80)
+        await GuardedConnect(UrlGuard(), resolve)("a.test", 80)
 
 
 async def test_a_name_server_that_hangs_is_not_waited_for():
@@ -183,7 +184,7 @@ async def test_a_name_server_that_hangs_is_not_waited_for():
         await asyncio.Event().wait()
 
     with pytest.raises(ToolUnavailable, match="in time"):
-        await GuardedBackend(UrlGuard(), resolve, patience=0.01).connect_tcp("a.test", 80)
+        await GuardedConnect(UrlGuard(), resolve, patience=0.01)("a.test", 80)
 
 
 async def test_the_systems_resolver_finds_this_machine():
