@@ -6,6 +6,7 @@ places hold something else, or nothing.
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,8 @@ import httpx
 from hypothesis import strategies as st
 
 from proxy import Tool, ToolError
+from proxy.app import tool_client
+from proxy.http.client import ServiceClient
 
 _GONE = object()
 
@@ -94,11 +97,11 @@ def _with(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 async def expect_pages_or_a_refusal(
-    tool_of: Callable[[httpx.AsyncClient], Tool], answer: Any, *, status: int = 200, **arguments: Any
+    tool_of: Callable[[ServiceClient], Tool], answer: Any, *, status: int = 200, **arguments: Any
 ) -> None:
     """Whatever the server of a search answers: the search fails in our words, or finds pages with URLs and titles."""
     answered = httpx.MockTransport(lambda _: httpx.Response(status, content=written(answer)))
-    async with httpx.AsyncClient(transport=answered) as client:
+    async with aclosing(tool_client(answered)) as client:
         try:
             output = await tool_of(client).run({"query": "q", **arguments})
         except ToolError:

@@ -3,14 +3,13 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import MappingProxyType
 
 import httpx
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import UpstreamConfig
-from proxy.http.client import HttpClient, Transport
+from proxy.http.client import HttpClient, ServiceClient, Transport
 from proxy.http.connect import client_context
 from proxy.http.forward_proxy import environment_proxies
 from proxy.http.transport import Http1Transport, HttpxTransport
@@ -71,26 +70,19 @@ def origins_of(loaded: Loaded) -> dict[str, str]:
 
 def tool_client(
     transport: httpx.AsyncBaseTransport | None = None, extra_headers: ExtraHeaders | None = None
-) -> httpx.AsyncClient:
-    """The HTTP client of tools, for servers of third parties: no redirects and no cookies.
+) -> ServiceClient:
+    """The HTTP client of tools, for servers of third parties.
 
     Of the environment, the client obeys only the variables that name a forward proxy. It has no timeout, because the
     registry bounds each call.
     """
     proxies = environment_proxies()
-
-    async def add_headers(request: httpx.Request) -> None:
-        lines = extra_headers().splitlines() if extra_headers else ()
-        request.headers.update([line.partition(b": ")[::2] for line in lines])
-
-    return httpx.AsyncClient(
-        # Not httpx's own transport, which keeps the connections of cancelled calls, as after a client has left.
-        transport=transport or (EnvironmentTransport(proxies) if proxies.named else Http1Transport()),
-        timeout=httpx.Timeout(None),
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        trust_env=False,
-        event_hooks={"request": [add_headers] if extra_headers else []},
-    )
+    own: Transport
+    if transport is not None:
+        own = HttpxTransport(transport)
+    else:
+        own = EnvironmentTransport(proxies) if proxies.named else Http1Transport()
+    return ServiceClient(own, extra_headers)
 
 
 def http_client_for(

@@ -9,9 +9,11 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -29,7 +31,7 @@ from proxy.config.model import (
     with_single_keys,
 )
 from proxy.config.redaction import without_pieces
-from proxy.http.client import HttpClient
+from proxy.http.client import HttpClient, ServiceClient
 from proxy.http.connect import causes
 from proxy.http.tunnel import ProxyRefused
 from proxy.kit.no_observer import NoObserver
@@ -75,7 +77,7 @@ class Means:
     """The HTTP clients and resources of a probe, which are those that `serve` uses."""
 
     http_client_for: Callable[[UpstreamConfig], HttpClient]
-    tool_client: Callable[[], httpx.AsyncClient]
+    tool_client: Callable[[], ServiceClient]
     clock: Clock
 
 
@@ -83,12 +85,12 @@ async def probe(config: Config, means: Means) -> list[Finding]:
     """Probe all servers of a configuration at the same time; the findings are in the order of the file."""
     entries = (*config.upstreams.values(), *config.tools.values())
     keys = [key for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values()]
-    async with means.tool_client() as client:
+    async with aclosing(means.tool_client()) as client:
         findings = await asyncio.gather(*_questions(config, means, client))
     return [replace(finding, message=without_pieces(finding.message, keys)) for finding in findings]
 
 
-def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Iterator[Awaitable[Finding]]:
+def _questions(config: Config, means: Means, client: ServiceClient) -> Iterator[Awaitable[Finding]]:
     """Ask each upstream and tool with each of its keys, and the state."""
     for name, upstream in config.upstreams.items():
         ask_upstream = partial(_ask_upstream, name, model=_model_of(name, config), means=means)
@@ -219,7 +221,7 @@ async def _ask_tool(
         found = await ask(name, tool, resources)
     except ToolError as exc:
         network = _network_fault(exc)
-        return Finding(path, f"{network}{_where(exc)}" if network else _plain(exc.why or str(exc)), is_fault=True)
+        return Finding(path, f"{network}{_where(tool)}" if network else _plain(exc.why or str(exc)), is_fault=True)
     except TimeoutError:
         return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
     return Finding(path, _plain(found.message) if found.is_fault else found.message, found.is_fault, found.is_tried)
@@ -247,10 +249,10 @@ def _network_fault(exc: BaseException) -> str | None:
     return next(filter(None, (*faults, *several)), None)
 
 
-def _where(exc: BaseException) -> str:
-    """The host that could not be reached; empty if it is not known."""
-    cause = exc.__cause__
-    return f" ({cause.request.url.host})" if isinstance(cause, httpx.RequestError) else ""
+def _where(tool: ToolConfig) -> str:
+    """The host of a tool that could not be reached; empty if it is not known."""
+    host = urlsplit(kind_of(tool).address(tool) or "").hostname
+    return f" ({host})" if host else ""
 
 
 def _tls_fault(exc: BaseException) -> str | None:

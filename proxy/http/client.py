@@ -1,6 +1,6 @@
-"""Requests to one upstream: each kind is prepared once and sent often, over any transport."""
+"""Clients over any transport: of one upstream, whose kinds of requests are prepared once, and of any service."""
 
-from collections.abc import AsyncIterable, Awaitable
+from collections.abc import Awaitable
 from typing import Protocol
 
 import httpx
@@ -16,13 +16,15 @@ from proxy.ports import ExtraHeaders
 
 # RFC 9110, section 8.6: these methods send a Content-Length even without a body.
 _HAVE_A_LENGTH = frozenset({"POST", "PUT", "PATCH"})
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
+_NO_TIMEOUTS = RequestTimeouts()
 
 
 class Transport(Protocol):
     """Sends a request whose head is serialized already, as `transport.Http1Transport` does."""
 
     def send(
-        self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
+        self, origin: Origin, method: str, head: bytes, body: bytes, timeouts: RequestTimeouts, *, repeats: bool = True
     ) -> Awaitable[Response]:
         """The response to one request. Raises `httpx.HTTPError`.
 
@@ -30,8 +32,9 @@ class Transport(Protocol):
             origin: the server.
             method: the method, as in the head.
             head: the whole head, with the empty line at its end.
-            body: the body, or its parts, framed as the head says.
+            body: the body, as long as the head says.
             timeouts: the timeouts.
+            repeats: whether the request is sent again if a connection turns out to be dead that was used before.
         """
         ...
 
@@ -96,6 +99,46 @@ class HttpClient:
         proof = credential.lines(request.method, request.target, content)
         head = b"%b%b%b%b\r\n" % (request.head, extra, proof, length)
         return self._transport.send(self._origin, request.method, head, content, self._timeouts)
+
+    async def aclose(self) -> None:
+        """Close all connections, idle or in use."""
+        await self._transport.aclose()
+
+
+class ServiceClient:
+    """Sends requests to any server: without redirects, cookies and time limits.
+
+    Args:
+        transport: sends the requests; closed with the client.
+        extra_headers: called for each request; returns lines of its head, such as those of its trace.
+    """
+
+    def __init__(self, transport: Transport, extra_headers: ExtraHeaders | None = None) -> None:
+        self._transport = transport
+        self._extra_headers = extra_headers
+
+    async def send(self, method: str, url: str, headers: httpx.Headers, body: bytes) -> Response:
+        """The response to a request.
+
+        Args:
+            method: the method. A request that may not be repeated is sent once, even if its connection is dead.
+            url: the URL.
+            headers: the headers, without Host and the length of the body.
+            body: the body.
+
+        Raises:
+            httpx.HTTPError: the request cannot be sent, or gets no response.
+            httpx.InvalidURL: the URL is none, or is too long.
+        """
+        where = httpx.URL(url)
+        if self._extra_headers is not None:
+            headers.update([line.partition(b": ")[::2] for line in self._extra_headers().splitlines()])
+        fields = [(b"host", where.netloc), *headers.raw]
+        if body or method in _HAVE_A_LENGTH:
+            fields.append((b"content-length", b"%d" % len(body)))
+        head = request_head(method, where.raw_path, fields)
+        repeats = method in _REPEATABLE
+        return await self._transport.send(origin_of(where), method, head, body, _NO_TIMEOUTS, repeats=repeats)
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""

@@ -22,7 +22,7 @@ A response is read by a task, and its bytes arrive in a callback of the event lo
 
 import asyncio
 import select
-from collections.abc import AsyncIterable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any, TypeAlias
 
@@ -30,7 +30,7 @@ import httpx
 from msgspec import Struct
 
 from proxy.http.connect import Origin
-from proxy.http.parser import Head, ResponseParser
+from proxy.http.parser import ResponseParser
 from proxy.http.response import READ_BYTES, Handle, Response
 from proxy.kit.timeouts import resumed
 
@@ -113,12 +113,7 @@ class Http1Connection(asyncio.Protocol):
         return not self._poll.poll(0)
 
     async def request(
-        self,
-        head: bytes,
-        body: bytes | AsyncIterable[bytes],
-        timeouts: RequestTimeouts,
-        *,
-        is_head_request: bool = False,
+        self, head: bytes, body: bytes, timeouts: RequestTimeouts, *, is_head_request: bool = False
     ) -> "Http1Response":
         """Send a request and wait for the head of its response.
 
@@ -132,21 +127,18 @@ class Http1Connection(asyncio.Protocol):
             if self._closed or self._transport.is_closing():
                 raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # noqa: TRY301 - as below
             # From here on the response may arrive, and even be complete, before the request has been sent.
-            if not isinstance(body, bytes):
-                await self._send_parts(response, head, body, timeouts.write)
+            if len(body) <= _JOINED_BYTES:
+                self._transport.write(head + body)
             else:
-                if len(body) <= _JOINED_BYTES:
-                    self._transport.write(head + body)
-                else:
-                    self._transport.write(head)
-                    await self._send_large(response, body, timeouts.write)
-                if self._writing_paused:
-                    await self._drain(response, timeouts.write)
-                # An early answer ends `_drain`. What is then unsent makes the connection useless for another request.
-                self._sent = not self._writing_paused
+                self._transport.write(head)
+                await self._send_large(response, body, timeouts.write)
+            if self._writing_paused:
+                await self._drain(response, timeouts.write)
+            # An early answer ends `_drain`. What is then unsent makes the connection useless for another request.
+            self._sent = not self._writing_paused
             while (answered := response.parser.head) is None:
                 await response.wait(timeouts.read, httpx.ReadTimeout)
-            response.head, response.status, response.headers = answered, answered.status, answered.headers
+            response.status, response.headers = answered.status, answered.headers
         except BaseException:
             # Not the connection: if the response is complete, the connection may have another request already.
             await response.aclose()
@@ -160,19 +152,6 @@ class Http1Connection(asyncio.Protocol):
     async def wait_closed(self) -> None:
         """Wait until the event loop has closed the connection."""
         await asyncio.shield(self._lost)
-
-    async def _send_parts(
-        self, response: "Http1Response", head: bytes, parts: AsyncIterable[bytes], seconds: float | None
-    ) -> None:
-        self._transport.write(head)
-        async for part in parts:
-            if response.parser.head is not None:  # the server has answered early, and does not need the rest
-                return
-            if response.failure is not None:
-                raise response.new_failure()
-            self._transport.write(part)
-            await self._drain(response, seconds)
-        self._sent = not self._writing_paused
 
     async def _send_large(self, response: "Http1Response", body: bytes, seconds: float | None) -> None:
         """Send a large body piece by piece, so that others have their turn while the kernel copies it."""
@@ -320,7 +299,6 @@ class Http1Response(Response):
         "connection",
         "due",
         "failure",
-        "head",
         "parser",
         "unread",
     )
@@ -329,7 +307,6 @@ class Http1Response(Response):
         """A response that is to come, with at most `seconds` of silence between its parts."""
         self.parser = ResponseParser(is_head_request=is_head_request)
         self.connection: Http1Connection | None = connection  # None once the response is complete or has failed
-        self.head: Head  # set before `Http1Connection.request` returns
         self.failure: httpx.TransportError | None = None
         self.unread = 0
         self.due: float | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import Iterator
 
 import httpx
 
@@ -63,23 +63,6 @@ class Inflater:
         """Require that the body is complete."""
         if self._zlib is not None and not self._zlib.eof:
             raise ValueError("the compressed body broke off")
-
-
-async def inflated(chunks: AsyncIterable[bytes], coding: str, *, most: int) -> bytes:
-    """A body, decompressed as it arrives, up to the first piece beyond `most` bytes.
-
-    Raises:
-        ValueError: the body cannot be decompressed.
-    """
-    inflater, body = Inflater(coding), bytearray()
-    async for data in chunks:
-        for number, piece in enumerate(inflater.feed(data), 1):
-            body += piece
-            if len(body) > most:
-                return bytes(body)
-            if number % _GIVE_WAY == 0:
-                await asyncio.sleep(0)
-    return bytes(body)
 
 
 class DecodedResponse(Response):

@@ -1,9 +1,7 @@
 """A response as its readers see it, whichever transport it comes from."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
-
-import httpx
 
 from proxy.http.parser import Headers
 
@@ -15,7 +13,7 @@ Handle: TypeAlias = Callable[[bytes], Coroutine[Any, Any, bool]]
 """Takes a part of a body; returns true if it needs no more."""
 
 
-class Response(httpx.AsyncByteStream):
+class Response:
     """Status, headers, and the bytes of the body as they arrive, not decoded.
 
     A response has to be closed. If it has been read to its end, the connection is kept for other requests; if not,
@@ -59,7 +57,5 @@ class Response(httpx.AsyncByteStream):
     def end_within(self, seconds: float) -> None:
         """Read for at most `seconds` more, whatever arrives: afterwards a wait for more raises `httpx.ReadTimeout`."""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The parts of the body, for httpx."""
-        while part := await self.read():
-            yield part
+    async def aclose(self) -> None:
+        """Discard the rest of the body."""

@@ -1,15 +1,15 @@
-"""Transports: the proxy's own, which httpx can use as well, and an adapter for any other httpx transport.
+"""Transports: the proxy's own, and an adapter for any transport of httpx.
 
 A request is sent once. It is sent again, on a new connection, only if a reused connection turns out to be dead before a
 byte of the response has arrived: servers close idle connections without a word, and a request that is on its way then
-meets a reset. nginx does the same with the connections that it keeps. A request of httpx, such as a tool's, is sent
-again only if its method may be repeated.
+meets a reset. nginx does the same with the connections that it keeps. A request of a tool is sent again only if its
+method may be repeated.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
@@ -17,17 +17,13 @@ import httpx
 from msgspec.structs import asdict
 
 from proxy.http import connect
-from proxy.http.connect import Origin, client_context, origin_of
+from proxy.http.connect import Origin, client_context
 from proxy.http.connection import Http1Connection, Http1Response, RequestTimeouts
-from proxy.http.parser import request_head
 from proxy.http.pool import Pool
 from proxy.http.response import Response
 
-_WRONG_LENGTH = "The body is not as long as its Content-Length says."
-_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
 
-
-class Http1Transport(httpx.AsyncBaseTransport):
+class Http1Transport:
     """HTTP/1.1 over TCP and TLS with persistent connections; without decompression, proxies and redirects.
 
     Args:
@@ -48,47 +44,10 @@ class Http1Transport(httpx.AsyncBaseTransport):
         self._connect_socket = connect_socket
         self._pool = Pool(self._connect, max_connections=max_connections)
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The response to a request of httpx. Raises `httpx.TransportError`: as httpx's own transport raises it."""
-        stream, length = request.stream, int(request.headers.get("content-length") or 0)
-        body: bytes | AsyncIterable[bytes]
-        if not isinstance(stream, AsyncIterable):
-            raise RuntimeError("A synchronous stream cannot be sent by an asynchronous transport.")  # noqa: TRY004 - httpx raises this
-        if "transfer-encoding" in request.headers:
-            body = _chunked(stream)
-        elif not isinstance(stream, httpx.ByteStream):
-            body = _counted(stream, length)
-        elif len(body := b"".join(stream)) != length:
-            raise httpx.LocalProtocolError(_WRONG_LENGTH)
-        method, url = request.method, request.url
-        head = request_head(method, url.raw_path, request.headers.raw)
-        timeouts = RequestTimeouts(**request.extensions.get("timeout", {}))
-        response = await self.send(origin_of(url), method, head, body, timeouts, repeats=method in _REPEATABLE)
-        return httpx.Response(
-            response.status,
-            headers=response.headers,
-            stream=response,
-            extensions={
-                "http_version": b"HTTP/" + response.head.version.encode(),
-                "reason_phrase": response.head.reason,
-            },
-        )
-
     async def send(
-        self,
-        origin: Origin,
-        method: str,
-        head: bytes,
-        body: bytes | AsyncIterable[bytes],
-        timeouts: RequestTimeouts,
-        *,
-        repeats: bool = True,
+        self, origin: Origin, method: str, head: bytes, body: bytes, timeouts: RequestTimeouts, *, repeats: bool = True
     ) -> Http1Response:
-        """The response to a request whose head was serialized in advance. Raises `httpx.TransportError`.
-
-        The arguments are those of `client.Transport`; `repeats`: whether the request is sent again if a reused
-        connection is dead.
-        """
+        """The response to a request, as of `client.Transport`. Raises `httpx.TransportError`."""
         fresh = False
         while True:
             connection = await self._pool.acquire(origin, timeouts, fresh=fresh)
@@ -96,7 +55,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
                 return await connection.request(head, body, timeouts, is_head_request=method == "HEAD")
             except (httpx.NetworkError, httpx.RemoteProtocolError):
                 stale = connection.requests > 1 and not connection.has_answered
-                if not (stale and repeats and isinstance(body, bytes)):
+                if not (stale and repeats):
                     raise
                 fresh = True
 
@@ -141,9 +100,16 @@ class HttpxTransport:
         self._transport = transport
 
     async def send(
-        self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
+        self,
+        origin: Origin,
+        method: str,
+        head: bytes,
+        body: bytes,
+        timeouts: RequestTimeouts,
+        *,
+        repeats: bool = True,  # noqa: ARG002 - httpx decides
     ) -> Response:
-        """The response to a request whose head was serialized in advance."""
+        """The response to a request, as of `client.Transport`."""
         line, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         scheme = "https" if origin.secure else "http"
@@ -180,21 +146,3 @@ class _HttpxResponse(Response):
         """Discard the rest of the body; a failure to close the response is ignored."""
         with suppress(httpx.HTTPError):
             await self._response.aclose()
-
-
-async def _chunked(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    async for part in parts:
-        if part:
-            yield b"%x\r\n%b\r\n" % (len(part), part)
-    yield b"0\r\n\r\n"
-
-
-async def _counted(parts: AsyncIterable[bytes], length: int) -> AsyncIterator[bytes]:
-    left = length
-    async for part in parts:
-        left -= len(part)
-        if left < 0:
-            break
-        yield part
-    if left:
-        raise httpx.LocalProtocolError(_WRONG_LENGTH)

@@ -8,7 +8,6 @@ cancelled: after as many clients that leave as there are connections, no request
 """
 
 import asyncio
-from collections.abc import AsyncIterable
 from typing import Any
 
 import httpx
@@ -29,7 +28,7 @@ class ProxyRefused(ConnectionError):
 
 
 class ProxiedTransport(Http1Transport):
-    """HTTP/1.1 through a forward proxy, for httpx and for upstreams.
+    """HTTP/1.1 through a forward proxy.
 
     Args:
         proxy: the proxy, for all requests.
@@ -41,14 +40,7 @@ class ProxiedTransport(Http1Transport):
         self._proxy = proxy
 
     async def send(
-        self,
-        origin: Origin,
-        method: str,
-        head: bytes,
-        body: bytes | AsyncIterable[bytes],
-        timeouts: RequestTimeouts,
-        *,
-        repeats: bool = True,
+        self, origin: Origin, method: str, head: bytes, body: bytes, timeouts: RequestTimeouts, *, repeats: bool = True
     ) -> Http1Response:
         """The response to a request, as of `Http1Transport.send`."""
         if origin.secure:
@@ -138,8 +130,8 @@ class _Tunnel(asyncio.Protocol):
             self.status.set_exception(ProxyRefused(f"the proxy {self._proxy} has closed the connection"))
 
 
-class EnvironmentTransport(httpx.AsyncBaseTransport):
-    """A transport for requests to any server: each goes through the proxy for its URL, or directly.
+class EnvironmentTransport:
+    """A transport for requests to any server: each goes through the proxy for its origin, or directly.
 
     Args:
         proxies: the proxies that the environment names.
@@ -149,13 +141,15 @@ class EnvironmentTransport(httpx.AsyncBaseTransport):
         self._proxies = proxies
         self._transports: dict[ForwardProxy | None, Http1Transport] = {None: Http1Transport()}
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The response to a request of httpx."""
-        proxy = self._proxies.proxy_for(str(request.url))
+    async def send(
+        self, origin: Origin, method: str, head: bytes, body: bytes, timeouts: RequestTimeouts, *, repeats: bool = True
+    ) -> Http1Response:
+        """The response to a request, as of `Http1Transport.send`."""
+        proxy = self._proxies.proxy_for(f"{'https' if origin.secure else 'http'}://{authority(origin)}")
         if proxy not in self._transports:
             assert proxy is not None  # noqa: S101 - for the type checker
             self._transports[proxy] = ProxiedTransport(proxy)
-        return await self._transports[proxy].handle_async_request(request)
+        return await self._transports[proxy].send(origin, method, head, body, timeouts, repeats=repeats)
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""

@@ -30,11 +30,6 @@ async def pause_in(loop_count: int) -> None:
         await asyncio.sleep(0)
 
 
-def is_large(size: int) -> bool:
-    """Whether an input of so many bytes is worth a thread, for work that cannot await `beside`."""
-    return size > MOST_AT_ONCE
-
-
 async def beside(size: int, work: Callable[[], T], *, slow: bool = False) -> T:
     """The result of `work`, which is done in the thread if its input has more than `MOST_AT_ONCE` bytes.
 

@@ -1,12 +1,18 @@
 """Sends one request to an HTTP service, and reads no more of its answer than is wanted."""
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import httpx
 
-from proxy.http.decode import inflated
+from proxy import __version__
+from proxy.http.client import ServiceClient
+from proxy.http.decode import DecodedResponse
 from proxy.loop.results import Blame
+
+_SUCCESS = range(200, 300)
+_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": f"toolproxy/{__version__}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Answer:
     whole: bool
 
 
-async def send(client: httpx.AsyncClient, request: Request, *, most: int) -> Answer:
+async def send(client: ServiceClient, request: Request, *, most: int) -> Answer:
     """The answer to a request, with at most `most` bytes of its body, counted as they are decompressed.
 
     Redirects are not followed. The body of an error or a redirect that cannot be decompressed counts as empty.
@@ -46,20 +52,22 @@ async def send(client: httpx.AsyncClient, request: Request, *, most: int) -> Ans
             decompressed.
         httpx.InvalidURL: the address is too long.
     """
-    headers = httpx.Headers({"accept-encoding": "identity"})
+    headers = httpx.Headers(_HEADERS)
     headers.update(request.headers)
     if request.body is not None:
         headers.setdefault("content-type", "application/json")
-    async with client.stream(request.method, request.url, content=request.body, headers=headers) as response:
-        coding, stream = response.headers.get("content-encoding", ""), response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)  # noqa: S101 - for the type checker: we are asynchronous
-        try:  # not by `aiter_bytes`, which decompresses whatever arrives at once, however much that becomes
-            body = await inflated(stream, coding, most=most)
-        except ValueError as exc:
-            if response.is_success:
-                raise httpx.DecodingError(str(exc)) from exc
-            body = b""
-        return Answer(response.status_code, response.headers, body[:most], whole=len(body) <= most)
+    sent = await client.send(request.method, request.url, headers, request.body or b"")
+    # Piece by piece, however much becomes of what arrives at once.
+    async with aclosing(DecodedResponse(sent) if sent.header(b"content-encoding") else sent) as response:
+        body = bytearray()
+        try:
+            while len(body) <= most and (part := await response.read()):
+                body += part
+        except httpx.DecodingError:
+            if response.status in _SUCCESS:
+                raise
+            body.clear()
+        return Answer(response.status, httpx.Headers(response.headers), bytes(body[:most]), whole=len(body) <= most)
 
 
 def blame_of(failure: httpx.HTTPError) -> Blame:

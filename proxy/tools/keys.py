@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from proxy.config.model import keys_of
 from proxy.config.redaction import without_pieces
 from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
+from proxy.kit.rests import Refusal
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.state import refusal_in
 
@@ -45,21 +46,26 @@ class ToolKeys:
                 service.
             Exception: anything else that `request` raises.
         """
-        if self.pool is None:
-            return await self._masked(request, self._keys[0])
-        turn = KeyTurn(self.pool, KeyAffinity())
         try:
-            return await turn.run(lambda key: self._masked(request, key.key), refusal_in)
+            if self.pool is None:
+                return await request(self._keys[0])
+            turn = KeyTurn(self.pool, KeyAffinity())
+            return await turn.run(lambda key: request(key.key), self._refusal_in)
         except KeysSpent as spent:
             error = _spent(spent)
+        except ToolError as exc:
+            self._mask(exc)
+            raise
         raise error
 
-    async def _masked(self, request: Callable[[str], Awaitable[T]], key: str) -> T:
-        try:
-            return await request(key)
-        except ToolError as exc:
-            exc.why = exc.why and without_pieces(exc.why, self._keys)
-            raise
+    def _mask(self, exc: ToolError) -> None:
+        exc.why = exc.why and without_pieces(exc.why, self._keys)
+
+    def _refusal_in(self, exc: Exception) -> Refusal | None:
+        """The refusal of the key in a failure, which is masked; None: the failure has another cause."""
+        if isinstance(exc, ToolError):
+            self._mask(exc)
+        return refusal_in(exc)
 
 
 def _spent(spent: KeysSpent) -> ToolUnavailable:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-import httpx
 from msgspec import structs
 
 from proxy.config.model import Config, ToolConfig
+from proxy.http.client import ServiceClient
 from proxy.http.key_pool import KeyPools
 from proxy.kit.no_observer import NoObserver
 from proxy.ports import Caches, Clock, Observer
@@ -42,7 +42,7 @@ class Resources:
     key_pools    makes the pools of tools with several keys; None: a tool uses the first of its keys
     """
 
-    client: httpx.AsyncClient
+    client: ServiceClient
     clock: Clock
     caches: Caches | None = None
     observe: Observer = NoObserver()  # noqa: RUF009 - it has no state

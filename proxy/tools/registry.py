@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.kit.beside import beside, is_large
+from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
 from proxy.kit.recording import CURRENT
 from proxy.kit.rests import KeyState
@@ -34,7 +34,7 @@ from proxy.loop.results import (
     ToolOutput,
 )
 from proxy.ports import Caches, Clock, Observer
-from proxy.tools.arguments import history_of, mended, parse_arguments
+from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check
 from proxy.tools.finder import SIZE_OF_TOOL, ToolIndex
@@ -202,7 +202,7 @@ class Registry:
         written, history = entry.last_read
         if written == call.arguments:
             return history
-        if is_large(len(call.arguments) * _COST_OF_ARGUMENTS) and is_object(call.arguments):
+        if len(call.arguments) > MOST_REPAIRED_CHARACTERS and is_object(call.arguments):
             return call.arguments  # types in it might be repaired, which is not worth a reading on the event loop
         try:
             return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[1]

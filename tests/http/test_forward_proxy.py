@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from itertools import pairwise
 
 import httpx
@@ -20,11 +20,12 @@ from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
 from proxy.http.forward_proxy import Proxies, environment_proxies
 from proxy.http.tunnel import ProxiedTransport
+from proxy.tools.exchange import Request, send
 from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.wire.errors import ConfigurationError
 from tests.free_port import free_port
 from tests.http.rawserver import OK, forever, raw_server
-from tests.http.test_transport import LOOPS, fetch
+from tests.http.test_transport import LOOPS, OursForHttpx, fetch
 from tests.http.test_transport_tls import tls_server
 
 PASSWORD = "s3cret word"
@@ -202,9 +203,9 @@ async def through_an_upstream(url, transport="auto"):
 
 
 async def through_a_tool(url):
-    async with app.tool_client() as client:
+    async with aclosing(app.tool_client()) as client:
         for _ in range(2):
-            assert (await client.post(url + "/v1", content=b"{}")).content == b"ok"
+            assert (await send(client, Request("POST", url + "/v1", b"{}"), most=10)).body == b"ok"
 
 
 async def through_mcp(url):
@@ -310,7 +311,7 @@ async def test_a_handshake_that_fails_in_a_tunnel_costs_no_connection_for_good()
         try:
             for _ in range(3):
                 with pytest.raises(httpx.ConnectError, match="certificate"):
-                    await fetch(transport, "https://api.example/", timeouts={"pool": 2})
+                    await fetch(OursForHttpx(transport), "https://api.example/", timeouts={"pool": 2})
         finally:
             await transport.aclose()
         await proxy.until(lambda seen: seen.open == 0)

@@ -1,6 +1,7 @@
 """Whom TLS trusts, wherever the proxy connects to: real servers with certificates of the test's own authorities."""
 
 import ssl
+from contextlib import aclosing
 
 import httpx
 import httpx2
@@ -12,6 +13,7 @@ from proxy.config.model import UpstreamConfig
 from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
 from proxy.loop.results import ToolError
+from proxy.tools.exchange import Request, send
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.kinds.web_fetch import WebFetchConfig, web_fetch_tool
@@ -46,8 +48,8 @@ async def through_an_upstream(transport, url):
 
 
 async def through_a_tool(url):
-    async with app.tool_client() as client:
-        await client.get(url)
+    async with aclosing(app.tool_client()) as client:
+        await send(client, Request("GET", url), most=10)
 
 
 async def through_mcp(url):

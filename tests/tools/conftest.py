@@ -1,8 +1,12 @@
+from contextlib import aclosing
+
 import httpx
 import pytest
+
+from proxy.app import tool_client
 
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient() as client:
+    async with aclosing(tool_client(httpx.AsyncHTTPTransport())) as client:  # which `respx` can mock
         yield client

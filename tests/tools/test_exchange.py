@@ -4,11 +4,12 @@ import asyncio
 import gzip
 import tracemalloc
 import zlib
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import httpx
 import pytest
 
+from proxy.app import tool_client
 from proxy.loop.results import ToolUnavailable
 from proxy.tools.exchange import Request, send
 from proxy.tools.kind import Resources
@@ -40,7 +41,7 @@ async def service(status, body, coding=""):
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async with serving(app, lifespan="off") as url, httpx.AsyncClient() as client:
+    async with serving(app, lifespan="off") as url, aclosing(tool_client()) as client:
         yield url, client
 
 

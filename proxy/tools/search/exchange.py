@@ -2,6 +2,7 @@
 
 import httpx
 
+from proxy.http.client import ServiceClient
 from proxy.http.connect import reason
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
 from proxy.tools.exchange import Answer, Request, blame_of, send
@@ -22,7 +23,7 @@ _WORDS = {
 }
 
 
-async def ask(client: httpx.AsyncClient, request: Request) -> Answer:
+async def ask(client: ServiceClient, request: Request) -> Answer:
     """The answer of a search service, whole unless it is an error.
 
     Raises:

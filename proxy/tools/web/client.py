@@ -6,7 +6,7 @@ is decompressed before it is counted.
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urljoin
@@ -15,7 +15,7 @@ import httpx
 
 from proxy.http.connect import Origin
 from proxy.http.connection import Http1Response, RequestTimeouts
-from proxy.http.decode import inflated
+from proxy.http.decode import DecodedResponse
 from proxy.http.parser import request_head
 from proxy.http.transport import Http1Transport
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
@@ -81,7 +81,7 @@ class PageClient:
         transport = Http1Transport(
             max_connections=MOST_REDIRECTS + 2, ssl_context=self._ssl_context, connect_socket=self._connect
         )
-        async with transport:
+        async with aclosing(transport):
             yield PageSession(transport, self._guard, self._connect, self._user_agent)
 
 
@@ -167,11 +167,13 @@ def _next(target: Target, location: str) -> Target:
 
 async def _body(response: Http1Response, most_bytes: int) -> tuple[bytes, bool]:
     """The first `most_bytes` of a body, decompressed as it arrives, and whether there was more."""
+    body, decoded = bytearray(), DecodedResponse(response)
     try:
-        body = await inflated(response, _header(response, b"content-encoding"), most=most_bytes)
-    except ValueError as exc:
+        while len(body) <= most_bytes and (piece := await decoded.read()):
+            body += piece
+    except httpx.DecodingError as exc:
         raise ToolError("The page is packed in a way that cannot be read.") from exc
-    return body[:most_bytes], len(body) > most_bytes
+    return bytes(body[:most_bytes]), len(body) > most_bytes
 
 
 def _header(response: Http1Response, name: bytes) -> str:

@@ -1,11 +1,10 @@
 """HTTP tools from their configuration to a real server and back."""
 
 import gzip
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
 import orjson
 import pytest
 from hypothesis import given
@@ -67,7 +66,7 @@ def api():
 @asynccontextmanager
 async def calling(api, entry, environ=None):
     """A way to call the tool that the entry makes; `URL` in it is the API's address."""
-    async with serving(api, lifespan="off") as url, tool_client() as client:
+    async with serving(api, lifespan="off") as url, aclosing(tool_client()) as client:
         text = f"tools:\n  t: {{type: http, description: d, {entry.replace('URL', url)}}}"
         tools = tools_of(parse(text, environ or {}), Resources(client, FakeClock()))
         registry = Registry(tools, clock=FakeClock())
@@ -185,7 +184,7 @@ async def test_arguments_that_are_no_text_or_too_long_are_told(api):
     async with calling(api, "url: 'URL/', parameters: {properties: {q: {}}}") as call:
         with pytest.raises(InvalidArguments, match="too long"):
             await call(q="x" * 70_000)
-    async with tool_client() as client:
+    async with aclosing(tool_client()) as client:
         config = parse(
             "tools: {t: {type: http, description: d, url: 'http://h/', parameters: {properties: {q: {}}}}}", {}
         )
@@ -387,7 +386,7 @@ def test_an_api_without_its_key_is_disabled_and_its_fallback_stands_in_and_its_f
     text = "tools: {now: {type: clock}, t: " + entry + "}"
     config = parse(text, {})
     assert config.disabled["tools.t"].why == "KEY is not set"
-    tools = tools_of(config, Resources(httpx.AsyncClient(), FakeClock()))
+    tools = tools_of(config, Resources(tool_client(), FakeClock()))
     assert [tool.name for tool in tools] == ["now", "t"]
     with pytest.raises(ConfigurationError, match=r"tools\.t\.url"):
         parse(text.replace("http://h/", "http://h/{a}"), {})

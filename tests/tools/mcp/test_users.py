@@ -6,7 +6,6 @@ import random
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import httpx
 import pytest
 from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
@@ -109,8 +108,8 @@ class Rig:
 @asynccontextmanager
 async def vault_at(url, *, configured=lambda tool: tool, **config):
     told, clock = [], Clock()
-    async with httpx.AsyncClient() as client, asyncio.TaskGroup() as tasks:
-        resources = Resources(client, clock, observe=lambda event, /, **fields: told.append((event, fields)))
+    async with asyncio.TaskGroup() as tasks:
+        resources = Resources(None, clock, observe=lambda event, /, **fields: told.append((event, fields)))
         config = McpConfig(url=url, headers=HEADERS, **config)
         server = KIND.serve("vault", config, configured, resources)
         shared, registry = SharedToolServer(server), Registry([], clock=clock)

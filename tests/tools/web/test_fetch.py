@@ -744,7 +744,7 @@ async def test_a_site_that_cannot_say_may_not_be_read_now(site):
 
 def test_the_catalog_makes_it():
     config = Config(tools={"page": WebFetchConfig(timeout=7)})
-    (tool,) = tools_of(Loaded(config), Resources(httpx.AsyncClient(), FakeClock()))
+    (tool,) = tools_of(Loaded(config), Resources(None, FakeClock()))
     assert (tool.name, tool.timeout, tool.aliases) == ("page", 7, ("browser.open", "browser.find"))
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from proxy import __version__
+from proxy.http.client import ServiceClient
 from proxy.http.connect import reason
 from proxy.kit import json_pointer
 from proxy.loop.call_context import NO_CONTEXT, CallContext
@@ -34,7 +34,6 @@ _SUCCESS, _REDIRECTS = range(200, 300), range(300, 400)
 _BUSY = frozenset((429, 502, 503, 504))  # a retry may succeed
 _TEXT_TYPE = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 _PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
-_HEADERS = {"user-agent": f"toolproxy/{__version__}", "accept": "*/*"}
 
 
 def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
@@ -45,8 +44,7 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
 
     async def run(arguments: Json, call: CallContext) -> str:
         credentials = call.credentials
-        headers = httpx.Headers(_HEADERS)
-        headers.update(sent.for_user(credentials))
+        headers = httpx.Headers(sent.for_user(credentials))
         request, mask = replace(template.fill(arguments), headers=headers), sent.mask_for(credentials)
         try:
             answer = await _answer(resources.client, request, most=config.max_response_bytes)
@@ -76,7 +74,7 @@ class _Refusal(Exception):
         self.status = status
 
 
-async def _answer(client: httpx.AsyncClient, request: Request, *, most: int) -> Answer:
+async def _answer(client: ServiceClient, request: Request, *, most: int) -> Answer:
     """The answer of an API that has carried out the request."""
     try:
         answer = await send(client, request, most=most)
