@@ -574,8 +574,17 @@ def test_a_starter_configuration_is_written_once(tmp_path):
     assert "toolproxy serve --config 'a folder/my config.yaml'" in done.stdout
     assert (tmp_path / "a folder/my config.yaml").read_text() == SHIPPED
     form = (tmp_path / "a folder/.env.example").read_text()
+    assert form == (ROOT / ".env.example").read_text(), "run `make docs`"  # people look for it in a checkout
     assert re.findall(r"^(?!#).*", form, re.MULTILINE)[:-1] == [
-        f"{name}=" for name in ("TOOLPROXY_KEY", "TOOLPROXY_ADMIN_KEY", "ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY")
+        f"{name}="
+        for name in (
+            "TOOLPROXY_KEY",
+            "TOOLPROXY_ADMIN_KEY",
+            "ZAI_API_KEY",
+            "ZAI_BASE_URL",
+            "GMI_API_KEY",
+            "SERPER_API_KEY",
+        )
     ]
     again = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
     said = "toolproxy: a folder/my config.yaml is there already, and stays as it is\n"
