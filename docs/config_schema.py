@@ -1,4 +1,4 @@
-"""Writes `config.schema.json`, the JSON Schema of `config.yaml` for editors and for `toolproxy schema`, and `.env.example`.
+"""Writes `config.schema.json`, the JSON Schema of `config.yaml` for editors and `toolproxy schema`, and `.env.example`.
 
     python docs/config_schema.py        # what `make docs` runs
 
