@@ -5,6 +5,7 @@
 #
 # Needs mmdebstrap, and podman, docker or buildah (ENGINE). MIRROR is a mirror of Debian, or a sources.list.
 set -eu
+command -v mmdebstrap >/dev/null || { echo "mmdebstrap is missing: apt-get install mmdebstrap" >&2; exit 1; }
 name=${1:-toolproxy-base}
 engine=${ENGINE:-$(basename "$(command -v podman || command -v docker || command -v buildah)")}
 files=$(mktemp --suffix=.tar)

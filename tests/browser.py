@@ -20,9 +20,10 @@ _KEYS = {"Enter": {"windowsVirtualKeyCode": 13, "text": "\r"}, "Escape": {"windo
 class Page:
     """One page of a browser."""
 
-    def __init__(self, ask, receive, session):
+    def __init__(self, ask, receive, loaded, session):
         self._ask = ask
         self._receive = receive
+        self._loaded = loaded
         self._session = session
 
     async def evaluate(self, expression):
@@ -39,13 +40,17 @@ class Page:
 
     async def open(self, url):
         """Load a page in the place of this one."""
-        await self._ask("Page.navigate", {"url": url}, self._session)
-        await self._receive(lambda message: message.get("method") == "Page.loadEventFired")
+        await self._load("Page.navigate", {"url": url})
 
     async def reload(self):
         """Load the page again."""
-        await self._ask("Page.reload", {}, self._session)
-        await self._receive(lambda message: message.get("method") == "Page.loadEventFired")
+        await self._load("Page.reload", {})
+
+    async def _load(self, method, params):
+        before = self._loaded()
+        await self._ask(method, params, self._session)
+        while self._loaded() == before:  # which may be before the answer
+            await self._receive(lambda _: True)
 
     async def write(self, selector, text, *, key=None):
         """Type text into a field, as from a keyboard, and then a key."""
@@ -83,10 +88,15 @@ async def browsing(url):
         )
         numbers = count(1)
 
+        loads = 0
+
         async def receive(wanted):
-            """The next message that is wanted; others, such as events, are passed over."""
-            while not wanted(message := orjson.loads((await reader.readuntil(b"\0"))[:-1])):
-                pass
+            """The next message that is wanted; others are passed over, and the pages that were loaded are counted."""
+            nonlocal loads
+            message = None
+            while message is None or not wanted(message):
+                message = orjson.loads((await reader.readuntil(b"\0"))[:-1])
+                loads += message.get("method") == "Page.loadEventFired"
             assert "error" not in message, message
             return message
 
@@ -100,7 +110,7 @@ async def browsing(url):
             target = await ask("Target.createTarget", {"url": "about:blank"})
             session = (await ask("Target.attachToTarget", {**target, "flatten": True}))["sessionId"]
             await ask("Page.enable", {}, session)
-            page = Page(ask, receive, session)
+            page = Page(ask, receive, lambda: loads, session)
             await page.open(url)
             yield page
         finally:

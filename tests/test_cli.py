@@ -431,6 +431,35 @@ def test_wrong_usage_is_2(arguments):
     assert toolproxy(*arguments).returncode == 2
 
 
+def test_toolproxy_alone_and_help_show_the_commands():
+    alone, asked, option = toolproxy(), toolproxy("help"), toolproxy("--help")
+    assert alone.stderr == asked.stdout == option.stdout
+    assert "run the proxy" in asked.stdout
+    assert toolproxy("help", "serve").stdout == toolproxy("serve", "--help").stdout != ""
+
+
+@pytest.mark.parametrize("word", ["version", "-v", "-V"])
+def test_the_version_is_told_by_the_words_that_people_try(word):
+    assert toolproxy(word).stdout == toolproxy("--version").stdout != ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["serv"], "; did you mean serve?"),
+        (["serve", "my/config.yaml"], "; the configuration is an option: --config my/config.yaml"),
+        (["check", "--probe", "config.yml"], "; the configuration is an option: --config config.yml"),
+        (["run", "cursor"], "; docs/agents.md has other agents"),
+        (["run", "cluade"], "; did you mean claude?; docs/agents.md has other agents"),
+        (["key", "ad", "x"], "; did you mean add?"),
+    ],
+)
+def test_a_wrong_argument_is_told_with_what_may_have_been_meant(arguments, meant):
+    done = toolproxy(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"{meant}\n")
+
+
 def test_hash_key_prints_what_the_configuration_wants():
     done = toolproxy("hash-key", stdin="a-key-of-my-own-1\n")
     assert (done.stdout, done.stderr) == (sha256(b"a-key-of-my-own-1").hexdigest() + "\n", "")
@@ -453,7 +482,22 @@ def test_the_demo_shows_the_conversation_and_ends_well():
     assert "proxy -> pages   /weather/nanaimo, /ferries/departures" in done.stdout
     assert "Rain from two o'clock" in done.stdout
     assert "web_search_tool_result, web_search_tool_result, text, stop_reason end_turn" in done.stdout
+    assert "demo --serve" in done.stdout[done.stdout.index("What next") :]
     assert done.stderr == ""
+
+
+def test_the_demo_runs_without_the_sdks_and_shows_the_same():
+    without = "import sys; sys.modules.update(openai=None, anthropic=None); from proxy.commands.cli import main; main(['demo'])"
+    done = subprocess.run(
+        [sys.executable, "-c", without], cwd=ROOT, env=PLAIN, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "app (plain HTTP)" in done.stdout
+    shown = [
+        re.sub(r":\d{5}|\d+ chunks", "", text)[300:].partition("What next")[0]
+        for text in (done.stdout, toolproxy("demo").stdout)
+    ]
+    assert shown[0] == shown[1]
 
 
 def test_a_port_of_the_chat_page_that_is_taken_is_one_clear_line():
@@ -530,8 +574,17 @@ def test_a_starter_configuration_is_written_once(tmp_path):
     assert "toolproxy serve --config 'a folder/my config.yaml'" in done.stdout
     assert (tmp_path / "a folder/my config.yaml").read_text() == SHIPPED
     form = (tmp_path / "a folder/.env.example").read_text()
+    assert form == (ROOT / ".env.example").read_text(), "run `make docs`"  # people look for it in a checkout
     assert re.findall(r"^(?!#).*", form, re.MULTILINE)[:-1] == [
-        f"{name}=" for name in ("TOOLPROXY_KEY", "TOOLPROXY_ADMIN_KEY", "ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY")
+        f"{name}="
+        for name in (
+            "TOOLPROXY_KEY",
+            "TOOLPROXY_ADMIN_KEY",
+            "ZAI_API_KEY",
+            "ZAI_BASE_URL",
+            "GMI_API_KEY",
+            "SERPER_API_KEY",
+        )
     ]
     again = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
     said = "toolproxy: a folder/my config.yaml is there already, and stays as it is\n"

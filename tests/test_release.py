@@ -75,6 +75,23 @@ def test_a_page_of_the_site_keeps_its_links_and_loses_those_to_files_that_are_no
     assert docs_site.rewritten(text, "README.md", pages, {"tools.md": "Tools"}) == shown
 
 
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("streaming", "apps.md"), ("JSON mode", "apps.md"), ("structured output", "apps.md"), ("images", "apps.md"),
+        ("rate limit", "clients.md"), ("authentication", "clients.md"), ("Docker", "deployment.md"),
+        ("proxy", "deployment.md"), ("Ollama", "upstreams.md"), ("macOS", "begin.md"),
+    ],
+)  # fmt: skip
+def test_the_words_that_people_search_for_are_tags_of_the_page_about_them(word, page):
+    assert yaml.safe_load(docs_site.tagged("# A page", page).split("---")[1])["tags"].count(word) == 1
+    assert [other for other, words in docs_site.WORDS.items() if word in words] == [page]
+
+
+def test_every_page_with_words_is_one_of_the_site():
+    assert docs_site.WORDS.keys() - docs_site.sources().values() == set()
+
+
 def test_every_page_is_in_the_navigation_of_the_site():
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     shown = [page for _, page in docs_site.listed(config["nav"])]

@@ -5,13 +5,14 @@ import asyncio
 import functools
 import gc
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import orjson
@@ -20,7 +21,7 @@ from proxy import __version__
 from proxy.config import env_file
 from proxy.config.keys import SHORT_CLIENT_KEY
 from proxy.config.loaded import Loaded
-from proxy.config.messages import PATTERNS
+from proxy.config.messages import PATTERNS, did_you_mean
 from proxy.config.model import Key
 from proxy.config.redaction import Redact, redactor, secrets_of
 from proxy.kit.terminal import style_of
@@ -32,12 +33,36 @@ if TYPE_CHECKING:
 
 _DEFAULT_CONFIG = "config.yaml"
 _FAULT = 1
+_USAGE = 2
+_VERSION_WORDS = (["version"], ["-v"], ["-V"])
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints say what may have been meant."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message + _meant(message))
+
+
+def _meant(message: str) -> str:
+    """What may have been meant by an argument that cannot be read, as the end of the message about it."""
+    if choice := _INVALID_CHOICE.search(message):
+        known = re.findall(r"[\w-]+", choice[2])
+        of_agents = "; docs/agents.md has other agents" if "claude" in known else ""
+        return did_you_mean(choice[1], known) + of_agents
+    file = re.search(r"unrecognized arguments: .*?(\S+\.ya?ml)\b", message)
+    return f"; the configuration is an option: --config {file[1]}" if file else ""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit."""
     words, of_agent = _split(sys.argv[1:] if argv is None else argv)
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        sys.exit(_USAGE)
+    arguments = parser.parse_args(_as_options(words))
     arguments.of_agent = of_agent
     try:
         arguments.run(arguments)
@@ -62,8 +87,19 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[:at], words[at + 1 :]
 
 
+def _as_options(words: Sequence[str]) -> Sequence[str]:
+    """The words, with `help` and `version` as the options that they are here."""
+    match list(words):
+        case ["help", *command]:
+            return [*command, "--help"]
+        case found if found in _VERSION_WORDS:
+            return ["--version"]
+        case _:
+            return words
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="toolproxy",
         description="An OpenAI-compatible reverse proxy that runs tools transparently.",
         epilog="TOOLPROXY_CONFIG, TOOLPROXY_HOST, TOOLPROXY_PORT and TOOLPROXY_WORKERS do the same as the options.",
@@ -311,11 +347,11 @@ def _make_importable(directory: Path) -> None:
 
 def _demo(arguments: argparse.Namespace) -> None:
     if arguments.serve:
-        from proxy.demo import serve  # noqa: PLC0415 - needs no SDK
+        from proxy.demo import serve  # noqa: PLC0415 - as above
 
         serve.main(port=arguments.port)
         return
-    from proxy.demo import show  # noqa: PLC0415 - needs SDKs, which are an extra
+    from proxy.demo import show  # noqa: PLC0415 - as above
 
     show.main()
 

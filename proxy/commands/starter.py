@@ -1,6 +1,7 @@
 """What `toolproxy init` writes: the shipped configuration, its schema (see `toolproxy schema`) and its variables."""
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,8 +16,15 @@ VARIABLES: Final = f"{env_file.NAME}.example"
 _REQUIRED: Final = re.compile(r"^[^#\n]*\$\{(\w+)\}", re.MULTILINE)
 _HEAD: Final = f"""\
 # Copy this to {env_file.NAME} and fill in what you have: one key of a model is enough, and what stays empty is off.
-# A pay-as-you-go key of Z.AI's needs a further line: ZAI_BASE_URL=https://api.z.ai/api/paas/v4
 """
+_ABOUT: Final[Mapping[str, str]] = {
+    "TOOLPROXY_KEY": "The keys of your own apps, which you make up. Without one, anyone on this machine may call.",
+    "ZAI_API_KEY": "https://z.ai/manage-apikey/apikey-list",
+    "ZAI_BASE_URL": "Empty for a key of the coding plan; https://api.z.ai/api/paas/v4 for a pay-as-you-go key.",
+    "GMI_API_KEY": "https://console.gmicloud.ai",
+    "SERPER_API_KEY": "https://serper.dev/api-key, for web search; without it Z.AI's own search is tried.",
+}
+_AFTER: Final[Mapping[str, str]] = {"ZAI_API_KEY": "ZAI_BASE_URL"}
 PACKAGE: Final = Path(__file__).parent.parent
 
 
@@ -31,9 +39,10 @@ def shipped(name: str) -> str:
 
 
 def variables() -> str:
-    """A `.env` to fill in, with the variables of the shipped configuration that have no default."""
+    """A `.env` to fill in, with the variables of the shipped configuration that have no default, and Z.AI's address."""
     names = dict.fromkeys(_REQUIRED.findall(shipped(CONFIGURATION)))
-    return _HEAD + "".join(f"{name}=\n" for name in names)
+    listed = [one for name in names for one in (name, _AFTER.get(name)) if one]
+    return _HEAD + "".join(f"# {_ABOUT[name]}\n{name}=\n" if name in _ABOUT else f"{name}=\n" for name in listed)
 
 
 def write(path: Path) -> bool:

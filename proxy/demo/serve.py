@@ -41,10 +41,11 @@ class Searching(Script, frozen=True, kw_only=True):
             call = ScriptedCall(name="web_search", arguments={"query": question[:_LONGEST_QUERY], "num_results": 3})
             return 0, [ScriptedTurn(reasoning="I should look that up.", calls=(call,))]
         found = list(dict.fromkeys(_URL.findall(str(messages[-1].get("content")))))
-        pages = " and ".join(f"({url})" for url in found[:2]) or "nothing"
+        pages = "\n".join(f"- {url}" for url in found[:2]) or "- nothing"
         said = (
-            f"I am a scripted model and know nothing, but the proxy has searched for your words and found {pages}."
-            " With a real key, a real model answers from real pages."
+            "I am a **scripted model** and know nothing, but the proxy has searched for your words and found\n\n"
+            f"{pages}\n\n"
+            "With a real key, a real model answers from real pages."
         )
         return 1, [ScriptedTurn(text=said)]
 

@@ -1,16 +1,20 @@
-"""`toolproxy demo`: conversations of real SDKs with a scripted model through the proxy, and the requests upstream."""
+"""`toolproxy demo`: conversations of an app with a scripted model through the proxy, and the requests upstream."""
 
 import asyncio
+import os
+import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
 from proxy.app import configuration, create_app
 from proxy.config.model import Config
+from proxy.demo.apps import App, app_for
 from proxy.demo.pages import WithPages, at
 from proxy.kit.terminal import style_of
 from proxy.mock.demo import DEMO, search_answer
@@ -18,13 +22,6 @@ from proxy.mock.server import MockUpstream
 from proxy.server.serving import serving
 from proxy.telemetry import log
 from proxy.wire.chat import Json
-from proxy.wire.errors import ConfigurationError
-
-try:
-    import anthropic
-    import openai
-except ImportError as exc:  # pragma: no cover - depends on the installation
-    raise ConfigurationError(["the demo needs two SDKs: pip install openai anthropic"]) from exc
 
 _PACE = 0.02
 _SEARCH_SECONDS = 0.3
@@ -73,23 +70,32 @@ async def _demo() -> int:
         mock.script = at(mock_url, msgspec.structs.replace(DEMO, pace=_PACE))
         loaded = configuration.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(loaded.config.telemetry)
-        async with serving(create_app(loaded), lifespan="on") as proxy_url:
-            _introduce(loaded.config, proxy_url, mock_url)
-            async with (
-                openai.AsyncOpenAI(base_url=f"{proxy_url}/v1", api_key="unused", max_retries=0) as chat,
-                anthropic.AsyncAnthropic(base_url=proxy_url, api_key="unused", max_retries=0) as messages,
-            ):
-                streamed, whole, blocks = partial(_stream, chat), partial(_create, chat), partial(_blocks, messages)
-                passed = [
-                    await _converse(mock, pages, "1. Streamed, with a search", _SEARCHED, streamed, turns=2),
-                    await _converse(mock, pages, "2. The same question, whole", _SEARCHED, whole, turns=2),
-                    await _converse(mock, pages, "3. A question that needs no search", _PLAIN, streamed, turns=1),
-                    await _converse(mock, pages, "4. Anthropic's Messages API", _SEARCHED, blocks, turns=2),
-                ]
+        async with serving(create_app(loaded), lifespan="on") as proxy_url, app_for(proxy_url) as app:
+            _introduce(loaded.config, app, proxy_url, mock_url)
+            streamed, whole, blocks = partial(_stream, app), partial(_create, app), partial(_blocks, app)
+            passed = [
+                await _converse(mock, pages, "1. Streamed, with a search", _SEARCHED, streamed, turns=2),
+                await _converse(mock, pages, "2. The same question, whole", _SEARCHED, whole, turns=2),
+                await _converse(mock, pages, "3. A question that needs no search", _PLAIN, streamed, turns=1),
+                await _converse(mock, pages, "4. Anthropic's Messages API", _SEARCHED, blocks, turns=2),
+            ]
     style = style_of(sys.stdout)
     right, wrong = "All four answers arrived as ordinary ones.", "SOMETHING WENT WRONG, see above."
-    print(style(right, "green") if all(passed) else style(wrong, "red"))
+    print(style(f"\n{right}", "green") if all(passed) else style(f"\n{wrong}", "red"))
+    if all(passed):
+        print("\nWhat next", *_next_steps(), sep="\n  ")
     return 0 if all(passed) else 1
+
+
+def _next_steps() -> Iterator[str]:
+    """The commands that lead on from here, as they can be typed in this folder."""
+    command = "toolproxy" if shutil.which("toolproxy") else os.path.relpath(sys.argv[0])
+    steps = [(f"{command} demo --serve", "the same to try out, with a chat page")]
+    if not Path("config.yaml").exists():
+        steps.append((f"{command} init", "a config.yaml of your own, and .env.example for keys"))
+    steps.append((f"ZAI_API_KEY=YOUR_KEY {command} serve", "a real model, from https://z.ai"))
+    width = max(len(line) for line, _ in steps)
+    return (f"{line:<{width}}  # {what}" for line, what in steps)
 
 
 async def _converse(mock: MockUpstream, pages: WithPages, title: str, question: str, ask: Ask, *, turns: int) -> bool:
@@ -108,71 +114,71 @@ async def _converse(mock: MockUpstream, pages: WithPages, title: str, question: 
     return bool(saw.answer) and saw.is_whole and len(mock.requests) == turns
 
 
-async def _stream(client: "openai.AsyncOpenAI", question: str) -> Saw:
+def _asking(question: str) -> Json:
+    return {"model": _MODEL, "messages": [{"role": "user", "content": question}]}
+
+
+async def _stream(app: App, question: str) -> Saw:
     answer, chunks, roles = "", 0, 0
     ids: set[str] = set()
     finish_reasons: list[str] = []
     usage: Json = {}
-    completion = await client.chat.completions.create(
-        model=_MODEL,
-        messages=[{"role": "user", "content": question}],
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    async for chunk in completion:
+    async for chunk in app.stream_chat({**_asking(question), "stream_options": {"include_usage": True}}):
         chunks += 1
-        ids.add(chunk.id)
-        usage = chunk.usage.model_dump(exclude_none=True) if chunk.usage else usage
-        for choice in chunk.choices:
-            roles += choice.delta.role is not None
-            text = choice.delta.content or ""
+        ids.add(chunk["id"])
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"]:
+            roles += "role" in choice["delta"]
+            text = choice["delta"].get("content") or ""
             answer += text
             _print_more(text)
-            if choice.finish_reason:
-                finish_reasons.append(choice.finish_reason)
+            if choice.get("finish_reason"):
+                finish_reasons.append(choice["finish_reason"])
     how = f"{chunks} chunks with {len(ids)} id, {roles} role, finish_reason {'+'.join(finish_reasons)}"
     return Saw(answer, (len(ids), roles, finish_reasons) == (1, 1, ["stop"]), how, _short(usage))
 
 
-async def _create(client: "openai.AsyncOpenAI", question: str) -> Saw:
-    completion = await client.chat.completions.create(model=_MODEL, messages=[{"role": "user", "content": question}])
-    choice = completion.choices[0]
-    answer = choice.message.content or ""
+async def _create(app: App, question: str) -> Saw:
+    completion = await app.create_chat(_asking(question))
+    (choice, *_) = completion["choices"]
+    answer, reason = choice["message"].get("content") or "", choice["finish_reason"]
     print(answer, end="")
-    usage = completion.usage.model_dump(exclude_none=True) if completion.usage else {}
-    how = f"{len(completion.choices)} choice, finish_reason {choice.finish_reason}"
-    return Saw(answer, choice.finish_reason == "stop" and choice.message.tool_calls is None, how, _short(usage))
+    how = f"{len(completion['choices'])} choice, finish_reason {reason}"
+    is_whole = reason == "stop" and not choice["message"].get("tool_calls")
+    return Saw(answer, is_whole, how, _short(completion.get("usage") or {}))
 
 
-async def _blocks(client: "anthropic.AsyncAnthropic", question: str) -> Saw:
+async def _blocks(app: App, question: str) -> Saw:
     """Ask through the Messages API, whose clients see the searches that they declare."""
-    asked: list[anthropic.types.MessageParam] = [{"role": "user", "content": question}]
-    tools: list[anthropic.types.ToolUnionParam] = [{"type": "web_search_20250305", "name": "web_search"}]
-    async with client.messages.stream(model=_MODEL, max_tokens=1000, messages=asked, tools=tools) as stream:
-        async for event in stream:
-            if event.type == "content_block_start" and event.index and event.content_block.type == "text":
-                _print_more("\n\n")
-            elif event.type == "text":
-                _print_more(event.text)
-        message = await stream.get_final_message()
-    kinds = [block.type for block in message.content]
-    usage = message.usage
-    searches = usage.server_tool_use.web_search_requests if usage.server_tool_use else 0
-    is_whole = kinds.count("web_search_tool_result") == searches > 0 and message.stop_reason == "end_turn"
-    how = f"{', '.join(kinds)}, stop_reason {message.stop_reason}"
-    last = message.content[-1]
-    answer = last.text if last.type == "text" else ""
-    return Saw(answer, is_whole, how, f"{usage.input_tokens + usage.output_tokens} tokens, {searches} searches")
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    kinds: list[str] = []
+    answer, stop = "", ""
+    usage: Json = {}
+    async for event in app.stream_message({**_asking(question), "max_tokens": 1000, "tools": tools}):
+        match event:
+            case {"type": "content_block_start", "content_block": {"type": kind}}:
+                kinds.append(kind)
+                answer = ""
+                _print_more("\n\n" if kind == "text" and len(kinds) > 1 else "")
+            case {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}:
+                answer += text
+                _print_more(text)
+            case {"type": "message_delta", "delta": {"stop_reason": stop}}:
+                usage = event["usage"]
+    searches = (usage.get("server_tool_use") or {}).get("web_search_requests", 0)
+    is_whole = kinds.count("web_search_tool_result") == searches > 0 and stop == "end_turn"
+    used = f"{usage['input_tokens'] + usage['output_tokens']} tokens, {searches} searches"
+    return Saw(answer, is_whole, f"{', '.join(kinds)}, stop_reason {stop}", used)
 
 
 def _print_more(text: str) -> None:
     print(text.replace("\n", "\n          "), end="", flush=True)
 
 
-def _introduce(config: Config, proxy_url: str, mock_url: str) -> None:
+def _introduce(config: Config, app: App, proxy_url: str, mock_url: str) -> None:
     print(
         f"toolproxy demo: no keys, no network, nothing leaves this machine.\n\n"
-        f"  app (real SDKs)   --->  toolproxy {proxy_url}  --->  scripted GLM {mock_url}\n"
+        f"  {f'app ({app.name})':<16}  --->  toolproxy {proxy_url}  --->  scripted GLM {mock_url}\n"
         f"                              |\n"
         f"                              +--->  {', '.join(config.tools)} (scripted results and pages)\n\n"
         f"  The app only knows base_url={proxy_url}/v1 (OpenAI's SDK) or {proxy_url} (Anthropic's)."
@@ -191,7 +197,7 @@ def _tell_wire(mock: MockUpstream, read: Sequence[str]) -> None:
             for call in turn.calls:
                 print(f"                             {call.name}({call.arguments})")
             most = mock.most_searches_at_once  # a machine that is busy may run them one after the other
-            at_once = f"{most} of them at the same time" if most > 1 else "one after the other"
+            at_once = f"{most} of them at the same time" if most > 1 else "each as soon as its call is complete"
             print(f"            proxy -> search  {len(mock.searches)} searches, {at_once}")
             if read:
                 print(f"            proxy -> pages   {', '.join(read)}")
