@@ -491,7 +491,7 @@ def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):
         ),
         (
             "conversations:\n- turns: [{text: x}]\n  when: '('",
-            ":3: conversations[0].when: is no regular expression: missing )",
+            ":3: conversations[0].when: is not a regular expression: missing )",
         ),
     ],
 )

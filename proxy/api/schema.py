@@ -81,7 +81,7 @@ class SchemaCheck:
         try:
             validator = jsonschema_rs.validator_for(whole, retriever=_refuse, pattern_options=_LINEAR)
         except ValueError as exc:  # the errors of jsonschema_rs are among these
-            raise _UnusableSchema(f"is no JSON Schema: {_short(exc)}") from exc
+            raise _UnusableSchema(f"is not a JSON Schema: {_short(exc)}") from exc
         return cls(schema, validator, _size(whole))
 
     def fault(self, text: str) -> str | None:

@@ -101,7 +101,7 @@ class ArgumentsSchema:
                 pattern_options=options,
             )
         except ValueError as exc:  # the errors of jsonschema_rs are among these
-            raise ValueError(f"is no JSON Schema: {str(exc).splitlines()[0]}") from exc
+            raise ValueError(f"is not a JSON Schema: {str(exc).splitlines()[0]}") from exc
 
     def is_too_much(self, text: str) -> bool:
         """Whether checking arguments, written as this text, would take too long."""
@@ -147,7 +147,7 @@ def schema_of(parameters: Json) -> ArgumentsSchema:
     try:
         text = orjson.dumps(parameters)
     except (orjson.JSONEncodeError, RecursionError) as exc:
-        raise ValueError(f"is no JSON Schema: it cannot be written as JSON: {exc}") from exc
+        raise ValueError(f"is not a JSON Schema: it cannot be written as JSON: {exc}") from exc
     if len(text) > MOST_SCHEMA_BYTES:
         raise ValueError(f"is longer than {MOST_SCHEMA_BYTES} bytes")
     schema = _compiled(text)
@@ -216,7 +216,7 @@ class References:
         if document:
             found = self._named.get((None, document))
             if found is None:
-                raise ValueError(f"is no JSON Schema: remote references are not followed: {reference[:200]}")
+                raise ValueError(f"is not a JSON Schema: remote references are not followed: {reference[:200]}")
             resource = found
         target: Any = resource
         if fragment.startswith("/"):
@@ -227,12 +227,12 @@ class References:
         elif fragment:
             target = self._named.get((id(resource), fragment))
         if target is None:
-            raise ValueError(f"is no JSON Schema: there is nothing at {reference[:200]!r}")
+            raise ValueError(f"is not a JSON Schema: there is nothing at {reference[:200]!r}")
         return target, resource
 
     def _name(self, resource: int | None, name: str, node: Json) -> None:
         if self._named.setdefault((resource, name), node) is not node:
-            raise ValueError(f"is no JSON Schema: two parts of it are named {name[:200]!r}")
+            raise ValueError(f"is not a JSON Schema: two parts of it are named {name[:200]!r}")
 
 
 def _step(node: Any, step: str) -> Any:
@@ -368,7 +368,7 @@ class _Pattern:
 def _check_pattern(pattern: str) -> None:
     """Raise `ValueError` for what is no pattern; to compile it costs more, and waits until it is needed."""
     if not _IS_PATTERN.is_valid(pattern):
-        raise ValueError(f"is no JSON Schema: {pattern[:_LONGEST_QUOTED]!r} is no regular expression")
+        raise ValueError(f"is not a JSON Schema: {pattern[:_LONGEST_QUOTED]!r} is not a regular expression")
 
 
 def _compiled_pattern(pattern: str) -> tuple[jsonschema_rs.Validator, int]:
