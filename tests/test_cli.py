@@ -534,7 +534,7 @@ def test_a_starter_configuration_is_written_once(tmp_path):
         f"{name}=" for name in ("TOOLPROXY_KEY", "TOOLPROXY_ADMIN_KEY", "ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY")
     ]
     again = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
-    said = "toolproxy: a folder/my config.yaml is there already, and stays as it is\n"
+    said = "toolproxy: a folder/my config.yaml already exists, and is not changed\n"
     assert (again.returncode, again.stderr) == (1, said)
 
 

@@ -240,7 +240,7 @@ def _init(arguments: argparse.Namespace) -> None:
 
     if not starter.write(arguments.config):
         schema = arguments.config.with_name(starter.SCHEMA)
-        print(f"toolproxy: warning: {schema} is there already, and stays as it is", file=sys.stderr)
+        print(f"toolproxy: warning: {schema} already exists, and is not changed", file=sys.stderr)
     print(
         f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search, "
         f"in the environment or in {arguments.config.with_name(env_file.NAME)} "

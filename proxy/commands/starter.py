@@ -14,8 +14,8 @@ SCHEMA: Final = "config.schema.json"
 VARIABLES: Final = f"{env_file.NAME}.example"
 _REQUIRED: Final = re.compile(r"^[^#\n]*\$\{(\w+)\}", re.MULTILINE)
 _HEAD: Final = f"""\
-# Copy this to {env_file.NAME} and fill in what you have: one key of a model is enough, and what stays empty is off.
-# A pay-as-you-go key of Z.AI's needs a further line: ZAI_BASE_URL=https://api.z.ai/api/paas/v4
+# Copy this to {env_file.NAME} and fill in the keys you have. One key for a model is enough; parts without a key are off.
+# A pay-as-you-go key for Z.AI needs one more line: ZAI_BASE_URL=https://api.z.ai/api/paas/v4
 """
 PACKAGE: Final = Path(__file__).parent.parent
 
@@ -47,7 +47,7 @@ def write(path: Path) -> bool:
     try:
         _write_new(path, shipped(CONFIGURATION))
     except FileExistsError as exc:
-        raise ConfigurationError([f"{path} is there already, and stays as it is"]) from exc
+        raise ConfigurationError([f"{path} already exists, and is not changed"]) from exc
     with suppress(FileExistsError):
         _write_new(path.with_name(VARIABLES), variables())
     schema = path.with_name(SCHEMA)
