@@ -14,7 +14,7 @@ SCHEMA: Final = "config.schema.json"
 VARIABLES: Final = f"{env_file.NAME}.example"
 _REQUIRED: Final = re.compile(r"^[^#\n]*\$\{(\w+)\}", re.MULTILINE)
 _HEAD: Final = f"""\
-# Copy this to {env_file.NAME} and fill in the keys you have. One key for a model is enough; parts without a key are off.
+# Copy this to {env_file.NAME} and fill in your keys. One key for a model is enough; parts without a key are off.
 # A pay-as-you-go key for Z.AI needs one more line: ZAI_BASE_URL=https://api.z.ai/api/paas/v4
 """
 PACKAGE: Final = Path(__file__).parent.parent
