@@ -1,11 +1,11 @@
-"""The fence around what a tool returns, which tells a model that it is data, and the text that may stand within it.
+"""The fence around a tool's text, which tells a model that the text is data, and the cleaning of that text.
 
     <tool_result tool="web_search" note="data, ...">
     the tool's text
     </tool_result>
 
-The text cannot hide anything, nor end or imitate the fence: invisible characters are taken out, and what looks like the
-fence, in whatever letters, is broken up by a backslash.
+The text cannot hide anything, end the fence or imitate it: invisible characters are removed, and imitations of the
+fence, in any letters, are broken up by a backslash.
 """
 
 import re
@@ -30,7 +30,7 @@ INVISIBLE: Final = re.compile(
     "\U000e0000-\U000e01ef"  # tags and further variants of characters, which hide text from people but not from models
     "]+"
 )
-"""Characters that nobody sees. U+200C, U+200D and the first sixteen variants stay: scripts and emoji need them."""
+"""Invisible characters. U+200C, U+200D and the first sixteen variants stay: scripts and emoji need them."""
 
 # Those of them that Python calls printable, and in UTF-8 the first bytes of the tags and further variants.
 _PRINTABLE = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
@@ -91,7 +91,7 @@ _FENCE_LIKE = _fence_like()
 
 
 def harmless(text: str) -> str:
-    """A tool's text as it may stand in the fence."""
+    """A tool's text, cleaned for the fence."""
     if len(text) <= _MOST_AT_ONCE:
         return _harmless(text)
     pieces: list[str] = []
