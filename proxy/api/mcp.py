@@ -1,7 +1,7 @@
-"""`POST /mcp`: the tools that a client may use, as an MCP server, for agents that run a loop of their own.
+"""`POST /mcp`: the tools that a client may use, as an MCP server, for agents that run their own loop.
 
-The server and its transport are the SDK's, streamable HTTP without sessions: each request is an exchange of its own, of
-any protocol version that the SDK serves. Its answer is JSON, or, if it takes long, a stream that is kept alive.
+The server and its transport are the SDK's, streamable HTTP without sessions: each request is its own exchange, in
+any protocol version of the SDK. Its answer is JSON or, if it takes long, a stream that is kept alive.
 """
 
 import asyncio
