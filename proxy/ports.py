@@ -100,7 +100,7 @@ class Toolset(Protocol):
 
     @property
     def unlisted(self) -> Mapping[str, ToolSpec]:
-        """A server that lists its tools by a request's headers -> the placeholder for its tools: see `ToolSelection`."""
+        """A server that lists its tools by a request's headers -> the placeholder for them: see `ToolSelection`."""
         ...
 
     def arguments_of(self, call: ToolCall) -> Json | None:
