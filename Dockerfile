@@ -1,8 +1,8 @@
-# The proxy in three steps: its dependencies, its package, and an image that has both on a plain Python, without pip.
+# Builds the image in three steps: the dependencies, the package, and both on a plain Python without pip.
 # `make image` builds it with podman, docker or buildah; BASE is any image that has Python 3.11 or later with its venv, and Debian's apt.
 ARG BASE=python:3.13-slim
 
-# --- The dependencies: exactly those of requirements.lock, in a layer that changes only with that file.
+# --- The dependencies of requirements.lock, in a layer that changes only with that file.
 FROM ${BASE} AS dependencies
 # Debian keeps only the newest version of a package, so tini has none here.
 # hadolint ignore=DL3008
@@ -23,7 +23,7 @@ FROM dependencies AS package
 COPY pyproject.toml README.md LICENSE config.yaml config.schema.json sbom.cdx.json deploy/healthcheck /src/
 COPY docs/case.schema.json /src/docs/
 COPY proxy /src/proxy
-# The modes are set because those of the checkout depend on the umask of whoever made it.
+# Modes are set here because those of a checkout depend on its umask.
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dist /src \
  && /opt/build/bin/pip --python /opt/toolproxy/bin/python install \
       --no-compile --no-deps --root /package /src/dist/*.whl \
@@ -34,8 +34,8 @@ RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dis
 # --- The image.
 FROM ${BASE}
 # Official Python images have no compiled standard library, and a read-only container could not keep one: each start would
-# compile it again. Whoever runs the container with a user id of their own (OpenShift does) belongs to group 0.
-# The user is written down by hand because useradd also notes the day, and the image would have other bytes tomorrow.
+# compile it again. A container that runs with another user id (as in OpenShift) belongs to group 0.
+# The user is written by hand because useradd also writes the date, which would change the image's bytes every day.
 RUN stdlib=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))') \
  && rm -rf "$stdlib/ensurepip" "$stdlib"/site-packages/* /usr/share/python-wheels /usr/local/bin/pip* \
  && python -m compileall -q -j 0 --invalidation-mode unchecked-hash \

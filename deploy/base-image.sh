@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a base image for the Dockerfile out of Debian's packages, where no registry of images can be reached:
+# Makes a base image for the Dockerfile from Debian packages, for machines without access to an image registry:
 #
 #   deploy/base-image.sh toolproxy-base && make image BASE=localhost/toolproxy-base
 #

@@ -39,20 +39,20 @@ _SECTIONS = (
     ("state", c.StateConfig),
     ("telemetry", c.TelemetryConfig),
 )
-_WORDS = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "Any": "anything"}
+_WORDS = {"str": "text", "int": "integer", "float": "number", "bool": "boolean", "Any": "anything"}
 _ALIASES = {
     c.Seconds: "seconds",
-    c.Count: "integer, 1 or more",
-    c.CountOrZero: "integer, 0 or more",
-    c.SecondsOrZero: "seconds, 0 or more",
-    c.WholeSeconds: "seconds, a whole number",
+    c.Count: "integer ≥ 1",
+    c.CountOrZero: "integer ≥ 0",
+    c.SecondsOrZero: "seconds ≥ 0",
+    c.WholeSeconds: "whole seconds",
     c.BytesPerSecond: "bytes per second",
-    c.Bytes: "bytes, 1 or more",
-    c.Characters: "characters, 1 or more",
-    c.Tokens: "tokens, 1 or more",
-    c.PageCount: "integer, 0 to 20",
+    c.Bytes: "bytes",
+    c.Characters: "characters",
+    c.Tokens: "tokens",
+    c.PageCount: "0 to 20",
     c.Port: "port",
-    c.Workers: "integer, 1 to 1024",
+    c.Workers: "1 to 1024",
     c.Url: "URL",
     c.Key: "key",
     c.Keys: "key",
@@ -209,7 +209,7 @@ def default(info: msgspec.structs.FieldInfo) -> typing.Any:
 
 def _default_cell(info: msgspec.structs.FieldInfo) -> str:
     if info.required:
-        return "must be set"
+        return "required"
     value = default(info)
     if value is None or value in ((), {}):
         return ""

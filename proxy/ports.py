@@ -24,12 +24,12 @@ Show: TypeAlias = Callable[[Json], Awaitable[None]]
 The callee may change the chunk but must not rely on its contents later: the next chunk may be the same object, with a
 new delta and with the changes that the callee has made to its other fields.
 
-A delta may have `citations.CITATIONS` besides its `content`, which is for the callee and not for the client.
+A delta may have `citations.CITATIONS` in addition to its `content`. It is for the callee, not for the client.
 """
 
 
 class Audience(Protocol):
-    """Whoever shows a run to a client. All that may be shown of it is said once, in order, streamed or not."""
+    """Shows a run to a client. It gets everything that may be shown of the run once, in order, streamed or not."""
 
     @property
     def show(self) -> Show:
@@ -42,14 +42,14 @@ class Audience(Protocol):
 
 
 ExtraHeaders: TypeAlias = Callable[[], bytes]
-"""Called for each outgoing request; returns further header lines for it, each with its line end.
+"""Called for each outgoing request. Returns more header lines for it, each with its line end.
 
 The lines are sent unchecked, so the callee must ensure that they are well-formed.
 """
 
 
 class Clock(Protocol):
-    """The time. Tests inject a clock of their own, so that no test has to wait."""
+    """The time. Tests inject their own clock, so that no test has to wait."""
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
@@ -95,16 +95,16 @@ class Toolset(Protocol):
 
     @property
     def serving(self) -> Mapping[str, str]:
-        """A hosted tool (`ToolSpec.serves`) -> the name of the usable tool that stands in its place."""
+        """A hosted tool (`ToolSpec.serves`) -> the name of the usable tool that serves it."""
         ...
 
     @property
     def unlisted(self) -> Mapping[str, ToolSpec]:
-        """A server that lists its tools by headers of a request -> what stands for these tools: see `ToolSelection`."""
+        """A server that lists its tools by a request's headers -> the placeholder for them: see `ToolSelection`."""
         ...
 
     def arguments_of(self, call: ToolCall) -> Json | None:
-        """The arguments of a call, repaired in the way of its tool; None: the tool refuses them."""
+        """The arguments of a call, repaired as its tool does; None: the tool refuses them."""
         ...
 
     def history_arguments(self, call: ToolCall) -> str | None:
@@ -151,7 +151,7 @@ class EarlyCalls(Protocol):
         ...
 
     def drop(self) -> None:
-        """Cancel and count the started calls, which are not needed."""
+        """Cancel and count the started calls, because they are not needed."""
         ...
 
     def count_unfinished(self, used: Json | None) -> None:
@@ -164,12 +164,12 @@ class UpstreamTraits(Protocol):
 
     @property
     def answer_steps(self) -> AnswerSteps:
-        """The steps by which its models are forced to answer, one for each attempt."""
+        """The steps that make its models answer, one for each attempt."""
         ...
 
     @property
     def native_search(self) -> bool:
-        """Whether it has a web search of its own, declared as `{"type": "web_search", "web_search": {...}}`."""
+        """Whether it has its own web search, declared as `{"type": "web_search", "web_search": {...}}`."""
         ...
 
     @property
@@ -184,7 +184,7 @@ class UpstreamTraits(Protocol):
 
     @property
     def cache_marks(self) -> bool:
-        """Whether it is sent the marks of caches (`cache_control`) in texts."""
+        """Whether it gets cache marks (`cache_control`) in texts."""
         ...
 
     @property
@@ -246,13 +246,13 @@ class Upstream(Protocol):
 
 
 class ClientStore(Protocol):
-    """Stores values for a while, each for one owner, which is a `Caller.scope`.
+    """Stores values for a while, each for one owner, a `Caller.scope`.
 
     Entries expire. When there is no room left, the oldest entry of the owner with the most entries is dropped.
     """
 
     async def get(self, owner: str, key: str) -> bytes | None:
-        """The value of `key`; None if there is none, or none any more."""
+        """The value of `key`; None if it was never stored or has expired."""
         ...
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
@@ -260,7 +260,7 @@ class ClientStore(Protocol):
         ...
 
     async def renew(self, owner: str, keys: Iterable[str]) -> None:
-        """Let the values of `keys` live as long as if they had been stored now."""
+        """Renew the values of `keys`, as if they had been stored now."""
         ...
 
     async def delete(self, owner: str, key: str) -> None:
@@ -272,7 +272,7 @@ class Rates(Protocol):
     """Counts the requests that clients have sent in the last 60 seconds."""
 
     async def hit(self, client: str, limit: int) -> Rate:
-        """Count one request of `client`, unless it is beyond `limit`."""
+        """Count one request of `client`, unless that exceeds `limit`."""
         ...
 
 
@@ -284,7 +284,7 @@ class Leases(Protocol):
         ...
 
     async def release(self, client: str, lease: str) -> None:
-        """End a request; to be called once for each lease."""
+        """End a request. Call this once for each lease."""
         ...
 
 
@@ -343,7 +343,7 @@ class Model(Protocol):
 
     @property
     def upstream(self) -> Upstream:
-        """Who answers."""
+        """The upstream that answers."""
         ...
 
     @property
@@ -358,7 +358,7 @@ class Model(Protocol):
 
     @property
     def hides_pictures(self) -> bool:
-        """Whether it reads notes in the place of pictures, which are for its `vision_model`."""
+        """Whether it reads notes instead of pictures, because pictures are for its `vision_model`."""
         ...
 
 
@@ -416,10 +416,10 @@ class RecentRequests(Protocol):
 
 
 class Cases(Protocol):
-    """The recordings of the last requests, each of which can be had as a case."""
+    """The recordings of the last requests, each available as a case."""
 
     def reserve(self, size: int) -> bool:
-        """Take so many bytes for a recording; False: there is no more memory for recordings."""
+        """Reserve so many bytes for a recording; False: there is no more memory for recordings."""
         ...
 
     def keep(self, recording: Recording) -> None:
@@ -432,7 +432,7 @@ class Cases(Protocol):
 
 
 MayUse: TypeAlias = Callable[[ToolSpec], bool]
-"""Whether a request may use a tool of a server, given what stands for the server's tools (`Toolset.unlisted`)."""
+"""Whether a request may use a tool of a server, given the placeholder for the server's tools (`Toolset.unlisted`)."""
 
 MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
 """Makes the dialect of one run, given the tool for each name that a call may have in it."""

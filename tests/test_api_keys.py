@@ -44,7 +44,7 @@ def test_the_forms_of_an_api_key_give_each_key_the_number_of_its_place(section, 
     [
         ('["${UNSET}", "${TWO}"]', ["UNSET is not set, and left out"]),
         ('"${ONE},${UNSET}"', ["UNSET is not set, and left out"]),
-        ('["${ONE}", "<your-key>"]', ["has a placeholder beside keys, which is left out"]),
+        ('["${ONE}", "<your-key>"]', ["has a placeholder, which is left out"]),
     ],
 )
 def test_a_key_without_a_value_is_left_out_with_a_warning(api_key, said):
@@ -71,8 +71,8 @@ def test_an_upstream_without_any_key_is_disabled(api_key, why):
     [
         ('["${ONE}", "${TWO}", "${ONE}"]', "upstreams.it.api_key: key 3 is the same as key 1"),
         (f'"${{ONE}},{ONE}"', "upstreams.it.api_key: key 2 is the same as key 1"),
-        ('["${ONE}", from_client]', "upstreams.it.api_key: from_client stands alone, and not beside other keys"),
-        ("from_client,x", "upstreams.it.api_key: from_client stands alone, and not beside other keys"),
+        ('["${ONE}", from_client]', "upstreams.it.api_key: from_client cannot be combined with other keys"),
+        ("from_client,x", "upstreams.it.api_key: from_client cannot be combined with other keys"),
         ("[one two]", "upstreams.it.api_key[0]: must be printable ASCII without blanks: it has to fit into a header"),
         ("{key: k}", "upstreams.it.api_key: must be text, not a mapping"),
         ("[[k]]", "upstreams.it.api_key[0]: must be text, not a list"),

@@ -308,7 +308,7 @@ clients:
     assert code == 0
     assert warnings == [
         "toolproxy: warning: config.yaml:1: models: is empty, so every request is answered with 404",
-        "toolproxy: warning: config.yaml:2: upstreams.z.api_key: has fewer than 8 characters: is it a key of this provider's?",
+        "toolproxy: warning: config.yaml:2: upstreams.z.api_key: has fewer than 8 characters: is it this provider's key?",
         "toolproxy: warning: config.yaml:5: clients[0].key: has fewer than 16 characters, and can be guessed",
     ]
     assert "abc" not in printed

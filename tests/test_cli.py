@@ -535,7 +535,7 @@ def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):
         ),
         (
             "conversations:\n- turns: [{text: x}]\n  when: '('",
-            ":3: conversations[0].when: is no regular expression: missing )",
+            ":3: conversations[0].when: is not a regular expression: missing )",
         ),
     ],
 )
@@ -587,7 +587,7 @@ def test_a_starter_configuration_is_written_once(tmp_path):
         )
     ]
     again = toolproxy("init", "--config", "a folder/my config.yaml", cwd=tmp_path)
-    said = "toolproxy: a folder/my config.yaml is there already, and stays as it is\n"
+    said = "toolproxy: a folder/my config.yaml already exists, and is not changed\n"
     assert (again.returncode, again.stderr) == (1, said)
 
 

@@ -182,11 +182,11 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ),
         (
             "tools: {find_tools: {type: clock}}",
-            "config.yaml:1: tools.find_tools: is the name of a tool of the proxy's own",
+            "config.yaml:1: tools.find_tools: is the name of one of the proxy's own tools",
         ),
         (
             "tools: {t: {type: clock, aliases: [call_tool]}}",
-            "tools.t.aliases: 'call_tool' is the name of a tool of the proxy's own",
+            "tools.t.aliases: 'call_tool' is the name of one of the proxy's own tools",
         ),
         (tool("type: clock, fallback: x"), "tools.t.fallback: there is no other tool 'x'"),
         (tool("type: mcp"), "config.yaml:1: tools.t: needs either url or command"),
@@ -316,7 +316,7 @@ def test_any_other_place_for_state_is_a_fault(url):
     )
 
 
-NO_ADDRESS = "has a host that is no valid IP address"
+NO_ADDRESS = "has a host that is not a valid IP address"
 NO_PORT = "has a port that is not from 1 to 65535"
 
 

@@ -62,7 +62,7 @@ def test_init_leaves_another_file_of_the_name_of_the_schema_alone(tmp_path):
     (tmp_path / "config.schema.json").write_text("{}")
     done = toolproxy("init", cwd=tmp_path)
     assert (done.returncode, (tmp_path / "config.schema.json").read_text()) == (0, "{}")
-    assert done.stderr == "toolproxy: warning: config.schema.json is there already, and stays as it is\n"
+    assert done.stderr == "toolproxy: warning: config.schema.json already exists, and is not changed\n"
 
 
 @pytest.mark.parametrize("path", ["config.yaml", "deploy/kubernetes/base/config.yaml"])

@@ -1,8 +1,8 @@
-"""What makes a conversation, so that all of its requests use the same one of an upstream's several keys.
+"""The identity of a conversation, so that all of its requests use the same one of an upstream's keys.
 
-Providers cache prompts for each account, so a request that comes with another key pays for the whole history again. A
-conversation is known by the first of these that a request has: the response that it continues, a header of its app's, a
-name in its body, and otherwise by its beginning: the client, the model, the system message and the first user message.
+Providers cache prompts for each account, so a request with another key pays for the whole history again. The first of
+these that a request has identifies its conversation: the response that it continues, a header of its app, a name in its
+body, or its beginning (the client, the model, the system message and the first user message).
 """
 
 import re

@@ -156,7 +156,7 @@ def parse_object(body: bytes, history: History | None = None, *, param: str | No
     """
     if holds_too_many_values(body, MOST_VALUES):
         field = param if history is None else history.field
-        raise RequestError(f"The request body may hold {MOST_VALUES} values at most.", param=field)
+        raise RequestError(f"The request body may have at most {MOST_VALUES} values.", param=field)
     if history is not None and (fields := history.parse(body)) is not None:
         return fields
     try:

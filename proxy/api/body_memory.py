@@ -6,8 +6,8 @@
     complete     the body is counted at its cost when parsed, or at an upper bound of that cost, until the request has
                  ended; so is the stored JSON of earlier requests that is read for this one
 
-A body that exceeds the bound is refused with 503. One that would not fit even alone is refused with 413, because a
-retry would be of no use.
+A body that exceeds the bound is refused with 503. A body that would not fit even alone is refused with 413, because a
+retry would not help.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The credentials of a request's user, and the tools that the request has by them."""
+"""The credentials of a request's user, and the tools that they give to the request."""
 
 from typing import Final
 

@@ -1,9 +1,9 @@
-"""One API of the three: what differs between them is its dialect, and all else stands once.
+"""The differences between the three APIs, as one dialect for each. Everything else is shared.
 
     Dialect.parse(body)  -->  Parsed.read(context)  -->  Request.within(access)  -->  Chosen.reply(resolved)
 
-Each step is a value that knows the next one, and is pure: what needs the store, the model or the client is done by
-`preparation` and `model_endpoint`. To add an API, write these four and a `Reply`, and a row of `proxy.paths`.
+Each step is a pure value that knows the next one. `preparation` and `model_endpoint` do what needs the store, the model
+or the client. To add an API, write these four steps, a `Reply`, and a row of `proxy.paths`.
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -1,7 +1,7 @@
 """Between the API and its client: whole responses, and the end of the work when the client leaves.
 
-Neither uvicorn nor Starlette cancels an endpoint whose client has left: without `while_wanted`, a loop would go on
-searching and paying for nobody.
+Neither uvicorn nor Starlette cancels an endpoint when its client leaves: without `while_wanted`, a loop would go on
+searching and paying for an answer that nobody reads.
 
 The proxy's own server reports the departure through an ASGI extension: `scope["extensions"]["toolproxy.connection"]`
 is a `ClientConnection` until the response is complete or the client has left. Other servers do not have the extension:

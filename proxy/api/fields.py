@@ -1,7 +1,7 @@
 """The fields of a request: read into the Struct of its API, or refused by name with what the field must be.
 
-A Struct has the fields in the order in which their faults are told. Every field that a client may omit is None then,
-and may be null as well. A table of the API has the demand on each field: `{"stream": "must be true or false"}`.
+A Struct has the fields in the order in which their faults are reported. A field that a client omits is None, and may
+also be null. A table of the API has the demand on each field: `{"stream": "must be true or false"}`.
 """
 
 import math

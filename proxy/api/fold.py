@@ -1,14 +1,14 @@
-"""What a client is shown of a run, decided once for every surface, streamed or whole.
+"""Decides what a client is shown of a run, once for every API, streamed or whole.
 
-    chunks and events of a run  -->  Fold  -->  a surface's own items, and the events that build them
+    chunks and events of a run  -->  Fold  -->  the API's items, and the events that build them
 
-A stream writes the events that each step gives. A whole answer is what they describe: it is folded by the same steps,
-whose events nobody needs (`reply.Unstreamed`). The rules of this module do not depend on the shape of an API:
+A stream writes the events of each step. A whole answer is folded by the same steps, without their events
+(`reply.Unstreamed`). The rules of this module do not depend on the shape of an API:
 
-    text            each turn's text is an item of its own, without the blank lines that set two turns of a chat apart
+    text            each turn's text is its own item, without the blank lines that set two turns of a chat apart
     blanks          begin no text: they wait until text follows them
-    thoughts        stand before the text and the calls of their turn; those that come later have no place of their own
-    server calls    begin at their place in the turn; one that has no result when the run ends has failed
+    thoughts        come before the text and calls of their turn; later thoughts have no place of their own
+    server calls    begin at their place in the turn; a call without a result at the end of the run has failed
 """
 
 from abc import ABC, abstractmethod
@@ -142,7 +142,7 @@ class Fold(ABC, Generic[ServerCallT]):
 
     @abstractmethod
     def begin_turn(self, number: int) -> Events:
-        """Begin another upstream call of the run, whose text is an item of its own; `number` counts from 1."""
+        """Begin another upstream call of the run, with its own item for text; `number` counts from 1."""
 
     def cut(self, text: str) -> str:
         """The part of a text that may be shown now; the rest waits for more text or for `uncut`."""
@@ -154,7 +154,7 @@ class Fold(ABC, Generic[ServerCallT]):
 
     @abstractmethod
     def write_thoughts(self, text: str, *, is_late: bool) -> Events:
-        """Add thoughts; `is_late`: text or calls of their turn stand before them."""
+        """Add thoughts; `is_late`: text or calls of their turn came before them."""
 
     @abstractmethod
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
@@ -185,7 +185,7 @@ class Fold(ABC, Generic[ServerCallT]):
 
     @abstractmethod
     def write_server_call(self, item: ServerCallT) -> Events:
-        """Add the call of a server tool, whose result is still to come."""
+        """Add the call of a server tool, before its result."""
 
     def end_server_call(self, item: ServerCallT | None, result: ToolResult) -> Events:
         """Add the result of a call where it comes as soon as it is there; `item`: None: the call is not shown."""
@@ -193,7 +193,7 @@ class Fold(ABC, Generic[ServerCallT]):
         return []
 
     def answer_calls(self, calls: Sequence[AnsweredCall]) -> Events:
-        """Add the results of a turn where they stand behind all of its calls."""
+        """Add the results of a turn, for an API that shows them after all calls."""
         del calls
         return []
 

@@ -1,7 +1,7 @@
 """The history that a client sends in another form, as messages of Chat Completions.
 
-A turn is a message of the assistant, followed directly by one tool message per call, in call order. The pictures of all
-results, which tool messages cannot hold, are in a message of the user behind them.
+A turn is an assistant message, followed directly by one tool message per call, in call order. Tool messages cannot hold
+pictures, so the pictures of all results follow in a user message.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

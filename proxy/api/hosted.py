@@ -1,7 +1,7 @@
-"""Hosted tools: which of those that a request declares are available to it, and what becomes of the others.
+"""Hosted tools: the ones that a request declares and may use, and the treatment of the rest.
 
-A client declares a hosted tool by its type, and a tool of the server's own stands in its place. A tool that is not
-available is left out, and named to the client; but a request that depends on it is refused, unless a selection or a
+A client declares a hosted tool by its type, and a server tool serves it. A tool that is not available is left out, and
+named to the client. But a request that depends on it is refused, unless a selection or a
 limit has narrowed the tools (`Access.narrows_tools`).
 """
 

@@ -5,8 +5,8 @@ parsed as far as it is new, and a surface that translates messages keeps on each
 changes what a request costs, and nothing else. At 100 rounds of a tool, a request of Messages takes 45 % fewer
 instructions, and one of Responses 26 % (bench/README.md).
 
-The messages of one client are not looked up for another, so that nobody can find out by the time of an answer what
-others have sent.
+The messages of one client are not looked up for another client. Otherwise, the time of an answer would tell a client
+what others have sent.
 """
 
 from collections.abc import Callable, Sequence

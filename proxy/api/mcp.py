@@ -1,7 +1,7 @@
-"""`POST /mcp`: the tools that a client may use, as an MCP server, for agents that run a loop of their own.
+"""`POST /mcp`: the tools that a client may use, as an MCP server, for agents that run their own loop.
 
-The server and its transport are the SDK's, streamable HTTP without sessions: each request is an exchange of its own, of
-any protocol version that the SDK serves. Its answer is JSON, or, if it takes long, a stream that is kept alive.
+The server and its transport are the SDK's, streamable HTTP without sessions: each request is its own exchange, in
+any protocol version of the SDK. Its answer is JSON or, if it takes long, a stream that is kept alive.
 """
 
 import asyncio
@@ -65,11 +65,11 @@ class McpEndpoint:
         self._door.admit(scope)
         body = await read_body(scope, receive, self._ports.config.server, self._ports.clock)
         if not (header(scope, b"content-type") or "").lower().startswith("application/json"):
-            raise RequestError("The Content-Type of a message of MCP is application/json.")
+            raise RequestError("An MCP message needs the Content-Type application/json.")
         if len(body) > _MOST_BYTES:
             raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
         if holds_too_many_values(body, MOST_VALUES):
-            raise RequestError(f"The request body may hold {MOST_VALUES} values at most.")
+            raise RequestError(f"The request body may have at most {MOST_VALUES} values.")
         message = _message_in(body)
         if (refusal := scope.get(BUDGET_REFUSAL)) is not None and _may_call_a_tool(message):
             raise refusal

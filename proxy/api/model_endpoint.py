@@ -1,7 +1,7 @@
-"""The endpoint of every API whose requests are answered by a model: chat completions, responses, messages.
+"""The endpoint of the APIs with a model behind them: chat completions, responses, messages.
 
-A request without a server tool in play is relayed if it has the API of the upstreams. Every other request has runs, and
-its `Reply` shows their chunks and events to the client, whole or streamed.
+A request without a server tool in play is relayed if it uses the upstreams' API. Every other request has runs, and its
+`Reply` shows their chunks and events to the client, whole or streamed.
 """
 
 from collections.abc import Sequence

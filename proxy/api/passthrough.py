@@ -187,7 +187,7 @@ class _Form:
         # The first delimiter may be at the very beginning. After the last delimiter there is `--`, which is not a part.
         self._parts = (b"\r\n" + body).split(self._delimiter, _MOST_PARTS + 2)
         if len(self._parts) > _MOST_PARTS + 2:
-            raise RequestError(f"A form may have {_MOST_PARTS} parts at most.")
+            raise RequestError(f"A form may have at most {_MOST_PARTS} parts.")
         self._parts[1:-1] = map(_without_padding, self._parts[1:-1])
         named = [at for at, part in enumerate(self._parts[1:-1], 1) if _name_of_part(part) == b"model"]
         if len(named) != 1:

@@ -1,4 +1,4 @@
-"""What the API gets from the composition root."""
+"""The parts that the API gets from the composition root."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field

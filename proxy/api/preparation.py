@@ -2,7 +2,7 @@
 
     body -> parsed -> read -> access (caller, model, limits) -> chosen (its tools) -> resolved
 
-The first fault in this order is the one that the client is told.
+The client gets the first fault in this order.
 """
 
 from functools import partial

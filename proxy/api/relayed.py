@@ -1,4 +1,4 @@
-"""Requests without a server tool in play, whose bytes and whose answers pass through."""
+"""Requests without a server tool in play: their bytes and their answers pass through."""
 
 from proxy.api.event_stream import EventStream
 from proxy.api.request import ResolvedRequest

@@ -1,4 +1,4 @@
-"""A request of any surface, resolved: its caller, its model, its tools and its limits."""
+"""A request of any API, resolved: its caller, its model, its tools and its limits."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

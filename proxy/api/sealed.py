@@ -3,8 +3,8 @@
 A text is sealed for one caller and is of no use to any other. A text that cannot be opened is ignored.
 
 The key is derived from a secret that the configuration gives or the state store keeps. Where there is neither, it is
-derived from the keys of the upstreams, which all workers and replicas have too; but then a change of these keys makes
-sealed texts unreadable, and whoever knows them can forge one. So what is read from a sealed text is checked like any
+derived from the keys of the upstreams, which all workers and replicas have. Then a change of these keys makes sealed
+texts unreadable, and anyone who knows all keys can forge a text. So the content of a sealed text is checked like any
 other input.
 """
 

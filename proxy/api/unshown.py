@@ -1,7 +1,7 @@
 """Pictures, files and other parts of a conversation that no model can be shown.
 
-An app returns its history with every request, and cannot take anything out of it. So a part that a model cannot be
-shown becomes a note in a history. It is refused only where a person has just sent it, and can send another one.
+An app sends its history with every request, and cannot remove anything from it. So a part that no model can be shown
+becomes a note in the history. It is refused only if a person has just sent it, and can send another one.
 """
 
 import re
@@ -22,7 +22,7 @@ class NotShown(RequestError):
 
 
 Forgiven: TypeAlias = tuple[type[RequestError], ...]
-"""The faults for which a part is replaced by a note; for the others the request is refused."""
+"""The faults for which a part is replaced by a note. For other faults, the request is refused."""
 
 ALL_FAULTS: Final = (RequestError,)
 NO_FAULTS: Final[Forgiven] = ()

@@ -1,4 +1,4 @@
-"""The count of tokens in a response that is relayed unchanged, of any API."""
+"""Finds the count of tokens in a response that is relayed unchanged, of any API."""
 
 import re
 from typing import Any

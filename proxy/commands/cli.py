@@ -80,7 +80,7 @@ def _complain(sentences: Sequence[str]) -> None:
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The command's own arguments, and what follows a `--` of `toolproxy run`, which is the agent's as it stands."""
+    """The command's own arguments, and those after the `--` of `toolproxy run`, which go to the agent unchanged."""
     if words[:1] != ["run"] or "--" not in words:
         return words, ()
     at = words.index("--")
@@ -109,26 +109,26 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="run the proxy")
     _add_config(serve)
-    watch = "read the configuration anew when it, .env or clients_file changes"
+    watch = "reload the configuration when it, .env or clients_file changes"
     serve.add_argument("--watch", action="store_true", help=watch)
     serve.set_defaults(run=_serve)
 
-    init = commands.add_parser("init", help="write a starter configuration where there is none")
+    init = commands.add_parser("init", help="write a starter configuration, unless there is one")
     _add_config_path(init)
     init.set_defaults(run=_init)
 
-    check = commands.add_parser("check", help="say what is wrong with the configuration, and what of it is usable")
+    check = commands.add_parser("check", help="check the configuration: what is wrong, and which keys are set")
     _add_config(check)
-    probes = "also ask each upstream, search provider and MCP server, with the configured keys, and Redis"
+    probes = "also try every key: ask each upstream, search provider and MCP server, and Redis"
     check.add_argument("--probe", action="store_true", help=probes)
     check.set_defaults(run=_check)
 
     schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
     schema.set_defaults(run=_schema)
 
-    demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
+    demo = commands.add_parser("demo", help="show a conversation with searches, without keys and network")
     demo.add_argument("--serve", action="store_true", help="keep it running, with a chat page to try")
-    demo.add_argument("--port", type=_port, default=8080, help="of the chat page; default: 8080; 0: any free one")
+    demo.add_argument("--port", type=_port, default=8080, help="port of the chat page; default: 8080; 0: any free port")
     demo.set_defaults(run=_demo)
 
     _add_test_commands(commands)
@@ -136,60 +136,60 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="start a coding agent that uses this proxy",
         usage="toolproxy run [claude|codex|opencode] [options] [-- ARGUMENTS OF THE AGENT]",
-        description="Without an agent: which ones there are, and which of them are installed.",
+        description="Without an agent, it lists the agents and which of them are installed.",
     )
     run.add_argument("agent", nargs="?", choices=("claude", "codex", "opencode"), metavar="claude|codex|opencode")
-    run.add_argument("--model", help="default: what the agent is set to, if the proxy has it; else its first model")
+    run.add_argument("--model", help="default: the agent's own model if the proxy has it, else the proxy's first")
     run.add_argument(
-        "--config", type=Path, help="default: TOOLPROXY_CONFIG, ~/.config/toolproxy/config.yaml, the shipped"
+        "--config", type=Path, help="default: TOOLPROXY_CONFIG, ~/.config/toolproxy/config.yaml, or the shipped file"
     )
     _add_no_env_file(run)
-    run.add_argument("--key-env", metavar="NAME", help="the variable with the client's key; default: TOOLPROXY_KEY")
+    run.add_argument("--key-env", metavar="NAME", help="variable with the client's key; default: TOOLPROXY_KEY")
     _add_address(run)
     run.set_defaults(run=_run)
 
     _add_key_commands(commands)
-    spend = commands.add_parser("spend", help="what each client has used today, and what is left of its budget")
-    spend.add_argument("--client", metavar="NAME", help="of this client only")
-    spend.add_argument("--month", action="store_true", help="in this month, not today; both in UTC")
-    spend.add_argument("--json", action="store_true", help="print JSON, for programs")
+    spend = commands.add_parser("spend", help="show what each client has used today, and what is left of its budget")
+    spend.add_argument("--client", metavar="NAME", help="show this client only")
+    spend.add_argument("--month", action="store_true", help="show this month instead of today, in UTC")
+    spend.add_argument("--json", action="store_true", help="print JSON")
     _add_config_path(spend)
     _add_no_env_file(spend)
     spend.set_defaults(run=_spend)
 
-    hash_key = commands.add_parser("hash-key", help="read a client key, print its key_sha256")
+    hash_key = commands.add_parser("hash-key", help="read a client key and print its key_sha256")
     hash_key.set_defaults(run=_hash_key)
     return parser
 
 
 def _add_test_commands(commands: Any) -> None:
-    mock = commands.add_parser("mock-upstream", help="the scripted upstream by itself, for tests and load runs")
+    mock = commands.add_parser("mock-upstream", help="run a scripted model server, for tests and load runs")
     mock.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
-    mock.add_argument("--port", type=_port, default=0, help="default: 0, any free one")
-    mock.add_argument("--workers", type=_count, default=1, help="processes; default: 1")
+    mock.add_argument("--port", type=_port, default=0, help="default: 0, any free port")
+    mock.add_argument("--workers", type=_count, default=1, help="number of processes; default: 1")
     mock.add_argument(
-        "--script", type=Path, metavar="FILE", help="a YAML file with conversations of your own; default: the demo's"
+        "--script", type=Path, metavar="FILE", help="YAML file with your conversations; default: the demo's"
     )
     mock.set_defaults(run=_mock_upstream)
 
-    again = commands.add_parser("replay", help="play cases of /debug again, and say what differs from then")
+    again = commands.add_parser("replay", help="play recorded requests (cases) again, and show what differs")
     again.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a case, or a folder of cases")
-    again.add_argument("--config", type=Path, help="without effect: each case has the configuration that it needs")
-    again.add_argument("--json", action="store_true", help="print JSON for programs")
+    again.add_argument("--config", type=Path, help="no effect: each case has its own configuration")
+    again.add_argument("--json", action="store_true", help="print JSON")
     again.set_defaults(run=_replay)
 
 
 def _add_key_commands(commands: Any) -> None:
-    key = commands.add_parser("key", help="make, list and remove client keys, which are kept in clients_file")
+    key = commands.add_parser("key", help="add, list and remove client keys in clients_file")
     actions = key.add_subparsers(required=True, metavar="ACTION")
     for action, what, run in (
-        ("add", "make a key for a new client, and print it once", _add_key),
+        ("add", "make a key for a new client and print it once", _add_key),
         ("list", "list the clients", _list_keys),
         ("remove", "remove a client and its key", _remove_key),
     ):
         command = actions.add_parser(action, help=what)
         if action != "list":
-            command.add_argument("name", metavar="NAME", help="of the client")
+            command.add_argument("name", metavar="NAME", help="name of the client")
         _add_config_path(command)
         _add_no_env_file(command)
         command.set_defaults(run=run)
@@ -201,22 +201,22 @@ def _add_config_path(command: argparse.ArgumentParser) -> None:
 
 
 def _add_no_env_file(command: argparse.ArgumentParser) -> None:
-    what = "leave the file .env beside the configuration alone, which has values for its variables"
+    what = "do not read variables from the .env file next to the configuration"
     command.add_argument("--no-env-file", dest="env_file", action="store_false", help=what)
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
     _add_config_path(command)
     _add_no_env_file(command)
-    where = "where Python tools are imported from, beside what is installed; default: the working directory"
+    where = "folder from which Python tools are imported; default: the working directory"
     command.add_argument("--app-dir", type=Path, default=Path(), help=where)
     _add_address(command)
-    command.add_argument("--workers", type=_count, default=_environment("WORKERS"), help="processes")
+    command.add_argument("--workers", type=_count, default=_environment("WORKERS"), help="number of processes")
 
 
 def _add_address(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--host", default=_environment("HOST"), help="address of the proxy")
-    command.add_argument("--port", type=_port, default=_environment("PORT"), help="0: any free one")
+    command.add_argument("--host", default=_environment("HOST"), help="address to listen on")
+    command.add_argument("--port", type=_port, default=_environment("PORT"), help="port to listen on; 0: any free port")
 
 
 def _environment(name: str) -> str | None:
@@ -267,7 +267,7 @@ def _configuration(arguments: argparse.Namespace) -> Loaded:
 
 
 def _env_file(arguments: argparse.Namespace) -> Path | None:
-    """The file `.env` beside the configuration, whether or not it exists; None with `--no-env-file`."""
+    """The file `.env` next to the configuration, whether or not it exists; None with `--no-env-file`."""
     return arguments.config.with_name(env_file.NAME) if arguments.env_file else None
 
 
@@ -276,7 +276,7 @@ def _init(arguments: argparse.Namespace) -> None:
 
     if not starter.write(arguments.config):
         schema = arguments.config.with_name(starter.SCHEMA)
-        print(f"toolproxy: warning: {schema} is there already, and stays as it is", file=sys.stderr)
+        print(f"toolproxy: warning: {schema} already exists, and is not changed", file=sys.stderr)
     print(
         f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search, "
         f"in the environment or in {arguments.config.with_name(env_file.NAME)} "
@@ -294,7 +294,7 @@ def _schema(_: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Print what is wrong, first and once; then what the configuration has, and at last the verdict."""
+    """Print what is wrong, then what the configuration has, and the verdict last."""
     from proxy.commands import overview  # noqa: PLC0415 - `--help` needs no tools
 
     _make_importable(arguments.app_dir)

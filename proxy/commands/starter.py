@@ -15,7 +15,7 @@ SCHEMA: Final = "config.schema.json"
 VARIABLES: Final = f"{env_file.NAME}.example"
 _REQUIRED: Final = re.compile(r"^[^#\n]*\$\{(\w+)\}", re.MULTILINE)
 _HEAD: Final = f"""\
-# Copy this to {env_file.NAME} and fill in what you have: one key of a model is enough, and what stays empty is off.
+# Copy this to {env_file.NAME} and fill in your keys. One key for a model is enough; parts without a key are off.
 """
 _ABOUT: Final[Mapping[str, str]] = {
     "TOOLPROXY_KEY": "The keys of your own apps, which you make up. Without one, anyone on this machine may call.",
@@ -56,7 +56,7 @@ def write(path: Path) -> bool:
     try:
         _write_new(path, shipped(CONFIGURATION))
     except FileExistsError as exc:
-        raise ConfigurationError([f"{path} is there already, and stays as it is"]) from exc
+        raise ConfigurationError([f"{path} already exists, and is not changed"]) from exc
     with suppress(FileExistsError):
         _write_new(path.with_name(VARIABLES), variables())
     schema = path.with_name(SCHEMA)

@@ -49,7 +49,7 @@ class Loaded(msgspec.Struct, frozen=True):
         config: the usable contents of the file.
         disabled: the path of each entry that cannot be used, such as `tools.web_search` -> why.
         places: the path of each part of the file -> its place, `config.yaml:LINE`.
-        warnings: settings that are hardly what was meant, as `config.yaml:LINE: path: message`.
+        warnings: settings that are probably mistakes, as `config.yaml:LINE: path: message`.
         secrets: the path of an entry whose variables are all secrets -> their values; under the empty path, the values
             of variables with a secret's name, anywhere in the file.
         refers_to: the headers of requests to which the file refers, in entries that cannot be used as well.

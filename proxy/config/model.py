@@ -447,7 +447,7 @@ def address_fault(url: str) -> str | None:
         if ":" in host or (host.count(".") == 3 and host.replace(".", "").isdigit()):  # noqa: PLR2004 - IPv4
             ip_address(host)
     except ValueError:
-        return "has a host that is no valid IP address"
+        return "has a host that is not a valid IP address"
     try:
         port = urlsplit(url).port
     except ValueError:

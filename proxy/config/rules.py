@@ -16,7 +16,7 @@ from proxy.config.model import appended_path_fault
 from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
 from proxy.loop.many_tools import NAMES
 
-_OF_OUR_OWN = "is the name of a tool of the proxy's own (see offer.search_above)"
+_OF_OUR_OWN = "is the name of one of the proxy's own tools (see offer.search_above)"
 _TRACES = "opentelemetry.exporter.otlp.proto.http"  # what the extra otel installs
 _Faults: TypeAlias = Iterator[tuple[str, str]]
 """The path of each fault, and its message."""
@@ -52,7 +52,7 @@ class ToolKind(Protocol):
 
     @property
     def warnings(self) -> Callable[[Any, c.Config], _Faults]:
-        """Finds what is permitted in an entry, but hardly meant, given the rest of the configuration."""
+        """Finds what is permitted in an entry, but probably a mistake, given the rest of the configuration."""
         ...
 
 
@@ -202,7 +202,7 @@ def _key_faults(parts: Parts) -> _Faults:
         numbers: dict[str, int] = {}
         for number, key in keys.items() if len(keys) > 1 else ():
             if key == FROM_CLIENT:
-                yield f"{path}.api_key", "from_client stands alone, and not beside other keys"
+                yield f"{path}.api_key", "from_client cannot be combined with other keys"
             elif (before := numbers.setdefault(key, number)) != number:
                 yield f"{path}.api_key", f"key {number} is the same as key {before}"
 

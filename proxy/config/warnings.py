@@ -1,4 +1,4 @@
-"""Warnings about a configuration: settings that are permitted, but hardly what was meant."""
+"""Warnings about a configuration: settings that are permitted, but probably mistakes."""
 
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -13,11 +13,11 @@ _Warnings: TypeAlias = Iterator[tuple[str, str]]
 
 
 def warnings_in(parts: Parts) -> _Warnings:
-    """The path of each setting that is permitted, but hardly what was meant, and the warning about it."""
+    """The path of each setting that is permitted, but probably a mistake, with the warning about it."""
     if parts.config.upstreams and not parts.config.models:
         yield "models", "is empty, so every request is answered with 404"
     if parts.config.server.cors and "*" in parts.config.server.cors.origins:
-        yield "server.cors.origins", "'*' lets every web page call, from the browser of whoever opens it"
+        yield "server.cors.origins", "'*' lets every web page call the proxy from its visitors' browsers"
     yield from _odd_clients(parts)
     yield from _odd_keys(parts)
     # With a secret that can be guessed, clients could forge what they keep for the proxy.
@@ -49,9 +49,9 @@ def _odd_keys(parts: Parts) -> _Warnings:
         listed, url = getattr(entry, "api_key", None), getattr(entry, "base_url", None) or ""
         keys = c.keys_of(listed)
         if any(len(one) < SHORTEST_SECRET for one in keys.values() if one != FROM_CLIENT) and _is_public(url):
-            yield f"{path}.api_key", f"has fewer than {SHORTEST_SECRET} characters: is it a key of this provider's?"
+            yield f"{path}.api_key", f"has fewer than {SHORTEST_SECRET} characters: is it this provider's key?"
         if keys and len(keys) < len(texts_in(listed)):
-            yield f"{path}.api_key", "has a placeholder beside keys, which is left out"
+            yield f"{path}.api_key", "has a placeholder, which is left out"
 
 
 def _offers_without_effect(parts: Parts) -> _Warnings:

@@ -1,1 +1,1 @@
-"""The execution of a run: what `loop` decides is done here, on the event loop, through the ports."""
+"""The execution of a run: carries out what `loop` decides, on the event loop, through the ports."""

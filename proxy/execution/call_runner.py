@@ -1,4 +1,4 @@
-"""The tool calls of one run: they are started, awaited within the deadline, and cancelled at the end of the run."""
+"""Starts the tool calls of one run, awaits them within the deadline, and cancels them at the end of the run."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ class CallRunner:
         self._ended: dict[ToolCall, CallEnded] = {}  # those of them that the client has not been told of
 
     async def begin_turn(self, number: int) -> None:
-        """Begin a turn, to which all calls belong that start from now on, and tell the client unless it is repeated."""
+        """Begin a turn, to which later calls belong, and tell the client unless the turn is repeated."""
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         is_repeated = number == self._turn
@@ -85,7 +85,7 @@ class CallRunner:
             self._started[resolved] = self._begin(resolved)
 
     def has_ended(self, call: ToolCall) -> bool:
-        """Whether a resolved call of the turn was started early and has a result by now."""
+        """Whether a resolved call of the turn was started early and already has a result."""
         return call in self._started and self._started[call].done()
 
     def drop(self) -> None:
@@ -129,7 +129,7 @@ class CallRunner:
         return [task.result() for task in tasks]
 
     async def show_answered(self, answered: Sequence[AnsweredCall], audience: Audience) -> None:
-        """Show the calls of a turn that were answered without being run, and tell that all of them are answered."""
+        """Show the calls of a turn that were answered without being run, and that all calls are answered."""
         for one in answered:
             call = one.resolved
             if call in self._run_calls:
@@ -201,7 +201,7 @@ class CallRunner:
         return self._cut(lambda most: results.success(call.name, output, max_bytes=most))
 
     async def _found(self, call: ToolCall) -> ToolResult:
-        """The result of a search for tools, which is no tool call for the observers either."""
+        """The result of a search for tools, which observers do not count as a tool call either."""
         try:
             query, tools = self._run.sought(call)
         except InvalidArguments as exc:

@@ -20,7 +20,7 @@ from proxy.wire.errors import ContextFull, ProxyError, fault_of
 
 
 class Driver:
-    """Drives any number of runs, whose tool calls are run by the same function."""
+    """Drives any number of runs. One function runs all of their tool calls."""
 
     def __init__(self, execute: ExecuteTool, find: FindTools, *, observe: Observer, clock: Clock) -> None:
         self._execute = execute

@@ -1,4 +1,4 @@
-"""Tool calls within a deadline, with events for the observers: those of a run, and those that a client makes itself."""
+"""Tool calls within a deadline, with events for the observers, for runs and for clients that call tools themselves."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ class ToolCrashed(ToolError):
 
 
 IN_OUR_WORDS = (InvalidArguments, OutOfTime, ToolCrashed)
-"""The failures whose messages are the proxy's own, and not a tool's."""
+"""The failures with messages of the proxy itself, not of a tool."""
 
 
 async def observed(

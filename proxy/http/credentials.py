@@ -43,5 +43,5 @@ class BearerKey:
     def lines(self, method: str, target: bytes, body: bytes) -> bytes:  # noqa: ARG002 - the protocol's
         """The header with the key."""
         if not (self.key.isascii() and self.key.isprintable()):
-            raise httpx.LocalProtocolError("The key cannot stand in a header.")
+            raise httpx.LocalProtocolError("The key cannot be sent in a header.")
         return b"authorization: Bearer %b\r\n" % self.key.encode()

@@ -95,8 +95,8 @@ class Respond(Struct, frozen=True):
         cite: finds the page that a citation mark in the text refers to; None: the marks stay.
         continuation: the hidden part of the run, if the run ends in the client's own calls.
         step: the step by which the model was made to answer; None: it was not made to.
-        earlier_turns: the earlier turns that are part of the answer: those with calls, and blank ones whose thoughts
-            were shown.
+        earlier_turns: the earlier turns that are part of the answer: turns with calls, and blank turns with shown
+            thoughts.
         added: the messages that the run added to the client's before that turn; see `continuation.storable`.
     """
 

@@ -19,7 +19,7 @@ class CallContext(Struct, frozen=True):
         max_timeout: the longest timeout in seconds of any tool.
         tools: the server tools that the caller may use, whatever the request has chosen; None: all.
         ends: the monotonic time of the deadline, at which calls are cancelled.
-        credentials: those of the user, for tools that need them.
+        credentials: the user's credentials, for tools that need them.
     """
 
     scope: str = ""

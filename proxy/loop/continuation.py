@@ -206,7 +206,7 @@ def storable(added: Iterable[Json]) -> list[Json]:
 
 
 def runs_in(messages: Sequence[Json]) -> dict[str, bool]:
-    """The runs whose ids are in a history, in order; each with whether a call of the client's is among its calls."""
+    """The ids of the runs in a history, in order; each with whether the run has a client call."""
     runs: dict[str, bool] = {}
     ids = [call.get("id") for message in messages if (calls := message.get("tool_calls")) for call in calls]
     ids += [message.get("tool_call_id") for message in messages if message.get("role") == "tool"]

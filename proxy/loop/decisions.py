@@ -3,7 +3,7 @@
 `TurnDecisions.decide` is the rule for server calls: for the calls of a complete turn, and for a call that might start
 while its turn is still being written (`Run.would_run`). It changes nothing else; `CallHistory` records the outcome. Two
 kinds of calls do not reach it, because `Run.receive_turn` handles them itself: the calls of a turn that was broken off,
-and the calls of a forced turn without calls of the client's.
+and the calls of a forced turn without client calls.
 """
 
 import sys
@@ -39,12 +39,12 @@ HasEnded: TypeAlias = Callable[[ToolCall], bool]
 """Whether a resolved call has a result already, because it was started early."""
 
 ReadArguments: TypeAlias = Callable[[ToolCall], str | None]
-"""The arguments of a call as a JSON object, which is what a history may hold: as the model wrote them if they are one,
-repaired if they have to be; None: they stand for no object. The call has its tool's own name, or that of no tool."""
+"""The arguments of a call as a JSON object, the only form that a history may hold: the model's own object or a repaired
+one. None: the arguments are no object. The call has its tool's own name, or a name that no tool has."""
 
 
 def as_object(call: ToolCall) -> str | None:
-    """The arguments of a call if they are a JSON object or none at all; the `ReadArguments` of who can repair none."""
+    """The arguments of a call if they are a JSON object or empty. A `ReadArguments` that repairs nothing."""
     if is_object(call.arguments):
         return call.arguments
     return "{}" if call.arguments in ("", "null") else None
@@ -71,11 +71,11 @@ class CallDecision(Struct, frozen=True):
 
     Attributes:
         call: the call as the model wrote it.
-        key: the fingerprint of the resolved call, which is the same for calls that ask for the same thing.
+        key: the fingerprint of the resolved call, equal for calls that ask for the same thing.
         stop: the limit that permits no further call after this one; None: further calls may be run.
         to_run: the resolved call that is to be run; None: the call is not run.
-        result: the answer to a call that is not run; None: this call is run, or an equal one of the turn, whose result
-            answers both.
+        result: the answer to a call that is not run; None: this call is run, or an equal call of the turn is, and its
+            result answers both.
         tool: the tool of the call; None: there is no such tool.
         counts: how many calls this one counts as if it is run: a search one for each query, `find_tools` none.
         left_out: the queries of a search that are not in `to_run`, because they are too many.

@@ -91,7 +91,7 @@ _FENCE_LIKE = _fence_like()
 
 
 def harmless(text: str) -> str:
-    """A tool's text as it may stand in the fence."""
+    """A tool's text, cleaned for the fence."""
     if len(text) > _PIECE_CHARACTERS:
         return "".join(map(harmless, _pieces_of(text)))
     # These tests are cheap; a search for each character would cost 8 % of a request with one tool call.

@@ -39,7 +39,7 @@ class Forcing(Struct, frozen=True):
     """An attempt at making the model answer, with the values that shape a request for the attempt's step.
 
     Attributes:
-        attempt: 0, 1 or 2, the index of the step among those of the upstream.
+        attempt: 0, 1 or 2, the index of the step among the upstream's steps.
         client_entries: the client's entries of the request's `tools`.
         given: how many messages the request had before the run added any.
     """

@@ -1,11 +1,11 @@
-"""Many tools: a request describes the first of them, and the model finds and calls the others with two more.
+"""Many tools: a request describes the first tools, and the model finds and calls the rest with two more.
 
     find_tools(query)            up to five tools that fit, each with its description and its JSON Schema
-    call_tool(name, arguments)   the call of one of them, in every respect as if it were made by that name
+    call_tool(name, arguments)   a call of one of them, equal in every respect to a call by its name
 
-So it is with more than `offer.search_above` server tools in play (`offer.make_offer`). The `tools` of the request stay
-the same whatever is found, so that the prompt cache of the upstream holds. What can be found, named as near and called
-is the set that would otherwise have been described, and nothing else.
+This applies to more than `offer.search_above` server tools in play (`offer.make_offer`). The request's `tools` stay the
+same whatever is found, so that the upstream's prompt cache holds. Only tools that the request would otherwise have
+described can be found, suggested and called.
 """
 
 import re
@@ -108,10 +108,10 @@ def _shortened(names: Sequence[str], most: int) -> str:
 
 
 def called_by(written: str | None, call: ToolCall) -> ToolCall:
-    """The call that a call of `call_tool` stands for, which may have the name of no tool.
+    """The call that `call_tool` was asked to make. Its name may be the name of no tool.
 
     Args:
-        written: the arguments of the call as a JSON object; None: they stand for none.
+        written: the arguments of the call as a JSON object; None: they are no object.
         call: the call of `call_tool`.
 
     Raises:
@@ -129,7 +129,7 @@ def called_by(written: str | None, call: ToolCall) -> ToolCall:
 
 
 def _as_object(fields: Mapping[str, Raw]) -> bytes:
-    """The fields beside the name, which some models write there instead of in `arguments`."""
+    """The fields next to the name: some models write arguments there instead of in `arguments`."""
     return b"{%b}" % b",".join(orjson.dumps(name) + b":" + bytes(value) for name, value in fields.items())
 
 

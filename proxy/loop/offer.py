@@ -15,7 +15,7 @@ OpenRouter's `plugins: [{"id": "web"}]`. A server tool that `tool_choice` names 
 A side request is one by which an app asks a model for a title, a label or a probe of its quota, not for an answer: it
 has no tools of its own, and asks for JSON, for very few tokens, or for an end at a stop sequence.
 
-Of many tools, the model is shown some, and finds the others (`many_tools`).
+Of many tools, the model sees some and finds the rest (`many_tools`).
 """
 
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
@@ -42,17 +42,17 @@ HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", 
 
 
 class ToolSelection(Struct, frozen=True):
-    """The selection of server tools by a request, beside the tools that it declares.
+    """The selection of server tools by a request, in addition to the tools that it declares.
 
     Attributes:
         on_request: whether the prefix or the model's suffix asks for the tools of the mode `on_request`.
         names: the names of tools in the header, or `EVERY_TOOL`; None: there is no such header.
-        native_search: whether the upstream has its own web search, whose declaration is passed on.
+        native_search: whether the upstream has its own web search; the declaration of it is passed on.
         headers: the headers of the request that hold credentials for tools.
-        unlisted: for each server that lists its tools by headers of the request, of which this one lacks some: what the
-            names of its tools begin with, and the headers.
-        only_beside_own: whether tools are added only to requests that have functions of the client's own. Those of an
-            agent that have none ask for a title or for one search, and a model would search for the title.
+        unlisted: the servers that list their tools by headers of the request, if it lacks some of these headers: the
+            prefix of the tools' names, and the headers.
+        only_beside_own: whether tools are added only to requests with the client's own functions. An agent's requests
+            without functions ask for a title or one search, and a model would search for the title.
     """
 
     on_request: bool = False
@@ -63,7 +63,7 @@ class ToolSelection(Struct, frozen=True):
     only_beside_own: bool = False
 
     def beside(self, client_tools: Collection[str], request: Json) -> "ToolSelection":
-        """The selection as it holds for a request with these functions of the client's own."""
+        """The selection for a request with these functions of the client's own."""
         is_alone = not client_tools and (self.only_beside_own or is_side_request(request))
         return self if is_alone is self.only_beside_own else replace(self, only_beside_own=is_alone)
 
@@ -127,7 +127,7 @@ class Offer(Struct, frozen=True):
 
     @property
     def answers_calls(self) -> bool:
-        """Whether any call is the proxy's to answer, if only with what is missing; otherwise requests pass through."""
+        """Whether the proxy answers any call, if only with a missing header; otherwise requests pass through."""
         return bool(self.server_tools or self.unlisted)
 
     @property
@@ -136,7 +136,7 @@ class Offer(Struct, frozen=True):
         return tuple(tool for tool in self.tools if name_of(tool) not in self.server_tools)
 
     def with_last(self, names: Iterable[str]) -> "Offer":
-        """The offer in which these tools stand at the end, in this order: an upstream may have cached the others."""
+        """The offer with these tools at the end, in this order: an upstream may have cached the tools before them."""
         last = dict.fromkeys(names)
         by_name = {name: tool for tool in self.tools if (name := name_of(tool)) in last}
         others = [tool for tool in self.tools if name_of(tool) not in by_name]
@@ -286,7 +286,7 @@ def _searchable(
 
 
 def _fitting(shown: Sequence[ToolSpec], finding: Sequence[ToolSpec], *, room: int) -> Sequence[ToolSpec]:
-    """As many of the tools to describe as have room: the first ones, and those at the end that find the others."""
+    """The tools that have room: the first ones, and the tools at the end that find the rest."""
     if len(shown) <= room:
         return shown
     room -= len(finding)

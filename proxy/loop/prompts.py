@@ -1,4 +1,4 @@
-"""The texts of the loop, the surfaces and the upstreams that a model reads. The texts of a tool are beside the tool."""
+"""The texts of the loop, the APIs and the upstreams that a model reads. The texts of a tool are next to the tool."""
 
 from collections.abc import Sequence
 from functools import lru_cache

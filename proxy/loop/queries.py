@@ -19,7 +19,7 @@ _LONGEST_QUOTED = 100  # characters of a query in a note
 
 
 def may_have_several(tool: ToolSpec, call: ToolCall) -> bool:
-    """Whether a call may have several queries; quick, because hardly any has."""
+    """Whether a call may have several queries. The check is quick, because few calls have."""
     return tool.searches and "[" in call.arguments
 
 
@@ -30,7 +30,7 @@ def searches_in(
 
     Args:
         call: the call, with its tool's own name.
-        read: returns its arguments as a JSON object; None: they stand for none.
+        read: returns its arguments as a JSON object; None: they are no object.
         most: at least 1.
     """
     arguments = json_object(read(call) or "{}") or {}

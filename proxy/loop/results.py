@@ -36,13 +36,13 @@ class ToolOutput(Struct, frozen=True):
         sources: URL -> title of the pages that the text comes from.
         hits: the pages that a search found; empty for tools that do not search.
         cost: the cost of the call, 0 if the output came from a cache; None: the tool has no price.
-        answered_by: the fallback that answered in place of the tool that was called.
-        note: a note for the operator alone, such as that a service may be described wrongly if nothing was found.
-        code: the outcome of code that the tool has run, whose text the model reads instead; None: it runs none.
+        answered_by: the fallback that answered instead of the called tool.
+        note: a note for the operator alone, such as a doubt about the description of a service that found nothing.
+        code: the outcome of code that the tool has run; the model reads its text instead. None: the tool runs no code.
         provider: the service that has searched.
         searches: the number of successful searches, each of which has the price of a call.
-        failed_queries: of several queries, those whose search failed; the output is not cached then.
-        pages: how many pages a search has fetched, by what became of them.
+        failed_queries: the queries, of several, that failed. An output with failed queries is not cached.
+        pages: how many pages a search has fetched, by outcome.
     """
 
     text: str
@@ -119,8 +119,8 @@ Cause: TypeAlias = Literal["key", "quota", "busy", "down"]
 """Why a service is unavailable: it refuses the key, credit is used up, requests are too many, or it is down."""
 
 Blame: TypeAlias = Literal["service", "request", "nobody"]
-"""What a failure says about other calls of the tool: they will fail too, whoever makes them; they may fail, unless this
-request has caused it; nothing."""
+"""The cause of a failure, as it matters to other calls of the tool. `service`: every call fails. `request`: other calls
+may fail, unless this request is the cause. `nobody`: the failure says nothing about other calls."""
 
 
 class ToolUnavailable(ToolError):
@@ -214,7 +214,7 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
 
 
 def _part_of(hit: SearchHit, text: str) -> SearchHit:
-    """A hit with that part of its text that stands in the text of a search which was cut."""
+    """A hit with the part of its text that is left in the cut text of a search."""
     if hit.text in text:
         return hit
     begin = text.find(hit.text[:_SHORTEST_PART], max(0, text.find(hit.url)))
@@ -277,7 +277,7 @@ def without_note(content: str, note: str) -> str:
 def halved(content: str) -> str:
     """A result cut to its first half, with a note that says so; a short result is left as it is.
 
-    The fence, and what stands after it, stay.
+    The fence, and the text after it, stay.
     """
     if content.startswith(_FAILURE):
         failed = orjson.loads(content)
@@ -289,7 +289,7 @@ def halved(content: str) -> str:
 
 
 def left_out(content: str) -> str:
-    """A result whose text is replaced by a note; one that is no longer than the note is left as it is."""
+    """A result with a note instead of its text; a result that is no longer than the note stays as it is."""
     if content.startswith(_FAILURE):
         failed = orjson.loads(content)
         return orjson.dumps({**failed, "error": left_out(failed["error"])}).decode()
@@ -300,7 +300,7 @@ def left_out(content: str) -> str:
 
 
 def _text_and_rest(content: str) -> tuple[str, str]:
-    """A result up to the end of the tool's text, and what stands after that; the note of an earlier cut is left out."""
+    """A result up to the end of the tool's text, without the note of an earlier cut; and the rest."""
     text, mark, rest = content.partition(fence.CLOSING)
     return text.removesuffix(RESULT_HALVED), mark + rest
 

@@ -15,8 +15,8 @@ and is not. What a turn may do depends on the state of the run (`_stop`, `_forci
       |         a limit is reached at one of the calls, or once they are answered
     stopping    its further server calls are refused
       |         all calls are answered; straight from `free`: a second blank turn, a garbled one, no room for results
-    forced(0)   it has to be the answer, and server calls alone are refused
-      |         it is not the answer
+    forced(0)   the turn has to be the answer, and server calls alone are refused
+      |         the turn is not the answer
     forced(1) -> forced(2) -> NoFinalAnswer
 
 In every state, an answer, a turn that was broken off, and a turn with calls of the client's end the run. `expire` is
@@ -64,7 +64,7 @@ from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, ToolSpec, Turn
 from proxy.wire.errors import ContextFull
 from proxy.wire.usage import add_usage
 
-# After each cut the results have half their length; what is left after three cuts of them is not worth another call.
+# Each cut halves the results. After three cuts, the rest is not worth another call.
 _MOST_CUTS = 3
 
 

@@ -1,11 +1,11 @@
-"""What a run says of itself beside its chunks, in order, to whoever shows it to a client: a closed union, for `match`.
+"""The events of a run between its chunks, in order, for the audience that shows it to a client: a closed union.
 
     TurnBegan   ( a chunk | CallBegan )*   CallEnded*   ( CallBegan?   CallEnded )*   CallsAnswered?
 
-A call is said to begin at its place in the turn, whether it is run at once or only when the turn is complete. One
-without any argument text begins at the end of the turn, behind the client's calls, because its arguments may still
-come; so do the server's calls behind it. The end of a call is told when its turn is complete: a turn that is cut off
-runs nothing. Calls that are answered without being run, such as repeated ones, come last.
+A call begins at its place in the turn, whether it is run at once or only when the turn is complete. A call without any
+argument text begins at the end of the turn, after the client's calls, because its arguments may still come; so do the
+server's calls after it. A call ends when its turn is complete: a turn that is cut off runs nothing. Calls that are
+answered without being run, such as repeated calls, come last.
 """
 
 from typing import TypeAlias, final

@@ -202,5 +202,5 @@ class _Reader(Converter):
             try:
                 re.compile(value)
             except re.error as exc:
-                return self.fault(path, f"is no regular expression: {exc}")
+                return self.fault(path, f"is not a regular expression: {exc}")
         return value

@@ -113,7 +113,7 @@ class Kind(Generic[Entry]):
         judges_parts: whether `faults` also takes entries with keys that could not be read, and have their defaults.
         variables_are_secrets: whether the values of all variables in an entry are secrets, because a key may stand in
             any of its keys; `Resources.secrets` has them.
-        warnings: finds what is permitted in an entry, but hardly meant, given the rest of the configuration.
+        warnings: finds what is permitted in an entry, but probably a mistake, given the rest of the configuration.
         address: the URL of an entry's server, to which a forward proxy may lead; None: there is no such server.
         describe: the lines of `toolproxy check` about an entry, given the origin of its tool.
         page_rules: which pages an entry may read, for a type that fetches pages itself. The first such entry of a file

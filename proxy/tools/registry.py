@@ -174,7 +174,7 @@ class Registry:
         if taken := [name for name in tool.names if name in names]:
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if reserved := NAMES.intersection(tool.names):
-            raise ValueError(f"{min(reserved)!r} is a name of the proxy's own")
+            raise ValueError(f"{min(reserved)!r} is the name of one of the proxy's own tools")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         state = self._states.pop(tool.name, None) or ToolState(tool, self._caches)

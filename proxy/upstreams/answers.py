@@ -156,7 +156,7 @@ def fill_in(answer: Json, request: Json) -> bool:
         if "message" not in choice:
             # Azure's content filter removes everything from an answer but the finish reason.
             if choice.get("finish_reason") != "content_filter":
-                raise UpstreamError("The upstream's answer holds no message.")
+                raise UpstreamError("The upstream's answer has no message.")
             choice["message"] = {"role": "assistant", "content": ""}
             changed = True
         if not choice.get("finish_reason"):
@@ -298,7 +298,7 @@ def _mend_choice(choice: Any, profile: Profile, calling: Collection[int]) -> boo
                 choice[key] = {}
                 changed = True
             elif not isinstance(part, dict):
-                raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
+                raise UpstreamError(f"The upstream did not send an object as '{key}'.")
             elif part.get("tool_calls"):
                 changed = _mend_calls(part["tool_calls"]) or changed
     return changed
@@ -342,7 +342,7 @@ def _mend_calls(calls: Any) -> bool:
             continue
         name = function.get("name")
         if not isinstance(name, _TEXT_OR_NONE):
-            raise UpstreamError("The upstream sent something else than text as the name of a function.")
+            raise UpstreamError("The upstream sent a function name that is not text.")
         if name and not call.get("type"):  # Mistral leaves the type out
             call["type"] = "function"
             changed = True

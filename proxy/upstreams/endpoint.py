@@ -234,7 +234,7 @@ class Endpoint:
             case httpx.ConnectError():
                 return UpstreamError(f"The upstream {self.name!r} could not be reached.")
             case httpx.DecodingError():
-                return UpstreamError(f"The upstream {self.name!r} sent what cannot be decoded: {exc}.")
+                return UpstreamError(f"The upstream {self.name!r} sent an answer that cannot be decoded: {exc}.")
             case _:
                 return UpstreamError(f"The connection to the upstream {self.name!r} broke off.")
 

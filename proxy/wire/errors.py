@@ -128,7 +128,7 @@ class AdminOnly(RequestError, status=403, type="permission_error", code="admin_o
     """The client is not an administrator."""
 
     def __init__(self) -> None:
-        super().__init__("Only clients with 'admin: true' may read this, or on loopback anyone where there are none.")
+        super().__init__("Only clients with 'admin: true' may read this. Without clients, anyone on this machine may.")
 
 
 class NotAllowed(RequestError, status=403, type="permission_error", code="not_allowed"):
@@ -243,7 +243,7 @@ class UpstreamDown(UpstreamError):
     """The upstream was not called: it has failed again and again, and its breaker is open."""
 
     def __init__(self, name: str, *, retry_after: int) -> None:
-        message = f"The upstream {name!r} has failed again and again; it is asked again in a while."
+        message = f"The upstream {name!r} has failed repeatedly. Try again later."
         super().__init__(message, retry_after=retry_after)
 
 

@@ -103,7 +103,7 @@ async def test_a_body_of_a_quarter_of_a_million_values_is_taken_and_no_more(upst
         assert (await ask(metadata={"a": [1] * 249_900}))[0] == 200
         status, at_fault = await ask(metadata={"a": [1] * 250_000})
     assert status == 400
-    assert at_fault in (field, "The request body may hold 250000 values at most.")
+    assert at_fault in (field, "The request body may have at most 250000 values.")
 
 
 def paired(count):

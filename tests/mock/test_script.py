@@ -57,7 +57,7 @@ def test_every_fault_of_a_script_is_named_with_its_line():
         )
     assert [fault.split("; known are")[0] for fault in raised.value.faults] == [
         "s.yaml:1: pace: must be a number, not text",
-        "s.yaml:3: conversations[0].when: is no regular expression: unterminated character set at position 0",
+        "s.yaml:3: conversations[0].when: is not a regular expression: unterminated character set at position 0",
         "s.yaml:5: conversations[0].turns[0].delay: must be at least 0",
         "s.yaml:6: conversations[0].turns[1].tokens: must be at least 1",
         "s.yaml:7: conversations[0].turns[1].colour: unknown key",

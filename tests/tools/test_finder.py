@@ -82,5 +82,5 @@ async def test_the_index_is_made_when_tools_have_changed_and_not_for_each_search
 
 @pytest.mark.parametrize("names", [{"name": "find_tools"}, {"name": "x", "aliases": ("call_tool",)}])
 def test_no_tool_has_a_name_of_the_proxys_own(names):
-    with pytest.raises(ValueError, match="a name of the proxy's own"):
+    with pytest.raises(ValueError, match="one of the proxy's own"):
         Registry([Tool(description="", parameters={"type": "object"}, run=None, **names)], clock=FakeClock())

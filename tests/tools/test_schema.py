@@ -63,8 +63,8 @@ def test_recursive_schemas_references_and_patterns_with_look_around_are_taken(sc
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ({"properties": {"a": {"pattern": "("}}}, "no regular expression"),
-        ({"patternProperties": {"(": True}}, "no regular expression"),
+        ({"properties": {"a": {"pattern": "("}}}, "not a regular expression"),
+        ({"patternProperties": {"(": True}}, "not a regular expression"),
         ({"properties": {"a": {"$ref": "#/nowhere"}}}, "nothing at"),
         ({"properties": {"a": {"description": "x" * MOST_SCHEMA_BYTES}}}, "longer than 65536 bytes"),
         ({"$ref": "#/$defs/d200", "$defs": {f"d{n}": {"$ref": f"#/$defs/d{n - 1}"} for n in range(1, 201)}}, "levels"),

@@ -69,7 +69,7 @@ class CancelResponse:
         """Handle one ASGI connection."""
         await read_body(scope, receive, self._server, self._clock)  # see `endpoints.NotServed`
         await self._responses(scope).find(scope["path_params"]["id"])
-        raise RequestError("Only a response in the background can be cancelled, and there are none here.")
+        raise RequestError("Only background responses can be cancelled, and this proxy has none.")
 
 
 def _responses_in(ports: Ports) -> Callable[[Scope], ResponseStore]:

@@ -160,7 +160,7 @@ def _docstring(function: Callable[..., object]) -> str:
 
 def _parameters_of(function: Callable[..., object]) -> list[inspect.Parameter]:
     if inspect.isclass(function) or not callable(function):
-        raise ValueError("it is no function")
+        raise ValueError("it is not a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError("it is a generator, and a result is one value")
     try:

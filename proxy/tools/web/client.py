@@ -162,7 +162,7 @@ def _next(target: Target, location: str) -> Target:
     except UrlNotAllowed as exc:
         raise UrlNotAllowed(f"The page redirects. {exc}") from None
     except ValueError:
-        raise ToolError("The page redirects to what is no URL.") from None
+        raise ToolError("The page redirects to an invalid URL.") from None
 
 
 async def _body(response: Http1Response, most_bytes: int) -> tuple[bytes, bool]:

@@ -123,7 +123,7 @@ def part(page: Page, offset: int, *, most: int) -> str:
     if not total:
         return _headed(page, "The page has no text.")
     if offset >= total:
-        raise ToolError(f"The page has only {total} characters; offset {offset} is behind its end.")
+        raise ToolError(f"The page has only {total} characters; offset {offset} is beyond its end.")
     end = min(offset + most, total)
     where = f"Characters {offset} to {end} of {total}."
     if end < total:
@@ -170,7 +170,7 @@ def _beginning(text: str, arguments: Json) -> int:
     if not isinstance(line, int) or isinstance(line, bool) or line <= 0:
         return offset
     if line > _LAST_LINE:
-        raise ToolError(f"A page is not begun behind line {_LAST_LINE}; use offset.")
+        raise ToolError(f"A page cannot be read from beyond line {_LAST_LINE}; use offset.")
     at = -1
     for _ in range(line):
         at = text.find("\n", at + 1)

@@ -220,11 +220,11 @@ async def test_the_model_gets_the_text_or_the_part_that_is_wanted(api, answer, e
 @pytest.mark.parametrize(
     ("answer", "entry", "told"),
     [
-        ((200, b"{}", {}), "result: {json_pointer: /a}", "lacks the part"),
-        ((200, b"[1]", {}), "result: {json_pointer: /01}", "lacks the part"),
-        ((200, b"[1]", {}), "result: {json_pointer: /-}", "lacks the part"),
-        ((200, b"[1]", {}), "result: {json_pointer: /1}", "lacks the part"),
-        ((200, b"1", {}), "result: {json_pointer: /a}", "lacks the part"),
+        ((200, b"{}", {}), "result: {json_pointer: /a}", "lacks the configured part"),
+        ((200, b"[1]", {}), "result: {json_pointer: /01}", "lacks the configured part"),
+        ((200, b"[1]", {}), "result: {json_pointer: /-}", "lacks the configured part"),
+        ((200, b"[1]", {}), "result: {json_pointer: /1}", "lacks the configured part"),
+        ((200, b"1", {}), "result: {json_pointer: /a}", "lacks the configured part"),
         ((200, b"<p>", {}), "result: {json_pointer: /a}", "not JSON"),
         ((200, b"[1111111]", {}), "result: {json_pointer: ''}, max_response_bytes: 5", "longer than 5 bytes"),
         ((200, b"\x89PNG", {"content-type": "image/png"}), "method: PUT", "not text"),
@@ -366,7 +366,7 @@ def test_an_entry_that_cannot_be_meant_is_refused_with_its_line(entry, where, wh
 
 @pytest.mark.parametrize(
     ("schema", "why"),
-    [("{type: array}", "type object"), ("{properties: []}", "no JSON Schema"), ("{properties: {1: {}, a: {$ref: 'http://h/'}}}", "no JSON Schema")],
+    [("{type: array}", "type object"), ("{properties: []}", "not a JSON Schema"), ("{properties: {1: {}, a: {$ref: 'http://h/'}}}", "not a JSON Schema")],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["http, description: d, url: 'http://h/'", "python"])
 def test_parameters_are_checked_at_start(schema, why, kind):

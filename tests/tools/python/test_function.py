@@ -240,8 +240,8 @@ def two_dicts(x: Point | Options):
         (generator, "is a generator"),
         (async_generator, "is a generator"),
         (two_dicts, "no JSON Schema"),
-        (Unknown, "no function"),
-        (7, "no function"),
+        (Unknown, "not a function"),
+        (7, "not a function"),
     ],
 )
 def test_a_function_that_no_model_could_call_is_refused(function, why):
@@ -262,7 +262,7 @@ def test_a_schema_that_is_given_has_to_fit_the_function():
     for parameters, why in (
         ({"properties": {"a": {}, "c": {}}, "required": ["a"]}, "has 'c'"),
         ({"properties": {"a": {}}}, "needs 'a'"),
-        ({"properties": {"a": {"type": "nope"}}, "required": ["a"]}, "no JSON Schema"),
+        ({"properties": {"a": {"type": "nope"}}, "required": ["a"]}, "not a JSON Schema"),
     ):
         with pytest.raises(ValueError, match=why):
             Tool.from_function(function, parameters=parameters)
@@ -466,7 +466,7 @@ def test_an_entry_point_is_offered_only_where_the_configuration_names_it(install
         ("function: 'broken_tools:x'", "cannot be imported: ModuleNotFoundError"),
         ("function: 'leaving_tools:x'", "cannot be imported: SystemExit: I leave at once"),
         ("function: 'dice_tools:nope'", "cannot be imported: AttributeError"),
-        ("function: 'dice_tools:Dice'", "it is no function"),
+        ("function: 'dice_tools:Dice'", "it is not a function"),
         (
             "function: 'dice_tools:roll_dice', parameters: {properties: {x: {}}}",
             "'x', which the function does not take",

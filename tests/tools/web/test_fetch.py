@@ -326,7 +326,7 @@ async def test_a_redirect_to_nowhere_is_told_of(site):
     site.pages |= {"/1": text("", status="302 Found"), "/2": redirect("http://[")}
     with pytest.raises(ToolError, match="HTTP 302"):
         await Fetch()(url_of(site, "/1"))
-    with pytest.raises(ToolError, match="redirects to what is no URL"):
+    with pytest.raises(ToolError, match="redirects to an invalid URL"):
         await Fetch()(url_of(site, "/2"))
 
 

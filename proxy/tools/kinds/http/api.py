@@ -139,7 +139,7 @@ def _part(answer: Answer, pointer: tuple[str, ...]) -> str:
     except orjson.JSONDecodeError as exc:
         raise ToolError("The API's answer is not JSON.") from exc
     if found is json_pointer.MISSING:
-        raise ToolError("The API's answer lacks the part that is wanted of it.")
+        raise ToolError("The API's answer lacks the configured part.")
     try:
         return found if isinstance(found, str) else orjson.dumps(found).decode()
     except orjson.JSONEncodeError as exc:
