@@ -2,8 +2,8 @@
 
     python examples/run.py NAME
 
-A folder has `config.yaml` (what to copy), `conversations.yaml` (what the scripted model says) and the app. With a real
-model, start `toolproxy serve --config examples/NAME/config.yaml` with your keys, and the app beside it.
+A folder has `config.yaml` (to copy), `conversations.yaml` (the answers of the scripted model) and the app. For a real
+model, set your keys, start `toolproxy serve --config examples/NAME/config.yaml`, and then start the app.
 """
 
 import os
@@ -20,16 +20,16 @@ APPS = {"app.py": [sys.executable], "app.mjs": ["node"], "app.sh": ["sh"]}
 
 
 def main() -> None:
-    """Run the example that is named, and end with its exit code."""
+    """Run the named example, and end with its exit code."""
     names = sorted(path.parent.name for path in HERE.glob("*/config.yaml"))
     if len(sys.argv) != 2 or sys.argv[1] not in names:
         sys.exit(f"usage: python examples/run.py {'|'.join(names)}")
     folder = HERE / sys.argv[1]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started here is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes started here end too
     with ExitStack() as stack:
         model = stack.enter_context(toolproxy("mock-upstream", "--script", str(folder / "conversations.yaml")))
         environ = {**os.environ, "MODEL_URL": f"{model}/v1", "SEARCH_URL": model}
-        for server in sorted(folder.glob("server*.py")):  # what the tools of this example talk to
+        for server in sorted(folder.glob("server*.py")):  # services for the tools of this example
             environ["SERVER_URL"] = stack.enter_context(started([sys.executable, str(server)], environ))
         serve = ("serve", "--port", "0", "--no-env-file", "--config", str(folder / "config.yaml"))
         proxy = stack.enter_context(toolproxy(*serve, environ=environ))

@@ -1,8 +1,8 @@
-"""A server that runs Python code, each time in a process of its own with limits, for `serves: code_interpreter`.
+"""A server that runs Python code for `serves: code_interpreter`. Each run is a separate process with limits.
 
     POST /run {"code": "print(6 * 7)"}  ->  {"stdout": "42", "stderr": "", "return_code": 0}
 
-The limits keep an accident small and are no wall: see README.md for where to run it.
+The limits are for accidents and do not isolate the code: README.md says where to run this server.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from threading import BoundedSemaphore
 from typing import Any
 
-SECONDS = 10  # of a run; half of that on the processor
+SECONDS = 10  # of a run; half of them of processor time
 MEMORY = 1024 * 1024  # KiB of address space
-FILES = 32 * 1024  # blocks of 512 bytes of any file that it writes, its output included
+FILES = 32 * 1024  # blocks of 512 bytes for each file that the code writes, including its output
 OUTPUT = 100_000  # bytes of each stream that are returned
 LONGEST_CODE = 1024 * 1024  # bytes
-# Limits that the process cannot lift, and then the program, in a mode that looks at no file or variable but its own.
+# Limits that the process cannot raise. Then the program, isolated (-I): Python ignores variables and the user's files.
 LIMITS = {"t": SECONDS // 2, "v": MEMORY, "f": FILES, "n": 64, "c": 0}
 LIMITED = " && ".join([*(f"ulimit -{name} {most}" for name, most in LIMITS.items()), 'exec "$0" -I main.py'])
 

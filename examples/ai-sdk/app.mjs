@@ -1,4 +1,4 @@
-// A route of a web app that streams an answer with the AI SDK: `npm ci` in this folder first.
+// A route of a web app that streams an answer with the AI SDK. Run `npm ci` in this folder first.
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { streamText } from "ai";
 import { createServer } from "node:http";

@@ -1,4 +1,4 @@
-"""Serves the page, at the origin that the configuration permits, until it is interrupted."""
+"""Serves the page at the origin that the configuration permits, until it is interrupted."""
 
 import os
 from functools import partial

@@ -1,4 +1,4 @@
-"""A search service with an answer of its own shape, on two documents."""
+"""A search service for two documents, with its own format of answers."""
 
 import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,7 +11,7 @@ DOCUMENTS = [
 
 
 class Search(BaseHTTPRequestHandler):
-    """Finds documents that have a word of the query."""
+    """Finds documents with a word of the query."""
 
     def do_GET(self) -> None:
         """Answer a query."""

@@ -1,4 +1,4 @@
-"""Nine conversations of three turns each: which key answered, by the proxy's own metrics. `pip install openai`."""
+"""Shows which key answered nine conversations of three turns each, from the proxy's metrics. `pip install openai`."""
 
 import os
 import re

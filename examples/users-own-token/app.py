@@ -1,4 +1,4 @@
-"""Two users of one app, on the Messages API: each reads only the own notes. `pip install anthropic`."""
+"""Two users of one app, on the Messages API. Each reads only their own notes. `pip install anthropic`."""
 
 import os
 
