@@ -147,7 +147,9 @@ def written(schema: Any) -> bytes:
     try:
         text = orjson.dumps(schema)
     except (orjson.JSONEncodeError, RecursionError) as exc:
-        raise ValueError(f"is no JSON Schema: it cannot be written as JSON: {exc}") from exc
+        is_deep = isinstance(exc, RecursionError) or "Recursion" in str(exc)
+        why = "is nested too deep" if is_deep else f"is no JSON Schema: it cannot be written as JSON: {exc}"
+        raise ValueError(why) from exc
     if len(text) > MOST_SCHEMA_BYTES:
         raise ValueError(f"is longer than {MOST_SCHEMA_BYTES} bytes")
     return text
