@@ -45,17 +45,21 @@ _FIRST_SERVER_ERROR = 500
 _COUNTED: Final[Mapping[str, tuple[str, ...]]] = {
     "limit.reached": ("limits", "kind"),
     "page.failed": ("pages_read", "outcome"),
+    "tool.breaker_opened": ("tool_breaker_openings", "tool"),
     "tool.cache_hit": ("tool_cache_hits", "tool"),
     "tool.checked": ("tool_checks", "tool", "outcome"),
     "tool.fell_back": ("tool_fallbacks", "tool", "to"),
     "tool.key_used": ("tool_key_requests", "tool", "key"),
     "tool.retried": ("tool_retries", "tool"),
     "tools.searched": ("tool_searches", "outcome"),
+    "upstream.fell_back": ("upstream_fallbacks", "upstream", "to"),
     "upstream.key_used": ("upstream_key_requests", "upstream", "key"),
+    "upstream.retried": ("upstream_retries", "upstream"),
 }
 """Events that are counted as they are: the metric, and the fields that are its labels."""
 
 _SWITCHED: Final[Mapping[str, tuple[str, str, int]]] = {
+    "tool.breaker_opened": ("tool_breaker_open", "tool", 1),
     "tool.breaker_closed": ("tool_breaker_open", "tool", 0),
     "upstream.breaker_opened": ("upstream_breaker_open", "upstream", 1),
     "upstream.breaker_closed": ("upstream_breaker_open", "upstream", 0),
@@ -121,9 +125,7 @@ class Metrics:
         )
         counted = {event: partial(self._count, name, labels) for event, (name, *labels) in _COUNTED.items()}
         switched = {event: partial(self._switch, *gauge) for event, gauge in _SWITCHED.items()}
-        self._handlers: Mapping[str, Handler] = {
-            **counted,
-            **switched,
+        handlers: Mapping[str, Handler] = {
             "request.started": lambda _: series.add("open_requests"),
             "response.started": self._response_started,
             "budget.checked": self._budget_checked,
@@ -134,10 +136,9 @@ class Metrics:
             "tool.abandoned": lambda fields: self._tool_ended({**fields, "outcome": "abandoned"}),
             "page.completed": lambda fields: series.add("pages_read", fields.get("outcome", "read")),
             "page.crashed": lambda _: series.add("pages_read", "failed"),
-            "tool.breaker_opened": self._tool_breaker_opened,
             "upstream.answered": self._upstream_answered,
-            "upstream.retried": self._upstream_retried,
-            "upstream.fell_back": self._upstream_fell_back,
+            "upstream.retried": self._upstream_failed,
+            "upstream.fell_back": self._upstream_failed,
             "turn.failed": self._upstream_failed,
             "relay.failed": self._upstream_failed,
             "continuation.sought": self._continuation_sought,
@@ -146,6 +147,7 @@ class Metrics:
             "configuration.reloaded": self._reloaded,
             "configuration.refused": self._reload_refused,
         }
+        self._handlers = (counted, switched, handlers)
         series.set("info", 1, version)
         if serves:
             self.change(config)
@@ -160,7 +162,8 @@ class Metrics:
 
     def handler(self, event: str) -> Handler | None:
         """A function that counts events of that name; None: they are not counted."""
-        return self._handlers.get(event)
+        found = [handlers[event] for handlers in self._handlers if event in handlers]
+        return found[0] if len(found) == 1 else partial(_each, found) if found else None
 
     def scrape(self, tasks: Callable[[], Sized], keys: KeyStates) -> bytes:
         """All metrics in Prometheus' text format; `tasks` finds the tasks of the event loop."""
@@ -233,10 +236,6 @@ class Metrics:
         self._series.add("tool_calls", tool, fields.get("outcome") or "ok")
         self._series.observe("tool_seconds", fields["seconds"], tool)
 
-    def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
-        self._series.add("tool_breaker_openings", fields["tool"])
-        self._series.set("tool_breaker_open", 1, fields["tool"])
-
     def _upstream_answered(self, fields: Mapping[str, Any]) -> None:
         self._series.observe("upstream_seconds", fields["seconds"], fields["upstream"])
         if (first := fields["first"]) is not None:
@@ -245,14 +244,6 @@ class Metrics:
     def _upstream_failed(self, fields: Mapping[str, Any]) -> None:
         error = upstream_error(fields.get("code"), fields.get("status"))
         self._series.add("upstream_errors", fields["upstream"], error)
-
-    def _upstream_retried(self, fields: Mapping[str, Any]) -> None:
-        self._upstream_failed(fields)
-        self._series.add("upstream_retries", fields["upstream"])
-
-    def _upstream_fell_back(self, fields: Mapping[str, Any]) -> None:
-        self._upstream_failed(fields)
-        self._series.add("upstream_fallbacks", fields["upstream"], fields["to"])
 
     def _loaded(self) -> None:
         self._series.set("config_last_reload_successful", 1)
@@ -275,6 +266,11 @@ class Metrics:
             self._series.set("state_entries", fields["entries"])
         if fields.get("bytes") is not None:
             self._series.set("state_bytes", fields["bytes"])
+
+
+def _each(handlers: Iterable[Handler], fields: dict[str, Any]) -> None:
+    for handle in handlers:
+        handle(fields)
 
 
 def upstream_error(code: object, status: object) -> str:
