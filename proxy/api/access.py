@@ -173,8 +173,7 @@ class AccessPolicies:
         """
         specs = self._toolset.specs
         if specs is not self._specs:  # tools of MCP servers come and go
-            self._specs = specs
-            self._policies.clear()
+            self._specs, self._policies = specs, LRUCache(_MAX_POLICIES)
         native_search = model.upstream.traits.native_search
         key = (caller.name, model.name, selected, headers, on_request, native_search)
         policy = self._policies.get(key)

@@ -45,17 +45,21 @@ _FIRST_SERVER_ERROR = 500
 _COUNTED: Final[Mapping[str, tuple[str, ...]]] = {
     "limit.reached": ("limits", "kind"),
     "page.failed": ("pages_read", "outcome"),
+    "tool.breaker_opened": ("tool_breaker_openings", "tool"),
     "tool.cache_hit": ("tool_cache_hits", "tool"),
     "tool.checked": ("tool_checks", "tool", "outcome"),
     "tool.fell_back": ("tool_fallbacks", "tool", "to"),
     "tool.key_used": ("tool_key_requests", "tool", "key"),
     "tool.retried": ("tool_retries", "tool"),
     "tools.searched": ("tool_searches", "outcome"),
+    "upstream.fell_back": ("upstream_fallbacks", "upstream", "to"),
     "upstream.key_used": ("upstream_key_requests", "upstream", "key"),
+    "upstream.retried": ("upstream_retries", "upstream"),
 }
 """Events that are counted as they are: the metric, and the fields that are its labels."""
 
 _SWITCHED: Final[Mapping[str, tuple[str, str, int]]] = {
+    "tool.breaker_opened": ("tool_breaker_open", "tool", 1),
     "tool.breaker_closed": ("tool_breaker_open", "tool", 0),
     "upstream.breaker_opened": ("upstream_breaker_open", "upstream", 1),
     "upstream.breaker_closed": ("upstream_breaker_open", "upstream", 0),
@@ -109,7 +113,7 @@ class Metrics:
         self._directory = workers.directory()
         self._shown_keys: set[tuple[str, str]] = set()
         self._clients, self._models, self._upstreams = AllowedLabels(), AllowedLabels(), AllowedLabels()
-        self._series = series = Series(
+        self._series = Series(
             {
                 "route": route_of,
                 "client": self._clients,
@@ -121,10 +125,9 @@ class Metrics:
         )
         counted = {event: partial(self._count, name, labels) for event, (name, *labels) in _COUNTED.items()}
         switched = {event: partial(self._switch, *gauge) for event, gauge in _SWITCHED.items()}
-        self._handlers: Mapping[str, Handler] = {
-            **counted,
-            **switched,
-            "request.started": lambda _: series.add("open_requests"),
+        self._find = self._series.find
+        handlers: Mapping[str, Handler] = {
+            "request.started": lambda _: self._find["open_requests"]().inc(),
             "response.started": self._response_started,
             "budget.checked": self._budget_checked,
             "request.completed": self._request_completed,
@@ -132,12 +135,11 @@ class Metrics:
             "tool.failed": self._tool_ended,
             "tool.crashed": lambda fields: self._tool_ended({**fields, "outcome": "crashed"}),
             "tool.abandoned": lambda fields: self._tool_ended({**fields, "outcome": "abandoned"}),
-            "page.completed": lambda fields: series.add("pages_read", fields.get("outcome", "read")),
-            "page.crashed": lambda _: series.add("pages_read", "failed"),
-            "tool.breaker_opened": self._tool_breaker_opened,
+            "page.completed": lambda fields: self._find["pages_read"](fields.get("outcome", "read")).inc(),
+            "page.crashed": lambda _: self._find["pages_read"]("failed").inc(),
             "upstream.answered": self._upstream_answered,
-            "upstream.retried": self._upstream_retried,
-            "upstream.fell_back": self._upstream_fell_back,
+            "upstream.retried": self._upstream_failed,
+            "upstream.fell_back": self._upstream_failed,
             "turn.failed": self._upstream_failed,
             "relay.failed": self._upstream_failed,
             "continuation.sought": self._continuation_sought,
@@ -146,7 +148,8 @@ class Metrics:
             "configuration.reloaded": self._reloaded,
             "configuration.refused": self._reload_refused,
         }
-        series.set("info", 1, version)
+        self._handlers = (counted, switched, handlers)
+        self._find["info"](version).set(1)
         if serves:
             self.change(config)
 
@@ -156,15 +159,16 @@ class Metrics:
         self._models.allow(name for name in config.models if "*" not in name)
         self._upstreams.allow(config.upstreams)
         self._series.forget_labels()
-        self._series.set("open_requests_limit", config.server.max_concurrent_requests)
+        self._find["open_requests_limit"]().set(config.server.max_concurrent_requests)
 
     def handler(self, event: str) -> Handler | None:
         """A function that counts events of that name; None: they are not counted."""
-        return self._handlers.get(event)
+        found = [handlers[event] for handlers in self._handlers if event in handlers]
+        return found[0] if len(found) == 1 else partial(_each, found) if found else None
 
     def scrape(self, tasks: Callable[[], Sized], keys: KeyStates) -> bytes:
         """All metrics in Prometheus' text format; `tasks` finds the tasks of the event loop."""
-        self._series.set("asyncio_tasks", len(tasks()))
+        self._find["asyncio_tasks"]().set(len(tasks()))
         self._show_keys(keys)
         if self._directory:
             workers.remove_gauges_of_dead_workers(Path(self._directory))
@@ -178,103 +182,95 @@ class Metrics:
             states = keys.get(owner, ())
             usable, refused = states.count("usable"), states.count("refused")
             for state, count in (("usable", usable), ("resting", len(states) - usable - refused), ("refused", refused)):
-                self._series.set(f"{kind}_keys", count, name, state)
+                self._find[f"{kind}_keys"](name, state).set(count)
 
     def _count(self, name: str, labels: Sequence[str], fields: Mapping[str, Any]) -> None:
-        self._series.add(name, *map(fields.__getitem__, labels))
+        self._find[name](*map(fields.__getitem__, labels)).inc()
 
     def _switch(self, name: str, label: str, number: int, fields: Mapping[str, Any]) -> None:
-        self._series.set(name, number, fields[label])
+        self._find[name](fields[label]).set(number)
 
     def _response_started(self, fields: Mapping[str, Any]) -> None:
         if fields["event_stream"]:
-            self._series.add("open_streams")
+            self._find["open_streams"]().inc()
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
-        series = self._series
         request: Mapping[str, Any] = request_context.fields.get({})
         client, model, path = request.get("client"), request.get("model"), fields["path"]
-        series.add("open_requests", by=-1)
+        self._find["open_requests"]().inc(-1)
         if fields.get("event_stream"):
-            series.add("open_streams", by=-1)
-        series.add("requests", path, client, model, fields["status"])
-        series.observe("request_seconds", fields["seconds"], path, model)
+            self._find["open_streams"]().inc(-1)
+        self._find["requests"](path, client, model, fields["status"]).inc()
+        self._find["request_seconds"](path, model).observe(fields["seconds"])
         if (first_byte := fields.get("first_byte")) is not None:
-            series.observe("request_first_byte_seconds", first_byte, path, model)
+            self._find["request_first_byte_seconds"](path, model).observe(first_byte)
         if "turns" in request:
-            series.observe("request_turns", request["turns"], model)
-            series.observe("request_tool_calls", request.get("tool_calls") or 0, model)
+            self._find["request_turns"](model).observe(request["turns"])
+            self._find["request_tool_calls"](model).observe(request.get("tool_calls") or 0)
         self._count_use(request)
         if (stop := request.get("stop")) in LIMIT_STOPS:
-            series.add("limits", stop)
+            self._find["limits"](stop).inc()
         if (rung := request.get("rung")) is not None:
-            series.add("forced_answers", rung)
+            self._find["forced_answers"](rung).inc()
 
     def _count_use(self, request: Mapping[str, Any]) -> None:
         """Count what a request has used, by client and model; an upstream may send any number, a negative one too."""
-        series, client, model = self._series, request.get("client"), request.get("model")
+        client, model = request.get("client"), request.get("model")
         for field, kind in (("prompt_tokens", "prompt"), ("completion_tokens", "completion")):
             if (tokens := request.get(field, 0)) > 0:
-                series.add("tokens", client, model, kind, by=tokens)
+                self._find["tokens"](client, model, kind).inc(tokens)
         if (cached := request.get("cached_tokens", 0)) > 0:
-            series.add("cached_tokens", client, model, by=cached)
+            self._find["cached_tokens"](client, model).inc(cached)
         if (calls := request.get("tool_calls", 0)) > 0:
-            series.add("client_tool_calls", client, model, by=calls)
+            self._find["client_tool_calls"](client, model).inc(calls)
         if (cost := request.get("cost", 0)) > 0:
-            series.add("cost", client, model, by=cost)
+            self._find["cost"](client, model).inc(cost)
 
     def _budget_checked(self, fields: Mapping[str, Any]) -> None:
         for kind, (limit, used) in fields["kinds"].items():
-            self._series.set("client_budget_limit", limit, fields["client"], kind)
-            self._series.set("client_budget_used", used, fields["client"], kind)
+            self._find["client_budget_limit"](fields["client"], kind).set(limit)
+            self._find["client_budget_used"](fields["client"], kind).set(used)
 
     def _tool_ended(self, fields: Mapping[str, Any]) -> None:
         tool = fields.get("answered_by") or fields["tool"]
-        self._series.add("tool_calls", tool, fields.get("outcome") or "ok")
-        self._series.observe("tool_seconds", fields["seconds"], tool)
-
-    def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
-        self._series.add("tool_breaker_openings", fields["tool"])
-        self._series.set("tool_breaker_open", 1, fields["tool"])
+        self._find["tool_calls"](tool, fields.get("outcome") or "ok").inc()
+        self._find["tool_seconds"](tool).observe(fields["seconds"])
 
     def _upstream_answered(self, fields: Mapping[str, Any]) -> None:
-        self._series.observe("upstream_seconds", fields["seconds"], fields["upstream"])
+        self._find["upstream_seconds"](fields["upstream"]).observe(fields["seconds"])
         if (first := fields["first"]) is not None:
-            self._series.observe("upstream_first_seconds", first, fields["upstream"])
+            self._find["upstream_first_seconds"](fields["upstream"]).observe(first)
 
     def _upstream_failed(self, fields: Mapping[str, Any]) -> None:
         error = upstream_error(fields.get("code"), fields.get("status"))
-        self._series.add("upstream_errors", fields["upstream"], error)
-
-    def _upstream_retried(self, fields: Mapping[str, Any]) -> None:
-        self._upstream_failed(fields)
-        self._series.add("upstream_retries", fields["upstream"])
-
-    def _upstream_fell_back(self, fields: Mapping[str, Any]) -> None:
-        self._upstream_failed(fields)
-        self._series.add("upstream_fallbacks", fields["upstream"], fields["to"])
+        self._find["upstream_errors"](fields["upstream"], error).inc()
 
     def _loaded(self) -> None:
-        self._series.set("config_last_reload_successful", 1)
-        self._series.set("config_last_reload_success_timestamp_seconds", time.time())
+        self._find["config_last_reload_successful"]().set(1)
+        self._find["config_last_reload_success_timestamp_seconds"]().set(time.time())
 
     def _reloaded(self, _: Mapping[str, Any]) -> None:
-        self._series.add("reloads", "ok")
+        self._find["reloads"]("ok").inc()
         self._loaded()
 
     def _reload_refused(self, _: Mapping[str, Any]) -> None:
-        self._series.add("reloads", "refused")
-        self._series.set("config_last_reload_successful", 0)
+        self._find["reloads"]("refused").inc()
+        self._find["config_last_reload_successful"]().set(0)
 
     def _continuation_sought(self, fields: Mapping[str, Any]) -> None:
-        self._series.add("state_lookups", "hit", by=fields["found"])
-        self._series.add("state_lookups", "miss", by=fields["sought"] - fields["found"])
+        self._find["state_lookups"]("hit").inc(fields["found"])
+        self._find["state_lookups"]("miss").inc(fields["sought"] - fields["found"])
 
     def _continuation_kept(self, fields: Mapping[str, Any]) -> None:
         if fields.get("entries") is not None:
-            self._series.set("state_entries", fields["entries"])
+            self._find["state_entries"]().set(fields["entries"])
         if fields.get("bytes") is not None:
-            self._series.set("state_bytes", fields["bytes"])
+            self._find["state_bytes"]().set(fields["bytes"])
+
+
+def _each(handlers: Iterable[Handler], fields: dict[str, Any]) -> None:
+    for handle in handlers:
+        handle(fields)
 
 
 def upstream_error(code: object, status: object) -> str:

@@ -176,6 +176,8 @@ class Series:
 
     Attributes:
         labels: the labels of each metric, by its full name.
+        find: by the name of a metric, a function from values of events to the series with the label values that they
+            become; the series are cached.
     """
 
     def __init__(self, label_values: Mapping[str, Callable[[Any], str]] | None = None) -> None:
@@ -186,19 +188,7 @@ class Series:
         self.labels = {f"toolproxy_{metric.name}": tuple(metric.labels.split()) for metric in METRICS}
         self._label_values = label_values or {}
         self._forget: list[Callable[[], None]] = []
-        self._found = {metric.name: self._finder(metric) for metric in METRICS}
-
-    def add(self, name: str, *labels: object, by: float = 1) -> None:
-        """Add to a counter or a gauge."""
-        self._found[name](*labels).inc(by)
-
-    def observe(self, name: str, amount: float, *labels: object) -> None:
-        """Count one observation of that size in a histogram."""
-        self._found[name](*labels).observe(amount)
-
-    def set(self, name: str, number: float, *labels: object) -> None:
-        """Set a gauge."""
-        self._found[name](*labels).set(number)
+        self.find = {metric.name: self._finder(metric) for metric in METRICS}
 
     def forget_labels(self) -> None:
         """Make the label values of events anew, since what they become has changed."""
@@ -214,14 +204,12 @@ class Series:
         return generate_latest(registry) + generate_latest(self.processes)
 
     def _finder(self, metric: Metric) -> Callable[..., Any]:
-        """A function from values of events to the series with the label values that they become; it has a cache."""
-        made, labels = self._made(metric), metric.labels.split()
-        if not labels:
-            return lambda: made
-        label_values = [self._label_values.get(label, str) for label in labels]
+        made = self._made(metric)
+        label_values = [self._label_values.get(label, str) for label in metric.labels.split()]
 
         def find(*values: object) -> Any:
-            return made.labels(*(label(value) for label, value in zip(label_values, values, strict=True)))
+            labels = [label(value) for label, value in zip(label_values, values, strict=True)]
+            return made.labels(*labels) if labels else made
 
         cached = lru_cache(_MOST_CACHED)(find)
         self._forget.append(cached.cache_clear)

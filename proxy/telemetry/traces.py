@@ -11,6 +11,7 @@ import ssl
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -23,6 +24,7 @@ from requests.adapters import HTTPAdapter
 
 from proxy.config.redaction import Redact
 from proxy.http.connect import client_context
+from proxy.http.forward_proxy import environment_proxies
 from proxy.kit import request_context
 from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES, SpanDescription, describe_request, describe_step
 from proxy.telemetry.records import Note, RequestRecord, Step
@@ -53,13 +55,10 @@ class Exporter:
     ignored: Final = EVENTS_IN_ATTRIBUTES
 
     def __init__(self, endpoint: str, *, version: str, redact: Redact = str) -> None:
-        url = endpoint.rstrip("/")
+        url = endpoint.rstrip("/").removesuffix(_PATH) + _PATH
         own = {"service.name": "toolproxy", "service.version": version}
         self._maker = SpanMaker(Resource.create(own).merge(OTELResourceDetector().detect()), redact)
-        session = requests.Session()
-        session.mount("https://", _Trusting())
-        exporter = OTLPSpanExporter(url if url.endswith(_PATH) else url + _PATH, session=session)
-        self._processor = BatchSpanProcessor(exporter)
+        self._processor = BatchSpanProcessor(OTLPSpanExporter(url, session=_session_for(url)))
 
     def started(self, record: RequestRecord) -> None:
         """Add the trace's id to the log lines of the request."""
@@ -161,6 +160,17 @@ class SpanMaker:
 
 def _context(trace: int, span: bytes, *, is_remote: bool = False) -> SpanContext:
     return SpanContext(trace, int.from_bytes(span), is_remote, _SAMPLED)
+
+
+def _session_for(url: str) -> requests.Session:
+    """A session that goes the way of all requests, whatever else the environment says."""
+    session = requests.Session()
+    session.trust_env = False
+    session.mount("https://", _Trusting())
+    if (proxy := environment_proxies().proxy_for(url)) is not None:
+        user = f"{quote(proxy.user, '')}:{quote(proxy.password, '')}@" if proxy.authorization else ""
+        session.proxies = dict.fromkeys(("http", "https"), proxy.url.replace("//", f"//{user}", 1))
+    return session
 
 
 class _Trusting(HTTPAdapter):

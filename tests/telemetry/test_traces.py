@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.resources import Resource
 
+from proxy.http.forward_proxy import environment_proxies
 from proxy.telemetry.records import Note, RequestRecord, Step
 from proxy.telemetry.trace_context import SpanId, new_number, root
 from proxy.telemetry.traces import Exporter, SpanMaker
@@ -172,8 +173,31 @@ def test_a_receiver_that_never_answers_holds_up_the_end_only_once(monkeypatch, c
             exporter.completed(record())
         began = time.monotonic()
         exporter.close()
+        exporter._processor.span_exporter.shutdown()  # noqa: SLF001 - as the end of the process would stop its thread
     assert time.monotonic() - began < 5  # twenty seconds, if it were asked to take each batch
     assert "has not taken all of them before the end" in caplog.text
+
+
+@pytest.fixture
+def environ(monkeypatch):
+    """Sets the variables of proxies, for code that reads the environment once."""
+    for name in ("http_proxy", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    environment_proxies.cache_clear()
+    yield monkeypatch.setenv
+    environment_proxies.cache_clear()
+
+
+def test_traces_go_through_the_proxy_that_the_environment_names_and_to_this_machine_directly(receiver, environ):
+    environ("http_proxy", f"http://user:p%40ss@127.0.0.1:{receiver.server_port}")
+    exporter = Exporter("http://traces.corp:4318", version="1")
+    exporter.completed(record())
+    exporter.close()
+    exported(receiver, record())
+    (through, _), (directly, _) = receiver.received
+    assert (through["host"], through["proxy-authorization"]) == ("traces.corp:4318", "Basic dXNlcjpwQHNz")
+    assert directly["host"] == f"127.0.0.1:{receiver.server_port}"
+    assert "proxy-authorization" not in directly
 
 
 def test_a_receiver_is_trusted_as_upstreams_are_or_by_the_certificate_that_is_named_for_it(monkeypatch, tmp_path):

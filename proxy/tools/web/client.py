@@ -61,7 +61,7 @@ class PageClient:
         guard: decides which URLs and addresses may be opened.
         resolve: finds the addresses of a host.
         user_agent: the User-Agent header.
-        ssl_context: makes the TLS context; called once, when it is first needed.
+        ssl_context: makes the TLS context; called for each page.
     """
 
     def __init__(
@@ -70,16 +70,13 @@ class PageClient:
         self._guard = guard
         self._connect = GuardedConnect(guard, resolve)
         self._user_agent = user_agent.encode("ascii")
-        self._make_ssl_context = ssl_context
-        self._ssl_context: ssl.SSLContext | None = None
+        self._ssl_context = ssl_context
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator["PageSession"]:
         """The connections for one page and its robots.txt; closed at the end, so that none outlives its check."""
-        if self._ssl_context is None:
-            self._ssl_context = self._make_ssl_context()
         transport = Http1Transport(
-            max_connections=MOST_REDIRECTS + 2, ssl_context=self._ssl_context, connect_socket=self._connect
+            max_connections=MOST_REDIRECTS + 2, ssl_context=self._ssl_context(), connect_socket=self._connect
         )
         async with aclosing(transport):
             yield PageSession(transport, self._guard, self._connect, self._user_agent)
@@ -151,8 +148,13 @@ async def _read(target: Target, response: Http1Response, most_bytes: int, wanted
     if not 200 <= response.status < 300:  # noqa: PLR2004 - the body of an error is not needed
         return Answer(target, response.status, content_type, b"")
     wanted(content_type)
-    body, cut = await _body(response, most_bytes)
-    return Answer(target, response.status, content_type, body, cut)
+    body, decoded = bytearray(), DecodedResponse(response)
+    try:
+        while len(body) <= most_bytes and (piece := await decoded.read()):
+            body += piece
+    except httpx.DecodingError as exc:
+        raise ToolError("The page is packed in a way that cannot be read.") from exc
+    return Answer(target, response.status, content_type, bytes(body[:most_bytes]), cut=len(body) > most_bytes)
 
 
 def _next(target: Target, location: str) -> Target:
@@ -163,17 +165,6 @@ def _next(target: Target, location: str) -> Target:
         raise UrlNotAllowed(f"The page redirects. {exc}") from None
     except ValueError:
         raise ToolError("The page redirects to an invalid URL.") from None
-
-
-async def _body(response: Http1Response, most_bytes: int) -> tuple[bytes, bool]:
-    """The first `most_bytes` of a body, decompressed as it arrives, and whether there was more."""
-    body, decoded = bytearray(), DecodedResponse(response)
-    try:
-        while len(body) <= most_bytes and (piece := await decoded.read()):
-            body += piece
-    except httpx.DecodingError as exc:
-        raise ToolError("The page is packed in a way that cannot be read.") from exc
-    return bytes(body[:most_bytes]), len(body) > most_bytes
 
 
 def _header(response: Http1Response, name: bytes) -> str:

@@ -16,6 +16,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import Config
+from proxy.http.connect import client_context
 from proxy.kit.pdf import installed_pdf_reader
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
@@ -59,7 +60,7 @@ async def canary():
 class Fetch:
     """The tool behind a registry, as it is in the proxy."""
 
-    def __init__(self, *, names=None, allow=OUR_SITE, ssl_context=httpx.create_ssl_context, **options):
+    def __init__(self, *, names=None, allow=OUR_SITE, ssl_context=client_context, **options):
         self.clock = FakeClock()
         options.setdefault("respect_robots", False)
         config = WebFetchConfig(allow_hosts=allow, **options)
