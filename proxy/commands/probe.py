@@ -158,8 +158,8 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
 
 
 async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:
-    async with aclosing(await endpoint.respond(endpoint.whole, orjson.dumps(_request(model, upstream)))) as response:
-        body = await endpoint.read_whole(response)
+    response = await endpoint.respond(endpoint.whole, orjson.dumps(_request(model, upstream)))
+    body = await endpoint.read_whole(response)  # the endpoint is closed with it
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
