@@ -45,21 +45,36 @@ class ToolKeys:
                 service.
             Exception: anything else that `request` raises.
         """
-        if self.pool is None:
-            return await self._masked(request, self._keys[0])
-        turn = KeyTurn(self.pool, KeyAffinity())
         try:
-            return await turn.run(lambda key: self._masked(request, key.key), _refusal_in)
+            if self.pool is None:
+                return await request(self._keys[0])
+            turn = KeyTurn(self.pool, KeyAffinity())
+            return await turn.run(lambda key: request(key.key), self._refusal_in)
         except KeysSpent as spent:
             error = _spent(spent)
+        except ToolError as exc:
+            self._mask(exc)
+            raise
         raise error
 
-    async def _masked(self, request: Callable[[str], Awaitable[T]], key: str) -> T:
-        try:
-            return await request(key)
-        except ToolError as exc:
-            exc.why = exc.why and without_pieces(exc.why, self._keys)
-            raise
+    def _mask(self, exc: ToolError) -> None:
+        exc.why = exc.why and without_pieces(exc.why, self._keys)
+
+    def _refusal_in(self, exc: Exception) -> Refusal | None:
+        """The refusal of the key in a failure, which is masked; None: the failure has another cause."""
+        if not isinstance(exc, ToolUnavailable):
+            return None
+        self._mask(exc)
+        why = exc.why or ""
+        match exc.cause:
+            case "key":
+                return Refusal("refused", why=why)
+            case "quota":
+                return Refusal("credit", why=why) if exc.wait is None else Refusal("window", exc.wait, why)
+            case "busy":
+                return Refusal("rate", exc.wait, why)
+            case _:
+                return None
 
 
 def _spent(spent: KeysSpent) -> ToolUnavailable:
@@ -68,19 +83,3 @@ def _spent(spent: KeysSpent) -> ToolUnavailable:
     assert isinstance(error, ToolUnavailable)  # noqa: S101 - nothing else is a refusal
     error.wait, error.blame = max(1.0, spent.seconds), "nobody"
     return error
-
-
-def _refusal_in(exc: Exception) -> Refusal | None:
-    """The refusal of the key in a failure; None: the failure has another cause."""
-    if not isinstance(exc, ToolUnavailable):
-        return None
-    why = exc.why or ""
-    match exc.cause:
-        case "key":
-            return Refusal("refused", why=why)
-        case "quota":
-            return Refusal("credit", why=why) if exc.wait is None else Refusal("window", exc.wait, why)
-        case "busy":
-            return Refusal("rate", exc.wait, why)
-        case _:
-            return None
