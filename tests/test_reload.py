@@ -313,10 +313,10 @@ async def test_an_mcp_server_stays_with_its_entry_and_ends_with_the_last_request
         assert {*app.current.registry.specs} == names
         await app.reload(parse(base, {}))
         assert not app.current.registry.specs
-        assert source.state().usable
+        assert source.server.state().usable
         first.open_requests -= 1
         await app.reload(parse(base + "limits: {max_turns: 3}", {}))
         app._close_if_idle(first)  # noqa: SLF001 - as the end of the request does
         async with asyncio.timeout(20):
-            while source.state().usable:  # noqa: ASYNC110 - nobody announces it
+            while source.server.state().usable:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.01)

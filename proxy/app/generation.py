@@ -240,7 +240,7 @@ def _with_keys(state: Readiness, keys: Sequence[KeyState] | None) -> Readiness:
 
 def _tool_states(loaded: Loaded, servers: Sequence[SharedToolServer], registry: Registry) -> list[Readiness]:
     skipped, keys = registry.skipped(), registry.key_states()
-    states = {state.name: state for state in (server.state() for server in servers)}
+    states = {state.name: state for state in (shared.server.state() for shared in servers)}
     states |= {name: Readiness(name, usable=True) for name in loaded.answered_by_fallback}
     found = [states.get(state.name, state) for state in _states("tools", loaded.config.tools, loaded)]
     found = [

@@ -158,7 +158,8 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
 
 
 async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:
-    body = await endpoint.complete_whole(orjson.dumps(_request(model, upstream)))
+    response = await endpoint.respond(endpoint.whole, orjson.dumps(_request(model, upstream)))
+    body = await endpoint.read_whole(response)  # the endpoint is closed with it
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -102,8 +102,6 @@ class GuardedTool:
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=tool.name)
-        if output.cost is None and not output.pages:
-            return output
         return replace(output, cost=None if output.cost is None else 0, pages={})
 
     def _made(self, attempt: ToolAttempt) -> Coroutine[Any, Any, ToolOutput]:
@@ -165,8 +163,8 @@ class GuardedTool:
         """Count a failed call for the circuit breaker of the tool; None: it has timed out."""
         state, now = self.state, self._clock.monotonic()
         if state.failed(now, error, client=attempt.context.scope, spare=attempt.has_fallback):
-            name, seconds = self.tool.name, state.breaker.wait(now)
-            self._observe("tool.breaker_opened", tool=name, seconds=seconds, cause=state.cause)
+            seconds = state.breaker.wait(now)
+            self._observe("tool.breaker_opened", tool=self.tool.name, seconds=seconds, cause=state.cause)
 
 
 def _run_of(tool: Tool) -> RunInCall:

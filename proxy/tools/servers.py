@@ -74,12 +74,14 @@ class UserTools:
 
 
 class SharedToolServer:
-    """A tool server whose tools are in the registries of all configurations that have its entry."""
+    """A tool server whose tools are in the registries of all configurations that have its entry.
+
+    Attributes:
+        server: the server.
+    """
 
     def __init__(self, server: ToolServer) -> None:
-        self.state = server.state
-        self.unlisted = server.unlisted
-        self._server = server
+        self.server = server
         self._states_of_users: dict[str, ToolState] = {}
         self._registries: list[Registry] = []
         self._tools: Sequence[Tool] | None = None  # the tools as last published
@@ -90,10 +92,6 @@ class SharedToolServer:
         if self._serving is None:
             self._serving = group.create_task(self._serve())
 
-    async def tried(self) -> None:
-        """Wait for the end of the first attempt to reach the server."""
-        await self._server.tried.wait()
-
     async def aclose(self) -> None:
         """End the session with the server."""
         if self._serving is not None:
@@ -103,28 +101,24 @@ class SharedToolServer:
     def publish_to(self, registry: Registry) -> None:
         """Publish the tools, the known ones and later changes, to another registry."""
         self._registries.append(registry)
-        if self.unlisted is not None:
-            registry.unlisted[self._server.name] = self.unlisted
+        if (unlisted := self.server.unlisted) is not None:
+            registry.unlisted[self.server.name] = unlisted
         if self._tools is not None:
-            registry.put_group(self._server.name, self._tools)
+            registry.put_group(self.server.name, self._tools)
 
     def forget(self, registry: Registry) -> None:
         """Stop publishing to a registry."""
         self._registries.remove(registry)
 
-    async def tools_for(self, credentials: Credentials) -> UserTools | None:
-        """See `ToolServer.tools_for`."""
-        return await self._server.tools_for(credentials)
-
     def add_to(self, registry: Registry, found: UserTools) -> Registry:
         """A registry for one user, which has the tools that this server lists for the user as well."""
         if len(self._states_of_users) > _MOST_STATES:
             self._states_of_users.clear()
-        return registry.for_user(self._server.name, found.tools, self._states_of_users)
+        return registry.for_user(self.server.name, found.tools, self._states_of_users)
 
     async def _serve(self) -> None:
         with suppress(Exception):  # a failure at the end of a server affects only its own tools
-            await self._server.serve(self._publish)
+            await self.server.serve(self._publish)
 
     def _publish(self, group: str, tools: Sequence[Tool]) -> list[str]:
         """Publish to all registries, and return why the latest registry refused any tools."""
@@ -144,8 +138,8 @@ async def start_tool_servers(
         server.start(group)
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
-            for server in servers:
-                await server.tried()
+            for shared in servers:
+                await shared.server.tried.wait()
 
 
 class UserToolsets:
@@ -158,7 +152,7 @@ class UserToolsets:
 
     def __init__(self, registry: Registry, servers: Iterable[SharedToolServer]) -> None:
         self._registry = registry
-        self._servers = [(server, server.unlisted) for server in servers if server.unlisted is not None]
+        self._servers = [(shared, unlisted) for shared in servers if (unlisted := shared.server.unlisted) is not None]
         # By the tools that were added to a registry: the registry with them, and what `specs` it was made of.
         self._made: WeakKeyDictionary[Registry, WeakKeyDictionary[UserTools, tuple[Registry, Mapping[str, ToolSpec]]]]
         self._made = WeakKeyDictionary()
@@ -169,12 +163,13 @@ class UserToolsets:
         A server whose tools the request may not use is not asked; one whose list is not known is waited for a while.
         """
         asked = [
-            server for server, unlisted in self._servers if unlisted.needs <= credentials.names and may_use(unlisted)
+            shared for shared, unlisted in self._servers if unlisted.needs <= credentials.names and may_use(unlisted)
         ]
         registry = self._registry
-        for server, found in zip(asked, await gather(*(one.tools_for(credentials) for one in asked)), strict=True):
+        lists = await gather(*(shared.server.tools_for(credentials) for shared in asked))
+        for shared, found in zip(asked, lists, strict=True):
             if found is not None:
-                registry = self._with(registry, server, found)
+                registry = self._with(registry, shared, found)
         return registry
 
     def _with(self, registry: Registry, server: SharedToolServer, found: UserTools) -> Registry:

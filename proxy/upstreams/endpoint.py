@@ -127,16 +127,6 @@ class Endpoint:
         whole, stream = self.whole.with_headers(forwarded), self.stream.with_headers(forwarded)
         return replace(own, whole=whole, stream=stream, forwarded=forwarded)
 
-    async def complete_whole(self, content: bytes) -> bytes:
-        """The body of a completion that is not streamed."""
-        response = await self.respond(self.whole, content)
-        if (body := response.take_whole()) is not None:
-            return body
-        try:
-            return await self.read_whole(response)
-        finally:
-            await response.aclose()
-
     async def respond(self, request: PreparedRequest, content: bytes, *, path: str | None = None) -> Response:
         """The response to a request, which has to be closed.
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from proxy.config.model import Timeouts
-from proxy.http.client import HttpClient
+from proxy.http.client import HttpClient, ServiceClient
 from proxy.http.credentials import BearerKey
 from proxy.http.decode import DecodedResponse
 from proxy.http.transport import Http1Transport, HttpxTransport
@@ -171,3 +171,21 @@ async def test_empty_parts_are_no_end():
 
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=parts()))
     assert (await ask(HttpClient(HttpxTransport(transport), "http://up.example", PATIENCE)))[1] == b"onetwo"
+
+
+@pytest.mark.parametrize(("method", "body", "length"), [("POST", b"", b"0"), ("POST", b"{}", b"2"), ("GET", b"", None)])
+async def test_a_request_to_any_service_has_its_host_its_length_and_the_headers_of_its_trace(method, body, length):
+    trace = b"traceparent: 00-1\r\ntracestate: a=b\r\n"
+    async with raw_server(forever) as server, aclosing(ServiceClient(Http1Transport(), lambda: trace)) as client:
+        headers = httpx.Headers({"X-A": "b", "Traceparent": "of another"})
+        async with aclosing(await client.send(method, server.url + "/a?q=%20", headers, body)) as response:
+            assert (response.status, await response.read()) == (200, b"ok")
+        line, sent = lines_of(server.heads[0])
+        assert line == b"%b /a?q=%%20 HTTP/1.1" % method.encode()
+        assert sent.pop(b"content-length", None) == length
+        assert sent == {
+            b"host": server.url.removeprefix("http://").encode(),
+            b"x-a": b"b",
+            b"traceparent": b"00-1",
+            b"tracestate": b"a=b",
+        }

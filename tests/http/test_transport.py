@@ -31,8 +31,10 @@ class OursForHttpx(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request):
         url, method = request.url, request.method
         head = request_head(method, url.raw_path, request.headers.raw)
-        timeouts, repeats = RequestTimeouts(**request.extensions["timeout"]), method == "GET"
-        response = await self.ours.send(origin_of(url), method, head, request.content, timeouts, repeats=repeats)
+        timeouts = RequestTimeouts(**request.extensions["timeout"])
+        response = await self.ours.send(
+            origin_of(url), method, head, request.content, timeouts, repeats=method == "GET"
+        )
         return httpx.Response(response.status, headers=response.headers, stream=Read(response))
 
     async def aclose(self):
