@@ -172,7 +172,7 @@ class Assembler:
         self._shown.show(delta)
         if DETAILS in delta:
             delta[DETAILS] = shifted(delta[DETAILS], self._request.view.first_detail)
-        shown = self.calls.end()
+        shown = self.calls.end(self.calls.so_far)
         for leak in self._texts.leaks(has_calls=bool(self.calls.so_far)):
             shown += self.calls.add_leaked(leak)
         if shown:

@@ -6,7 +6,7 @@ servers give all calls the same id, or number those of each turn anew, or give n
 """
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import chain, repeat
 from typing import Any
 
 from msgspec import Struct, field
@@ -127,7 +127,7 @@ class CallAssembler(Struct):
             at = self._streamed.place(fragment)
             streamed = self._streamed.so_far[at]
             if at == len(self.so_far):
-                shown += self._ended(self.so_far[-1:])
+                shown += self.end(self.so_far[-1:])
                 self._begin(PartialCall(arguments=streamed.arguments))
             call = self.so_far[at]
             if fragment.id and not call.id:
@@ -135,9 +135,10 @@ class CallAssembler(Struct):
             call.type = entry.get("type") or call.type
             call.name = streamed.name
             call.add_fields(entry)
-            before = call.arguments.size
+            self._argument_bytes -= call.arguments.size
             arguments = call.arguments.feed(fragment.arguments)
-            self._bound_arguments(before, call.arguments.size)
+            self._argument_bytes += call.arguments.size
+            require_short_arguments(call.arguments.size, self._argument_bytes)
             if call.client_id is not None:
                 shown.append(call.more(entry, arguments))
             elif call.name in self.request.view.client_tools:
@@ -146,11 +147,6 @@ class CallAssembler(Struct):
             elif not call.name:
                 call.hold(arguments)
         return shown
-
-    def _bound_arguments(self, before: int, size: int) -> None:
-        """Count arguments that have grown from `before` to `size` bytes. Raises `UpstreamError` beyond a bound."""
-        self._argument_bytes += size - before
-        require_short_arguments(size, self._argument_bytes)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text, and return the entries that the client gets: one, or none."""
@@ -161,9 +157,16 @@ class CallAssembler(Struct):
         self._show(call)
         return [call.opening(arguments)]
 
-    def end(self) -> list[Json]:
-        """End the calls of a stream; the fragments of the client's calls that have waited for it."""
-        return self._ended(self.so_far)
+    def end(self, calls: Sequence[PartialCall]) -> list[Json]:
+        """Finish these calls, and return the fragments that were held back for the client."""
+        shown: list[Json] = []
+        for call in calls:
+            rest = call.arguments.end()
+            if rest and call.client_id is not None:
+                shown.append(call.more({}, rest))
+            elif call.client_id is None and not call.arguments.is_whole:
+                call.is_value = is_json(call.arguments.text)
+        return shown
 
     def take_ready(self) -> list[ToolCall]:
         """The server's calls that are complete and not yet returned, in order, up to the first incomplete one.
@@ -185,7 +188,7 @@ class CallAssembler(Struct):
     def entries(self) -> list[Json]:
         """The calls as the `tool_calls` of a message, each with an id of its own."""
         entries: list[Json] = []
-        for call, received in zip_longest(self.so_far, self.received):
+        for call, received in zip(self.so_far, chain(self.received, repeat(None)), strict=False):
             if not call.id:
                 call.id = self._unique(None)
             entries.append(call.entry(received))
@@ -195,17 +198,6 @@ class CallAssembler(Struct):
         self.so_far.append(call)
         require_few_calls(len(self.so_far))
         return call
-
-    def _ended(self, calls: Sequence[PartialCall]) -> list[Json]:
-        """End calls as far as they have arrived; the fragments that the client gets of what has waited in them."""
-        shown: list[Json] = []
-        for call in calls:
-            rest = call.arguments.end()
-            if rest and call.client_id is not None:
-                shown.append(call.more({}, rest))
-            elif call.client_id is None and not call.arguments.is_whole:
-                call.is_value = is_json(call.arguments.text)
-        return shown
 
     def _unique(self, identity: Any) -> Any:
         """The upstream's id for a call, or another one if that is missing or taken, by an earlier turn too.

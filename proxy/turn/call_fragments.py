@@ -18,7 +18,7 @@ id of its own.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -62,7 +62,8 @@ class Fragment(Struct, frozen=True):
         name, arguments = detail.get("name") or "", as_text(detail.get(ARGUMENTS.get(kind)))
         if name and name not in tools:
             name, arguments = split_glued_name(name, arguments, tools)
-        return cls(index if is_index(index) else None, entry.get("id") or "", kind, name, arguments)
+        is_usable = isinstance(index, int) and index >= 0  # Z.AI has been seen to send -1, and Mistral sends none
+        return cls(index if is_usable else None, entry.get("id") or "", kind, name, arguments)
 
 
 class StreamedCall(Struct):
@@ -138,8 +139,3 @@ def as_text(arguments: object) -> str:
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else dumps_answer(arguments).decode()
-
-
-def is_index(index: object) -> TypeGuard[int]:
-    """Whether a fragment's `index` can be used: Z.AI has been seen to send -1, and Mistral sends none."""
-    return isinstance(index, int) and index >= 0

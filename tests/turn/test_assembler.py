@@ -11,6 +11,7 @@ from proxy.turn.citations import CITATIONS
 from proxy.turn.leaks.written import PROOF_CHARACTERS
 from proxy.turn.pieces import pieces_of_whole
 from proxy.turn.request import Buffering, TurnView
+from proxy.turn.turn_bounds import MOST_CALLS
 from proxy.wire.chat import ToolCall
 from proxy.wire.errors import UpstreamError
 
@@ -429,6 +430,16 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
 def test_a_whole_answer_without_a_finish_reason_is_no_turn():
     with pytest.raises(UpstreamError, match="finish_reason"):
         whole({"role": "assistant", "content": "x"}, None)
+
+
+def test_a_whole_answer_of_too_many_calls_fails_and_what_was_read_of_it_can_be_counted():
+    entries = [{"id": str(at), "function": {"name": "search", "arguments": "{}"}} for at in range(MOST_CALLS + 9)]
+    choice = {"message": {"content": "I look.", "tool_calls": entries}, "finish_reason": "tool_calls"}
+    assembler = Assembler()
+    assembler.begin_whole(choice)
+    with pytest.raises(UpstreamError, match="128 tool calls"):
+        feed(assembler, *pieces_of_whole({"choices": [choice]}))
+    assert assembler.finish().text == "I look."
 
 
 @given(st.data())

@@ -109,7 +109,7 @@ def test_a_client_gets_arguments_once_that_its_upstream_sends_twice():
     shown = calls.add([function("open_door", '{"n":'), piece("1}"), piece('{"n":'), piece("1}")])
     shown += calls.add([function("open_door", "{}", index=1), piece('{"n":2}', index=1)])
     shown += calls.add([function("open_door", "{}", index=2), function("open_door", '{"n":3}{"n":4}', index=3)])
-    shown += calls.end()
+    shown += calls.end(calls.so_far)
     written = ["".join(text for index, text in shown_arguments(shown) if index == at) for at in range(4)]
     assert written == ['{"n":1}', '{"n":2}', "{}", '{"n":3}{"n":4}']
     assert [entry["function"]["arguments"] for entry in calls.entries()] == written
@@ -174,7 +174,7 @@ def test_arguments_in_very_many_pieces_cost_no_more_than_their_length(name, open
         for _ in range(count):
             calls.add([piece('{"b":"c"},')])
             calls.take_ready()
-        calls.end()
+        calls.end(calls.so_far)
         return process_time() - begun
 
     seconds(1000)

@@ -35,7 +35,7 @@ _LONGEST_OPENING = 256
 _LONGEST_BROWSERS = 512
 
 
-class ObjectScanner(Struct):
+class BareScanner(Struct):
     """Refuses an object that cannot be a call, which mostly shows at its first key; else all of the text belongs to it.
 
     Attributes:
@@ -90,7 +90,7 @@ def may_be_named_call(begun: str, tools: Mapping[str, Json]) -> bool:
 
 def syntax(*, only_sure: bool) -> Syntax:
     """The syntax of an object at the beginning of a text; `only_sure`: it counts only if it is sure to be a call."""
-    return Syntax((), lambda *_: 0, partial(ObjectScanner, only_sure=only_sure), partial(_read, only_sure=only_sure))
+    return Syntax((), lambda *_: 0, partial(BareScanner, only_sure=only_sure), partial(_read, only_sure=only_sure))
 
 
 def name_begun(text: str, tools: Mapping[str, Json]) -> str | None:

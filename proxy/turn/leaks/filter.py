@@ -12,14 +12,14 @@ Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an a
         |                        v    |
         +----------------------> Call +      and from each of them, once too much was looked at, to Spent
 
-    Beginning   only blanks have arrived; they wait
-    Text        shown as it comes; what may be the beginning of a mark waits
-    Code        shown as it comes
-    Call        waits until its `Scanner` finds the end of the call, or that it is none
-    Spent       shown as it comes, whatever it is
+States:       one value of the closed union `State`. In `Beginning` blanks wait, in `Text` what may be the beginning of
+              a mark, and in `Call` all of it, until its `Scanner` finds the end or that it is none. `Code` and `Spent`
+              are shown as they come.
+Held text:    the filter owns it, in its one window: what is behind `_shown` waits, and at most `MAX_BUFFERED` of it.
+At a cut:     nothing happens. Text before `_seen` has been looked at, and is looked at again only where it waits in
+              front of a mark or in a row of backticks; so each character is looked at a bounded number of times.
 
-The filter has one window on the text. The characters before `_seen` have been looked at, those before `_shown` have
-been shown or taken out. Of those the last few stay, because a call may begin with words before its mark:
+Some of the text that was shown stays in the window, because a call may begin with words before its mark:
 
     ... and so web_search<|channel|>commentary {"query": "x
                |         |          |                      |
@@ -27,8 +27,6 @@ been shown or taken out. Of those the last few stay, because a call may begin wi
 
 A call whose first mark was lost, as it was here, begins with words that a stream may have shown before the next mark
 came. Whatever is in one piece with the mark is taken out.
-
-Each character is looked at a bounded number of times, and at most `MAX_BUFFERED` characters wait.
 """
 
 import re
@@ -177,11 +175,9 @@ class LeakFilter(Struct):
         self._window = window
         self._left -= text.count("<") // _SIGNS_PER_MARK
         out: list[str] = []
-        goes_on = True
-        while goes_on:
+        while self._advance(out):
             if self._left <= 0 and not isinstance(self._state, Call):
                 self._state = _SPENT
-            goes_on = self._advance(out)
         self._trim()
         return "".join(out)
 
