@@ -156,7 +156,6 @@ class ResponseReply(Reply):
         self._now = now
         self._has_begun = False
         self._response: Json = {}  # the finished one
-        self.run_ids = (output.run_id,)
         self.folds = (output,)
 
     def keeps_hidden(self, answer: Respond) -> bool:
@@ -186,11 +185,13 @@ class ResponseReply(Reply):
         return replace(self._head, model=self._output.model or self._head.model)
 
     def end(self, answers: Sequence[Respond]) -> Events:
-        """Close all items."""
+        """Close all items, and keep the finished response if the client wants it stored."""
         [answer] = answers
         events = self._output.finish(answer, carried=self._carried(answer))
         finished = self._named_head().finished
         self._response = finished(self._output.items, answer.finish_reason, answer.tally, at=int(self._now()))
+        if self._keep is not None:
+            self.kept = self._keep(self._response, answer)
         return events
 
     def _carried(self, answer: Respond) -> str | None:
@@ -201,11 +202,6 @@ class ResponseReply(Reply):
         if not (hidden.before or hidden.results or carries(hidden.message)):
             return None
         return self._seal(self._output.run_id, hidden)
-
-    def kept(self, answers: Sequence[Respond]) -> Kept | None:
-        """The finished response, unless the client does not want it stored."""
-        [answer] = answers
-        return None if self._keep is None else self._keep(self._response, answer)
 
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The event with the finished response, and the end mark."""
