@@ -69,8 +69,23 @@ class Fold(ABC, Generic[ServerCallT]):
         """Add a chunk of the only choice."""
         if not chunk["choices"]:
             return []
-        choice = chunk["choices"][0]
-        return self._fold(choice["delta"], choice.get("logprobs"))
+        delta: Json = chunk["choices"][0]["delta"]
+        events: Events = []
+        if thoughts := _string(delta, "reasoning_content") or _string(delta, "reasoning"):
+            events += self.write_thoughts(thoughts, is_late=self._has_text or self._has_calls)
+        text, citations = _string(delta, "content"), delta.get(CITATIONS) or ()
+        if text or citations:
+            events += self._add_text(text, citations, chunk["choices"][0].get("logprobs"))
+        if refusal := _string(delta, "refusal"):
+            events += self.write_refusal(refusal)
+        if isinstance(given := delta.get(ANNOTATIONS), list):
+            self.annotate([one for one in given if isinstance(one, dict)])
+        for fragment in delta.get("tool_calls") or ():
+            if fragment.get("id"):
+                self._has_calls = True
+                events += self._end_text()
+            events += self.write_client_call(fragment)
+        return events
 
     def hear(self, event: RunEvent) -> Events:
         """Add an event of the run."""
@@ -86,24 +101,6 @@ class Fold(ABC, Generic[ServerCallT]):
                 return self.end_server_call(self._server_calls.get(call), result)
             case CallsAnswered(calls):
                 return self._end_text() + self.answer_calls(calls)
-
-    def _fold(self, delta: Json, logprobs: Any) -> Events:
-        events: Events = []
-        if thoughts := _string(delta, "reasoning_content") or _string(delta, "reasoning"):
-            events += self.write_thoughts(thoughts, is_late=self._has_text or self._has_calls)
-        text, citations = _string(delta, "content"), delta.get(CITATIONS) or ()
-        if text or citations:
-            events += self._add_text(text, citations, logprobs)
-        if refusal := _string(delta, "refusal"):
-            events += self.write_refusal(refusal)
-        if isinstance(given := delta.get(ANNOTATIONS), list):
-            self.annotate([one for one in given if isinstance(one, dict)])
-        for fragment in delta.get("tool_calls") or ():
-            if fragment.get("id"):
-                self._has_calls = True
-                events += self._end_text()
-            events += self.write_client_call(fragment)
-        return events
 
     def _add_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         if not self._has_text:

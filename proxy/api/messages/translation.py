@@ -19,7 +19,7 @@ from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, othe
 from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, parts_of, refuse, string_in
 from proxy.api.messages.past_turns import Call, Reading, Result, Turn
 from proxy.api.messages.signatures import Signed, may_say
-from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown, note, type_of
+from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown, note, text_part, type_of
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 from proxy.wire.cache_marks import MARK, markable_content
 from proxy.wire.chat import Json
@@ -75,6 +75,8 @@ class Translator:
 
     def user(self, entry: Entry, forgiven: Forgiven) -> Reading:
         """The results and the parts in a message of the user's. Raises `RequestError` for a fault not forgiven."""
+        if isinstance(content := entry[1].get("content"), str):
+            return Reading(parts=[text_part(content)] if content else [])
         return self._reading_of([entry], partial(self._read_user, forgiven=forgiven))
 
     def system_prompt(self, content: Any, where: str) -> str | list[Json]:

@@ -15,7 +15,7 @@ from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.parts import holds_files
-from proxy.api.responses.reply import ResponseHead, ResponseReply
+from proxy.api.responses.reply import ResponseReply
 from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import WITH_TOOLS, ResponseTools, declared_in, late_names, read_tools
@@ -161,7 +161,8 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
             seal=self.asked.seal.thoughts if asked.includes(ENCRYPTED) else None,
         )
         return ResponseReply(
-            ResponseHead(response_id(run_id), int(now()), request.model.name, asked),
+            {"id": response_id(run_id), "created_at": int(now()), "model": request.model.name},
+            asked.fields,
             OutputBuilder(run_id, options, request.sources),
             keep=partial(self._kept, request, run_id) if asked.asked.store is not False else None,
             seal=self.asked.seal.hidden,
