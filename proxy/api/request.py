@@ -227,10 +227,11 @@ class RequestResolver:
         if names:
             request_context.add({"tools_ignored": names})
         tools = access.tools if chosen.tools is None else chosen.tools
-        make = partial(policy.offer_to, chat, tools, declared=access.chat if chosen.filters is None else None)
+        declared = access.chat if chosen.filters is None else None
         if chosen.text is None:
-            offer, filters = make()
+            offer, filters = policy.offer_to(chat, tools, declared)
         else:
+            make = partial(policy.offer_to, chat, tools, declared)
             owner, narrows, is_side = access.caller.scope, access.narrows_tools, is_side_request(chat)
             offer, filters = self.remembered.of(chosen.text, (policy, access.tools), (owner, narrows, is_side), make)
         if offer.not_described:

@@ -33,7 +33,7 @@ from proxy.wire.search import SearchFilters
 
 FETCH = "web_fetch"
 CODE = "code_execution"
-TOOL_FIELDS = ("tools", "tool_choice", "mcp_servers")
+TOOL_FIELDS = frozenset({"tools", "tool_choice", "mcp_servers"})
 """The fields of a request that `read_tools` reads."""
 
 _CHARACTERS_PER_TOKEN = 4  # of English text; a page is cut by its length and not by its tokens
@@ -146,6 +146,9 @@ class MessageTools(Struct, frozen=True):
         )
 
 
+NO_TOOLS = MessageTools()
+
+
 def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[ToolChange] = ()) -> MessageTools:
     """The tools of a request.
 
@@ -157,6 +160,8 @@ def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[To
     Raises:
         RequestError: they are not well formed, or require a tool that is not available here.
     """
+    if not changes and TOOL_FIELDS.isdisjoint(fields):
+        return NO_TOOLS
     offered = offered_tools(_listed(fields.get("tools")), changes)
     declared = (*offered.declared, *offered.late)
     if len(declared) > MOST_TOOLS:
