@@ -45,27 +45,27 @@ ROUTES: Final = (
     Route("/debug/requests/{id}", "pages.debug.endpoint:Debug", "GET", part="debug"),
     Route("/debug/requests/{id}/case", "pages.debug.endpoint:CaseEndpoint", "GET", part="debug"),
     Route("/debug/usage", "pages.debug.usage:UsageEndpoint", "GET", part="debug"),
-    Route("/v1/chat/completions", "api.chat.dialect:chat_completions", "POST"),
-    Route("/chat/completions", "api.chat.dialect:chat_completions", "POST"),
-    Route("/v1/responses", "api.responses.dialect:create_response", "POST"),
-    Route("/responses", "api.responses.dialect:create_response", "POST"),
+    Route("/v1/chat/completions", "api.apis:chat_completions", "POST"),
+    Route("/chat/completions", "api.apis:chat_completions", "POST"),
+    Route("/v1/responses", "api.apis:create_response", "POST"),
+    Route("/responses", "api.apis:create_response", "POST"),
     *(
         Route(f"{root}/{path}", endpoint, methods)
         for root in ("/v1/responses", "/responses")
         for path, endpoint, methods in (
             ("compact", "api.endpoints:NotServed", ""),
             ("input_tokens", "api.endpoints:NotServed", ""),
-            ("{id}", "api.responses.by_id:ResponseById", "GET, DELETE"),
-            ("{id}/input_items", "api.responses.by_id:InputItems", "GET"),
-            ("{id}/cancel", "api.responses.by_id:CancelResponse", "POST"),
+            ("{id}", "api.stored_responses:ResponseById", "GET, DELETE"),
+            ("{id}/input_items", "api.stored_responses:InputItems", "GET"),
+            ("{id}/cancel", "api.stored_responses:CancelResponse", "POST"),
             ("{rest:path}", "api.endpoints:NotServed", ""),
         )
     ),
     Route("/v1/conversations", "api.endpoints:NotServed"),
     Route("/v1/conversations/{rest:path}", "api.endpoints:NotServed"),
-    Route("/v1/messages", "api.messages.dialect:create_message", "POST"),
+    Route("/v1/messages", "api.apis:create_message", "POST"),
     # Editors count the tokens of fifty texts at once, which costs nothing.
-    Route("/v1/messages/count_tokens", "api.messages.dialect:CountTokens", "POST", is_counted=False),
+    Route("/v1/messages/count_tokens", "api.count_tokens:CountTokens", "POST", is_counted=False),
     Route("/v1/messages/{rest:path}", "api.endpoints:NotServed"),
     Route("/v1/models", "api.endpoints:Models", "GET"),
     Route("/v1/models/{id:path}", "api.endpoints:Models", "GET"),

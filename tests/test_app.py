@@ -7,7 +7,7 @@ import openai
 import orjson
 import pytest
 
-from proxy.api.exchange import ErrorShape
+from proxy.api.error_shape import ErrorShape
 from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.app.application import create_app
 from proxy.app.configuration import parse

@@ -11,7 +11,7 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, read_body
 from proxy.api.exchange import send_bytes, send_json
 from proxy.api.ports import Ports
-from proxy.api.responses.websocket import refuse_websocket
+from proxy.api.websocket import refuse_websocket
 from proxy.kit.breaker import BreakerState
 from proxy.kit.readiness import Readiness
 from proxy.ports import Scrape

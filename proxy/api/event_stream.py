@@ -15,6 +15,11 @@ class EventStream:
 
     The status is sent with the first byte, so that a failure before it still has its proper status.
 
+    Args:
+        scope: of the request.
+        send: sends what is not written straight to the connection.
+        headers: further headers of the response.
+
     Attributes:
         is_started: whether the status has been sent.
         heartbeat: makes the bytes that are sent after a long silence; a comment unless the surface sets it.
@@ -26,10 +31,10 @@ class EventStream:
         (b"x-accel-buffering", b"no"),  # an nginx in front of the proxy must not hold events back
     )
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, headers: Headers = ()) -> None:
         self._connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
         self._send = send
-        self._headers = self._HEADERS
+        self._headers = (*self._HEADERS, *headers)
         self._starting = asyncio.Lock()
         self.is_started = False
         self.heartbeat: Callable[[], bytes] = lambda: sse.KEEPALIVE
@@ -38,10 +43,6 @@ class EventStream:
         self._written.set_result(None)
         self._now = loop.time
         self._last_write = self._now()
-
-    def add_headers(self, headers: Headers) -> None:
-        """Add to the headers of the response, before its first byte."""
-        self._headers = (*self._headers, *headers)
 
     def note_ids(self) -> None:
         """Send heartbeats in the form for a stream whose events carry an `id`."""

@@ -12,7 +12,6 @@ with them, a task waits in `receive` for the departure, the body is read from `r
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import orjson
@@ -20,9 +19,7 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.kit.counted import counted
-from proxy.wire import sse
-from proxy.wire.chat import Json
-from proxy.wire.errors import MaxDurationExceeded, ProxyError
+from proxy.wire.errors import MaxDurationExceeded
 from proxy.wire.relayed import Headers
 
 CONNECTION: Final = "toolproxy.connection"
@@ -132,27 +129,3 @@ async def send_json(send: Send, payload: Any, *, status: int = 200, headers: Map
     """Send a whole JSON response."""
     extra = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (headers or {}).items()]
     await send_bytes(send, status, [(b"content-type", b"application/json"), *extra], orjson.dumps(payload))
-
-
-class ErrorShape(Struct, frozen=True):
-    """The shape in which an API writes its errors; OpenAI's unless something else is given.
-
-    Attributes:
-        envelope: the body of an error, from the error and the id of the request.
-        status_of: the HTTP status of an error.
-        id_header: the header of a response with the id of the request, beside `x-request-id`; empty: there is none.
-        event: the line in front of an error in a stream.
-    """
-
-    envelope: Callable[[ProxyError, str], Json] = lambda error, _: error.envelope()
-    status_of: Callable[[ProxyError], int] = attrgetter("status")
-    id_header: str = ""
-    event: bytes = b""
-
-    def headers(self, error: ProxyError, request_id: str) -> Mapping[str, str]:
-        """The headers of an error."""
-        return {**error.headers, self.id_header: request_id} if self.id_header else error.headers
-
-    def last_event(self, error: ProxyError, request_id: str) -> bytes:
-        """The end of a stream that fails."""
-        return self.event + sse.encode(self.envelope(error, request_id))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from proxy.api.reply import Events
+from proxy.api.stops import StopFilter
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.results import ToolResult
 from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
@@ -36,18 +37,19 @@ class Fold(ABC, Generic[ServerCallT]):
 
     A subclass has the items of one API, and writes what it is given where it is told to. `ServerCallT` is its item for
     a call of a server tool.
+
+    Args:
+        stops: the sequences at which the text ends.
     """
 
-    def __init__(self) -> None:
+    has_enough: bool
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self._stop = StopFilter(stops) if stops else None
         self._blanks = ""  # text that waits for more
         self._position = 0  # the length of the text of the open item
         self._has_text = self._has_calls = False  # of this turn
         self._server_calls: dict[ToolCall, ServerCallT] = {}  # the items of this turn's server calls
-
-    @property
-    def has_enough(self) -> bool:
-        """Whether the client needs no more of the answer, which then ends here, as a success."""
-        return False
 
     def grow(self, chunk: Json) -> bytes | None:
         """Add a chunk that only adds text to what is open; its encoded event. None: the chunk has to be taken."""
@@ -67,31 +69,13 @@ class Fold(ABC, Generic[ServerCallT]):
         """Add a chunk of the only choice."""
         if not chunk["choices"]:
             return []
-        choice = chunk["choices"][0]
-        return self._fold(choice["delta"], choice.get("logprobs"))
-
-    def hear(self, event: RunEvent) -> Events:
-        """Add an event of the run."""
-        match event:
-            case TurnBegan(number):
-                events = self._end_text() + self.begin_turn(number)
-                self._has_text = self._has_calls = False
-                self._server_calls = {}
-                return events
-            case CallBegan(_, call):
-                return self._begin_server_call(call)
-            case CallEnded(_, call, result):
-                return self.end_server_call(self._server_calls.get(call), result)
-            case CallsAnswered(calls):
-                return self._end_text() + self.answer_calls(calls)
-
-    def _fold(self, delta: Json, logprobs: Any) -> Events:
+        delta: Json = chunk["choices"][0]["delta"]
         events: Events = []
         if thoughts := _string(delta, "reasoning_content") or _string(delta, "reasoning"):
             events += self.write_thoughts(thoughts, is_late=self._has_text or self._has_calls)
         text, citations = _string(delta, "content"), delta.get(CITATIONS) or ()
         if text or citations:
-            events += self._add_text(text, citations, logprobs)
+            events += self._add_text(text, citations, chunk["choices"][0].get("logprobs"))
         if refusal := _string(delta, "refusal"):
             events += self.write_refusal(refusal)
         if isinstance(given := delta.get(ANNOTATIONS), list):
@@ -103,6 +87,21 @@ class Fold(ABC, Generic[ServerCallT]):
             events += self.write_client_call(fragment)
         return events
 
+    def hear(self, event: RunEvent) -> Events:
+        """Add an event of the run."""
+        match event:
+            case TurnBegan():
+                events = self._end_text()
+                self._has_text = self._has_calls = False
+                self._server_calls = {}
+                return events
+            case CallBegan(_, call):
+                return self._begin_server_call(call)
+            case CallEnded(_, call, result):
+                return self.end_server_call(self._server_calls.get(call), result)
+            case CallsAnswered(calls):
+                return self._end_text() + self.answer_calls(calls)
+
     def _add_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
@@ -110,7 +109,9 @@ class Fold(ABC, Generic[ServerCallT]):
             self._has_text = bool(text.strip())
         citations = moved_back(citations, -self._position)
         self._position += len(text)
-        text, self._blanks = self._blanks + self.cut(text), ""
+        if self._stop is not None:
+            text = self._stop.feed(text)
+        text, self._blanks = self._blanks + text, ""
         if not self.is_writing_text and (not text or text.isspace()):
             self._blanks = text
             text = ""
@@ -130,7 +131,8 @@ class Fold(ABC, Generic[ServerCallT]):
         return events
 
     def _write_rest(self) -> Events:
-        rest, self._blanks = self._blanks + self.uncut(), ""
+        held = "" if self._stop is None else self._stop.close()  # which did not become a stop sequence
+        rest, self._blanks = self._blanks + held, ""
         return self.write_text(rest, (), None) if rest.strip() or (rest and self.is_writing_text) else []
 
     # -- what a subclass says and does --
@@ -139,18 +141,6 @@ class Fold(ABC, Generic[ServerCallT]):
     @abstractmethod
     def is_writing_text(self) -> bool:
         """Whether an item with text is open."""
-
-    @abstractmethod
-    def begin_turn(self, number: int) -> Events:
-        """Begin another upstream call of the run, with its own item for text; `number` counts from 1."""
-
-    def cut(self, text: str) -> str:
-        """The part of a text that may be shown now; the rest waits for more text or for `uncut`."""
-        return text
-
-    def uncut(self) -> str:
-        """The text that `cut` has kept, at the end of the text."""
-        return ""
 
     @abstractmethod
     def write_thoughts(self, text: str, *, is_late: bool) -> Events:

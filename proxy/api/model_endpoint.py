@@ -4,9 +4,7 @@ A request without a server tool in play is relayed if it uses the upstreams' API
 `Reply` shows their chunks and events to the client, whole or streamed.
 """
 
-from collections.abc import Sequence
 from functools import partial
-from secrets import token_hex
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,13 +14,11 @@ from proxy.api.exchange import send_bytes, while_wanted
 from proxy.api.ports import Ports
 from proxy.api.preparation import Preparation, Prepared
 from proxy.api.relayed import relay, relay_stream
-from proxy.api.reply import Reply, ReplyStream
-from proxy.api.request import ResolvedRequest
+from proxy.api.reply import Reply
+from proxy.api.reply_stream import ReplyStream
 from proxy.api.response import RESPONSE, Response
 from proxy.api.runs import Runs, tool_headers
 from proxy.kit.beside import beside
-from proxy.loop.actions import Respond
-from proxy.ports import Audience
 from proxy.wire import rawjson
 from proxy.wire.errors import ProxyError
 from proxy.wire.relayed import Headers
@@ -58,65 +54,39 @@ class ModelEndpoint:
         request = prepared.request
         work = partial(relay, request) if prepared.is_relayed else partial(self._whole, prepared)
         body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
-        headers = [(b"content-type", b"application/json"), *headers, *_headers(request)]
+        headers = [(b"content-type", b"application/json"), *headers, *prepared.headers]
         await send_bytes(send, 200, headers, body)
 
     async def _send_stream(self, prepared: Prepared, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream the answer, with a heartbeat after each long silence."""
-        request, stream = prepared.request, EventStream(scope, send)
-        stream.add_headers(_headers(request))
+        request = prepared.request
         if prepared.is_relayed:
+            stream = EventStream(scope, send, prepared.headers)
             work = partial(relay_stream, request, stream)
         else:
-            work = partial(self._stream, prepared, scope[RESPONSE], stream)
+            reply = prepared.chosen.reply(request, prepared.run_ids)
+            stream = EventStream(scope, send, (*prepared.headers, *reply.headers))
+            work = partial(self._stream, prepared, reply, scope[RESPONSE], stream)
         heartbeat = partial(stream.keep_alive, self._ports.config.server.keepalive_seconds)
         await while_wanted(scope, receive, work, seconds=request.limits.max_duration, beside=heartbeat)
 
     async def _whole(self, prepared: Prepared) -> tuple[bytes, Headers]:
-        reply = _reply(prepared)
-        answers = await self._answers(prepared, reply, reply.listeners())
+        reply = prepared.chosen.reply(prepared.request, prepared.run_ids)
+        answers = await self._runs.answers(prepared, reply, reply.listeners())
         reply.end(answers)
         whole = reply.whole(answers)
-        await self._keep(prepared, reply, answers)
+        if reply.kept is not None:
+            await self._ports.store.put(prepared.request.caller.scope, *reply.kept)
         return rawjson.dumps_answer(whole), (*tool_headers(answers), *reply.headers)
 
-    async def _stream(self, prepared: Prepared, response: Response, stream: EventStream) -> None:
-        reply = _reply(prepared)
-        stream.add_headers(reply.headers)
+    async def _stream(self, prepared: Prepared, reply: Reply, response: Response, stream: EventStream) -> None:
         if reply.measures:
             await beside(prepared.size, reply.measure)
         shown = ReplyStream(stream, reply)
         response.encode_error = shown.error
-        answers = await self._answers(prepared, reply, shown.audiences())
+        answers = await self._runs.answers(prepared, reply, shown.audiences())
         if events := reply.end(answers):
             await shown.write(reply.encode(events))
-        await self._keep(prepared, reply, answers)
+        if reply.kept is not None:
+            await self._ports.store.put(prepared.request.caller.scope, *reply.kept)
         await shown.finish(reply.last(answers))
-
-    async def _answers(
-        self, prepared: Prepared, reply: Reply, audiences: Sequence[Audience | None]
-    ) -> Sequence[Respond]:
-        request = prepared.request
-        return await self._runs.checked(
-            request,
-            reply.run_ids,
-            audiences,
-            check=prepared.check,
-            execute=reply.execute(request.own.toolset.execute),
-            keep=reply.keeps_hidden,
-        )
-
-    async def _keep(self, prepared: Prepared, reply: Reply, answers: Sequence[Respond]) -> None:
-        if (kept := reply.kept(answers)) is not None:
-            await self._ports.store.put(prepared.request.caller.scope, kept.key, kept.data)
-
-
-def _reply(prepared: Prepared) -> Reply:
-    """The reply to a request, of runs with new ids."""
-    run_ids = [token_hex(16) for _ in range(prepared.request.chat.get("n") or 1)]
-    return prepared.chosen.reply(prepared.request, run_ids)
-
-
-def _headers(request: ResolvedRequest) -> Headers:
-    """The header with the names of the tools that the client has selected and cannot have, if there are any."""
-    return ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else ()

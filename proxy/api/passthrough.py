@@ -10,9 +10,10 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.access import CALLER, Caller
 from proxy.api.affinity import conversation_of_raw
-from proxy.api.body import header, parse_object, read_body
+from proxy.api.body import header, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.fields import refuse
+from proxy.api.parsing import parse_object
 from proxy.api.ports import Ports
 from proxy.api.runs import note_use
 from proxy.api.usage_finder import UsageFinder

@@ -5,7 +5,9 @@
 The client gets the first fault in this order.
 """
 
+from collections.abc import Sequence
 from functools import partial
+from secrets import token_hex
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,13 +21,13 @@ from proxy.api.dialect import Chosen, Context, Dialect, Parsed, Stored
 from proxy.api.known import History
 from proxy.api.ports import Ports
 from proxy.api.request import RequestResolver, ResolvedRequest
-from proxy.api.runs import needs_check
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, SealingKeys, size_opened
 from proxy.api.unshown import may_hold_files
 from proxy.kit import request_context
 from proxy.kit.beside import beside
 from proxy.wire.cache_marks import without_marks
+from proxy.wire.relayed import Headers
 
 
 class Prepared(Struct, frozen=True):
@@ -34,6 +36,8 @@ class Prepared(Struct, frozen=True):
     Attributes:
         request: the resolved request.
         chosen: its tools, and how it is replied to.
+        run_ids: the ids of its runs, one for each choice: 32 hexadecimal digits, from which those of calls are made.
+        headers: the header with the names of the tools that the client has selected and cannot have, if there are any.
         check: checks the answer against a schema; None: there is no schema, or the upstream enforces it itself.
         stream: whether the answer is streamed.
         is_relayed: whether the request and its answer pass through as bytes.
@@ -42,6 +46,8 @@ class Prepared(Struct, frozen=True):
 
     request: ResolvedRequest
     chosen: Chosen
+    run_ids: Sequence[str]
+    headers: Headers
     check: SchemaCheck | None
     stream: bool
     is_relayed: bool
@@ -93,11 +99,23 @@ class Preparation:
             access = replace(access, chat={**access.chat, "messages": without_marks(access.chat["messages"])})
         chosen = asked.within(access)
         request = self._resolver.finish(access, chosen)
+        is_relayed = asked.body is not None and not request.offer.answers_calls
         return Prepared(
             request,
             chosen,
-            asked.check if asked.check is not None and needs_check(request) else None,
+            () if is_relayed else [token_hex(16) for _ in range(request.chat.get("n") or 1)],
+            ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else (),
+            asked.check if asked.check is not None and _needs_check(request) else None,
             stream=bool(asked.chat.get("stream")),
-            is_relayed=asked.body is not None and not request.offer.answers_calls,
+            is_relayed=is_relayed,
             size=parsed.size,
         )
+
+
+def _needs_check(request: ResolvedRequest) -> bool:
+    """Whether the proxy has to check the answer to a request with a schema.
+
+    Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be streamed at
+    once. With tools, the end has to be waited for anyway.
+    """
+    return request.offer.in_play or not request.model.upstream.traits.json_schema

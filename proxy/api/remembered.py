@@ -18,7 +18,9 @@ _OVERHEAD = 1024  # of an entry, in bytes
 
 
 def text_of(*declared: Any) -> bytes | None:
-    """What a request declares, as JSON; None: it holds values that are not remembered, such as very long integers."""
+    """What a request declares, as JSON; None: nothing, or values that are not remembered, such as long integers."""
+    if not any(declared):
+        return None
     try:
         return orjson.dumps(declared)
     except orjson.JSONEncodeError:

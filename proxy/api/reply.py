@@ -3,7 +3,7 @@
     run  --chunks, events-->  fold  --events-->  Reply.encode  -->  client
 
     end(answers)      the runs have ended: the events that complete what the client sees
-    kept(answers)     what is stored of the answer, before the client receives its end
+    kept              what is stored of the answer then, before the client receives its end
     last(answers)     the last bytes of a stream
     whole(answers)    a whole answer
     error(error)      the last bytes of a stream that fails
@@ -11,17 +11,17 @@
 A reply is pure: `model_endpoint` drives it. A whole answer is folded by the same steps as a stream.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from proxy.api.event_stream import EventStream
 from proxy.loop.actions import Respond
+from proxy.loop.continuation import CarriedTurns, Continuation, as_json
 from proxy.loop.shown import EnoughShown, RunEvent
 from proxy.ports import Audience, ExecuteTool
-from proxy.wire import sse
+from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json
+from proxy.wire.credentials import BOUND, Credentials
 from proxy.wire.errors import ProxyError
 from proxy.wire.relayed import Headers
 
@@ -34,6 +34,14 @@ class Kept(NamedTuple):
 
     key: str
     data: bytes
+
+
+def hidden_as_stored(hidden: Continuation | CarriedTurns, credentials: Credentials) -> bytes:
+    """What a client is not shown of a run, as it is stored for the requests that may open it."""
+    held = as_json(hidden)
+    if bound := credentials.bound():
+        held[BOUND] = bound
+    return rawjson.dumps_answer(held)
 
 
 class Folding(Protocol):
@@ -61,24 +69,22 @@ class Reply(ABC):
     """The answer to one request.
 
     Attributes:
-        run_ids: the ids of its runs, one for each choice: 32 hexadecimal digits, from which those of calls are made.
-        folds: one for each choice.
+        folds: one for each run.
         headers: further headers of the response.
         measures: whether a stream has to `measure` before its first event.
+        execute: runs tool calls within the client's settings of its tools; None: there are no such settings.
+        kept: the entry of the store that the answer needs beside the hidden part of a run, once it has ended.
     """
 
-    run_ids: Sequence[str]
     folds: Sequence[Folding]
     headers: Headers = ()
     measures = False
+    execute: ExecuteTool | None = None
+    kept: Kept | None = None
 
     def measure(self) -> None:
         """Do the work that a stream needs before its first event, and that grows with the request."""
         raise NotImplementedError
-
-    def execute(self, execute: ExecuteTool) -> ExecuteTool:
-        """A function that runs tool calls as `execute` does, within the client's settings of its tools."""
-        return execute
 
     def keeps_hidden(self, answer: Respond) -> bool:
         """Whether the hidden part of a run is stored for the client's next request."""
@@ -100,11 +106,6 @@ class Reply(ABC):
     @abstractmethod
     def end(self, answers: Sequence[Respond]) -> Events:
         """Complete the answer once its runs have ended; the events that do so."""
-
-    def kept(self, answers: Sequence[Respond]) -> Kept | None:
-        """The entry of the store that the answer needs beside the hidden part of a run; None: it needs none."""
-        del answers
-        return None
 
     @abstractmethod
     def last(self, answers: Sequence[Respond]) -> bytes:
@@ -135,76 +136,3 @@ class Unstreamed:
         """Add an event of the run."""
         self._fold.hear(event)
         return False
-
-
-class ReplyStream:
-    """Writes a reply to a client with `stream: true`.
-
-    Tools report progress from their own tasks, so events wait in a queue, and one task at a time writes. The events of
-    a task that is cancelled while it waits to write stay in the queue.
-    """
-
-    def __init__(self, stream: EventStream, reply: Reply) -> None:
-        self._stream = stream
-        self._reply = reply
-        self._queue = bytearray()
-        self._writing = asyncio.Lock()
-        stream.heartbeat = reply.heartbeat
-
-    def audiences(self) -> Sequence[Audience]:
-        """New audiences of the runs, which refer to this stream; it does not refer to them."""
-        return [_Streamed(fold, self._reply.encode, self.write) for fold in self._reply.folds]
-
-    def write(self, data: bytes) -> Awaitable[None]:
-        """Write whole events, after those in the queue."""
-        if self._queue or self._writing.locked() or not self._stream.is_started:
-            self._queue += data
-            return self._flush()
-        return self._stream.write(data)
-
-    async def _flush(self) -> None:
-        async with self._writing:
-            while data := bytes(self._queue):
-                await self._stream.write(data)
-                del self._queue[: len(data)]
-
-    async def finish(self, data: bytes) -> None:
-        """Write the last bytes, and end the stream."""
-        self._queue += data
-        async with self._writing:
-            await self._stream.finish(bytes(self._queue))
-            self._queue.clear()
-
-    def error(self, error: ProxyError) -> bytes:
-        """The last bytes of a stream that fails: the events in the queue, and the error."""
-        waiting = bytes(self._queue)
-        return waiting + self._reply.error(error)
-
-
-class _Streamed:
-    """The audience of one run of a streamed reply."""
-
-    def __init__(
-        self, fold: Folding, encode: Callable[[Events], bytes], write: Callable[[bytes], Awaitable[None]]
-    ) -> None:
-        self._fold = fold
-        self._encode = encode
-        self._write = write
-
-    def show(self, chunk: Json) -> Awaitable[None]:
-        """Write a chunk. Raises `EnoughShown`."""
-        event = self._fold.grow(chunk)
-        return self._take(chunk) if event is None else self._write(event)
-
-    async def _take(self, chunk: Json) -> None:
-        if events := self._fold.take(chunk):
-            await self._write(self._encode(events))
-        if self._fold.has_enough:
-            raise EnoughShown
-
-    async def hear(self, event: RunEvent) -> bool:
-        """Write the events of an event of the run; returns whether there are any."""
-        events = self._fold.hear(event)
-        if events:
-            await self._write(self._encode(events))
-        return bool(events)

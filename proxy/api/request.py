@@ -119,10 +119,6 @@ class ToolsChosen(Struct, frozen=True, kw_only=True):
     text: bytes | None = None
 
 
-AS_DECLARED = ToolsChosen()
-"""The tools of a chat request, which need no translation."""
-
-
 class RequestResolver:
     """Resolves requests: `access`, then `finish` with the tools that they have chosen of that.
 
@@ -193,7 +189,8 @@ class RequestResolver:
         if model.hides_pictures and (messages := without_pictures(chat["messages"])) is not chat["messages"]:
             chat = {**chat, "messages": messages}
         selected, headers = list_header(scope, b"x-server-tools"), own.credentials.names
-        policy = self._policies_for(own.toolset).of(caller, model, selected, headers, on_request=on_request)
+        policies = self._policies if own.toolset is self._ports.toolset else self._policies_of_user(own.toolset)
+        policy = policies.of(caller, model, selected, headers, on_request=on_request)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         limits, tools = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
         if asked.max_output_tokens is not None:
@@ -204,9 +201,7 @@ class RequestResolver:
         body = asked.body if chat is given else None
         return Access(chat, caller, model, policy, limits, tools, events, body, sources, conversation, own)
 
-    def _policies_for(self, toolset: Toolset) -> AccessPolicies:
-        if toolset is self._ports.toolset:
-            return self._policies
+    def _policies_of_user(self, toolset: Toolset) -> AccessPolicies:
         if (policies := self._policies_of_users.get(toolset)) is None:
             policies = self._policies_of_users[toolset] = self._policies_of(toolset)
         return policies
@@ -218,7 +213,7 @@ class RequestResolver:
             config.limits, toolset, search_above=config.offer.search_above, only_beside_own=only_beside_own
         )
 
-    def finish(self, access: Access, chosen: ToolsChosen = AS_DECLARED) -> ResolvedRequest:
+    def finish(self, access: Access, chosen: ToolsChosen) -> ResolvedRequest:
         """Decide the offer and the filters of a request, from what it may use and what it has chosen of that.
 
         Raises:
@@ -232,10 +227,11 @@ class RequestResolver:
         if names:
             request_context.add({"tools_ignored": names})
         tools = access.tools if chosen.tools is None else chosen.tools
-        make = partial(policy.offer_to, chat, tools, declared=access.chat if chosen.filters is None else None)
+        declared = access.chat if chosen.filters is None else None
         if chosen.text is None:
-            offer, filters = make()
+            offer, filters = policy.offer_to(chat, tools, declared)
         else:
+            make = partial(policy.offer_to, chat, tools, declared)
             owner, narrows, is_side = access.caller.scope, access.narrows_tools, is_side_request(chat)
             offer, filters = self.remembered.of(chosen.text, (policy, access.tools), (owner, narrows, is_side), make)
         if offer.not_described:

@@ -9,22 +9,21 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.api.ports import Ports
+from proxy.api.preparation import Prepared
+from proxy.api.reply import Reply, hidden_as_stored
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.execution.driver import Driver, release
 from proxy.kit import request_context
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.call_context import CallContext
-from proxy.loop.continuation import CarriedTurns, Continuation, as_json
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of
 from proxy.ports import Audience, ExecuteTool
-from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF
-from proxy.wire.credentials import BOUND, Credentials
 from proxy.wire.errors import NoFinalAnswer
 from proxy.wire.relayed import Headers
 from proxy.wire.usage import token_count
@@ -45,33 +44,31 @@ class Runs:
         self._ports = ports
         self._driver = Driver(ports.toolset.execute, ports.toolset.find, observe=ports.observe, clock=ports.clock)
 
-    async def checked(
-        self,
-        request: ResolvedRequest,
-        run_ids: Sequence[str],
-        audiences: Sequence[Audience | None],
-        *,
-        check: SchemaCheck | None = None,
-        execute: ExecuteTool | None = None,
-        keep: Keep = keep_all,
+    async def answers(
+        self, prepared: Prepared, reply: Reply, audiences: Sequence[Audience | None]
     ) -> Sequence[Respond]:
         """The answers to a request. One that does not fit its schema is asked for once more, with the fault.
 
         Args:
-            request: the request.
-            run_ids: as for `run`.
-            audiences: as for `run`. With a check, the only one is shown the text only of the answer that fits.
-            check: checks the only answer; None: any answer will do.
-            execute: as for `run`.
-            keep: as for `run`.
+            prepared: the request.
+            reply: how it is replied to.
+            audiences: as for `run`. With a schema, the only one is shown the text only of the answer that fits.
 
         Raises:
             NoFinalAnswer: the second answer does not fit either.
         """
+        request, check = prepared.request, prepared.check
+        answers = await self.run(
+            request,
+            prepared.run_ids,
+            audiences,
+            execute=reply.execute,
+            keep=reply.keeps_hidden,
+            awaits_check=check is not None,
+        )
         if check is None:
-            return await self.run(request, run_ids, audiences, execute=execute, keep=keep)
-        [answer] = await self.run(request, run_ids, audiences, execute=execute, keep=keep, awaits_check=True)
-        [audience] = audiences
+            return answers
+        [answer], [audience] = answers, audiences
         answer = await self._fitting(request, check, answer, audience)
         if audience is not None:
             await release(answer.turn, audience)
@@ -121,7 +118,11 @@ class Runs:
         """
         # A model that is offered no server tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
-        driver = self._driver_of(request, execute)
+        toolset = request.own.toolset
+        execute = execute or toolset.execute
+        driver = self._driver  # of all requests, unless the tools of this one or their settings are its own
+        if execute != self._ports.toolset.execute:
+            driver = Driver(execute, toolset.find, observe=self._ports.observe, clock=self._ports.clock)
         context = self._context_of(request, limits)
         tallies, works = [], []
         for run_id, audience in zip(run_ids, audiences, strict=True):
@@ -137,14 +138,6 @@ class Runs:
         finally:  # what was used is paid for, even without an answer
             _note_end(sum_of(tallies), answers)
         return answers
-
-    def _driver_of(self, request: ResolvedRequest, execute: ExecuteTool | None) -> Driver:
-        """The driver of a request's runs: the one of all, unless its tools or their settings are its own."""
-        toolset = request.own.toolset
-        execute = execute or toolset.execute
-        if execute == self._ports.toolset.execute:
-            return self._driver
-        return Driver(execute, toolset.find, observe=self._ports.observe, clock=self._ports.clock)
 
     def _context_of(self, request: ResolvedRequest, limits: Limits) -> CallContext:
         """What the request determines for all of its tool calls."""
@@ -187,27 +180,10 @@ class Runs:
         return answer
 
 
-def hidden_as_stored(hidden: Continuation | CarriedTurns, credentials: Credentials) -> bytes:
-    """What a client is not shown of a run, as it is stored for the requests that may open it."""
-    held = as_json(hidden)
-    if bound := credentials.bound():
-        held[BOUND] = bound
-    return rawjson.dumps_answer(held)
-
-
 def _is_no_answer(answer: Respond) -> bool:
     """Whether the model was stopped in the middle of its answer, or refuses to answer in the field `refusal`."""
     refuses = bool(answer.turn.message.get("refusal")) and not answer.turn.text.strip()
     return refuses or answer.finish_reason in BROKEN_OFF
-
-
-def needs_check(request: ResolvedRequest) -> bool:
-    """Whether the proxy has to check the answer to a request with a schema.
-
-    Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be streamed at
-    once. With tools, the end has to be waited for anyway.
-    """
-    return request.offer.in_play or not request.model.upstream.traits.json_schema
 
 
 def _retry(

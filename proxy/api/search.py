@@ -11,10 +11,11 @@ import orjson
 from msgspec import Meta, Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import parse_object, read_body
+from proxy.api.body import read_body
 from proxy.api.direct import DirectCalls, Door
 from proxy.api.exchange import send_json, while_wanted
 from proxy.api.fields import expect, read_fields
+from proxy.api.parsing import parse_object
 from proxy.api.ports import Ports
 from proxy.api.search_filters import domains_in
 from proxy.kit import request_context

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import paths
 from proxy.api.endpoints import WrongMethod
-from proxy.api.exchange import ErrorShape
+from proxy.api.error_shape import ErrorShape
 from proxy.api.messages.errors import MESSAGES_ERRORS
 from proxy.api.ports import Ports
 from proxy.wire.errors import NotFound

@@ -387,7 +387,8 @@ def upstream_request(request: Json, offer: Offer) -> Json:
     body = {**request}
     for name in _NOT_FOR_UPSTREAM | offer.dropped:
         body.pop(name, None)
-    if "plugins" in offer.dropped and (others := [one for one in _plugins(request) if not _is_web_plugin(one)]):
+    plugins = _plugins(request) if "plugins" in offer.dropped and "plugins" in request else ()
+    if others := [plugin for plugin in plugins if not _is_web_plugin(plugin)]:
         body["plugins"] = others
     if offer.tools:
         body["tools"] = offer.tools

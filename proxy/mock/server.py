@@ -16,9 +16,11 @@ import orjson
 from msgspec import UNSET, Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import MOST_CHOICES, parse_chat_request, parse_object, read_body
+from proxy.api.body import read_body
+from proxy.api.chat.request import MOST_CHOICES, parse_chat_request
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft, send_bytes, send_json, while_wanted
 from proxy.api.fields import expect
+from proxy.api.parsing import parse_object
 from proxy.app import SystemClock
 from proxy.config.model import ServerConfig
 from proxy.mock.answer import Answer, ChatAnswer

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from proxy.api.body import parse_chat_request, read_body
+from proxy.api.body import read_body
+from proxy.api.chat.request import parse_chat_request
 from proxy.api.fields import read_fields
 from proxy.api.request import take_prefix
 from proxy.config.model import ServerConfig

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from bench.agents import body_of
 from proxy.api import known
-from proxy.api.body import expect_few_blocks, parse_object
 from proxy.api.known import History, KnownMessages
 from proxy.api.messages import conversation as blocks
 from proxy.api.messages.history import changes_in
 from proxy.api.messages.signatures import Signatures
+from proxy.api.parsing import expect_few_blocks, parse_object
 from proxy.api.responses import conversation as items
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.request import parse_request

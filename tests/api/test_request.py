@@ -8,7 +8,7 @@ import pytest
 from proxy.api.access import CALLER, Caller
 from proxy.api.asked import Asked
 from proxy.api.credentials import RequestTools
-from proxy.api.request import RequestResolver, take_prefix
+from proxy.api.request import RequestResolver, ToolsChosen, take_prefix
 from proxy.api.runs import tool_headers
 from proxy.config.model import Config, OfferConfig, ServerConfig
 from proxy.kit.no_observer import NoObserver
@@ -62,7 +62,7 @@ class Requests:
         scope[CALLER] = caller or Caller("app")
         request = {"model": "m", "messages": [{"role": "user", "content": "x"}], **request}
         own = RequestTools(self.ports.toolset)
-        return self.resolver.finish(await self.resolver.access(scope, Asked(chat=request), own=own))
+        return self.resolver.finish(await self.resolver.access(scope, Asked(chat=request), own=own), ToolsChosen())
 
 
 async def test_a_request_with_tools_of_its_own_changes_no_other_offer():

@@ -41,14 +41,10 @@ class CompletionHead(Struct, frozen=True):
     tool_events: ToolEvents = "none"
     include_usage: bool = False
 
-    @property
-    def id(self) -> str:
-        """The completion's id, as the client sees it."""
-        return f"chatcmpl-{self.run_ids[0]}"
-
     def fields(self, kind: str, seen: Mapping[str, Any]) -> Json:
         """The fields of the completion, or of each of its chunks; `seen` is what the upstream has sent."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": seen.get("model") or self.model}
+        model = seen.get("model") or self.model
+        return {"id": f"chatcmpl-{self.run_ids[0]}", "object": kind, "created": self.created, "model": model}
 
 
 class CompletionReply(Reply):
@@ -58,41 +54,27 @@ class CompletionReply(Reply):
         head: the properties of the completion.
 
     Attributes:
+        tool_events: the progress events that the client is shown.
         fields: those of all chunks; empty until the first chunk.
-        waiting: progress events that wait for the next chunk.
+        progress: all progress events.
+        waiting: those that wait for the next chunk.
     """
 
     def __init__(self, head: CompletionHead) -> None:
         self._head = head
-        self.run_ids = head.run_ids
+        self.tool_events = head.tool_events
         self.fields: Json = {}
+        self.progress: list[Json] = []
         self.waiting: list[Json] = []
-        self._progress: list[Json] = []  # all progress events
         self.folds: Sequence[ChoiceFold] = [ChoiceFold(self, index) for index in range(len(head.run_ids))]
 
     def listeners(self) -> Sequence[Audience | None]:
         """The audiences of a whole answer, which need the events of its runs and none of their chunks."""
-        is_shown = self._head.tool_events != "none"
-        return [_Listener(fold) if is_shown else None for fold in self.folds]
+        return [None if self.tool_events == "none" else _Listener(fold) for fold in self.folds]
 
     def encode(self, events: Events) -> bytes:
         """The bytes of chunks."""
         return b"".join(map(sse.encode, events))
-
-    def complete(self, chunk: Json) -> Events:
-        """A chunk with the fields of all chunks, and the chunks that precede it."""
-        opening = self.opening(chunk) if self.waiting or not self.fields else []
-        chunk.update(self.fields)
-        return [*opening, chunk]
-
-    def note(self, event: RunEvent) -> bool:
-        """Put the progress event of an event of a run behind those that wait; whether the client is shown one."""
-        shown = progress_event(event, self._head.tool_events)
-        if shown is None:
-            return False
-        self._progress.append(shown)
-        self.waiting.append(shown)
-        return True
 
     def opening(self, seen: Mapping[str, Any]) -> Events:
         """The chunks that precede the next one: at first the roles of all choices, then the waiting progress events.
@@ -117,7 +99,9 @@ class CompletionReply(Reply):
         """The chunks with the annotations, the finish reasons, and the usage if the client wants it."""
         chunks = self.opening(answers[0].turn.envelope)
         for fold, answer in zip(self.folds, answers, strict=True):
-            cited = fold.annotations(answer)
+            cited = joined_annotations(
+                fold.annotations, annotations("".join(fold.texts), answer.sources, fold.citations)
+            )
             delta = {"annotations": cited} if cited else {}
             choice = {"index": fold.index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
             chunks.append({**self.fields, "choices": [choice]})
@@ -140,7 +124,7 @@ class CompletionReply(Reply):
             "choices": [_choice_of(index, answer) for index, answer in enumerate(answers)],
             "usage": sum_of([answer.tally for answer in answers]).as_usage(),
         }
-        return whole if self._head.tool_events == "none" else {**whole, "tool_events": self._progress}
+        return whole if self.tool_events == "none" else {**whole, "tool_events": self.progress}
 
     def error(self, error: ProxyError) -> bytes:
         """The error in OpenAI's envelope."""
@@ -170,6 +154,12 @@ class ChoiceFold:
     Args:
         reply: the completion.
         index: the index of the choice.
+
+    Attributes:
+        index: the same.
+        texts: the text so far.
+        citations: in that text.
+        annotations: the upstream's own, which are shown at the end: SDKs cannot join two lists of a stream.
     """
 
     has_enough = False
@@ -177,9 +167,9 @@ class ChoiceFold:
     def __init__(self, reply: CompletionReply, index: int) -> None:
         self._reply = reply
         self.index = index
-        self._texts: list[str] = []
-        self._citations: list[Citation] = []  # in that text
-        self._annotations: list[Json] = []  # the upstream's own; SDKs cannot join two lists of a stream
+        self.texts: list[str] = []
+        self.citations: list[Citation] = []
+        self.annotations: list[Json] = []
         self._latest: Json | None = None  # the latest chunk
         self._field = ""  # the one key of its delta when it was shown again; empty: it has been shown once
         self._pattern: ChunkPattern | None = None  # the bytes around that key's text; None: the text was empty
@@ -200,7 +190,7 @@ class ChoiceFold:
         if self._pattern is None:
             return None
         if field == "content":
-            self._texts.append(text)
+            self.texts.append(text)
         return self._pattern.with_text(text)
 
     def take(self, chunk: Json) -> Events:
@@ -209,14 +199,17 @@ class ChoiceFold:
             choice["index"] = self.index
             delta = choice["delta"]
             if isinstance(annotated := delta.get("annotations"), list):
-                self._annotations += annotated
+                self.annotations += annotated
                 del delta["annotations"]
             if isinstance(text := delta.get("content"), str):
                 if cited := delta.pop(CITATIONS, None):
-                    shown = sum(map(len, self._texts))
-                    self._citations += [(shown + at, url) for at, url in cited]
-                self._texts.append(text)
-        return self._reply.complete(chunk)
+                    shown = sum(map(len, self.texts))
+                    self.citations += [(shown + at, url) for at, url in cited]
+                self.texts.append(text)
+        reply = self._reply
+        opening = reply.opening(chunk) if reply.waiting or not reply.fields else []
+        chunk.update(reply.fields)
+        return [*opening, chunk]
 
     def hear(self, event: RunEvent) -> Events:
         """The chunk of an event, without choices.
@@ -224,13 +217,14 @@ class ChoiceFold:
         The beginning of a turn is held back until something else is shown: until then, a failure can have its proper
         status.
         """
-        if not self._reply.note(event) or (not self._reply.fields and isinstance(event, TurnBegan)):
+        reply = self._reply
+        if reply.tool_events == "none" or (shown := progress_event(event, reply.tool_events)) is None:
             return []
-        return self._reply.opening({"model": event.model if isinstance(event, CallBegan) else None})
-
-    def annotations(self, answer: Respond) -> list[Json]:
-        """The annotations of the text that was shown: ours, and the upstream's own."""
-        return joined_annotations(self._annotations, annotations("".join(self._texts), answer.sources, self._citations))
+        reply.progress.append(shown)
+        reply.waiting.append(shown)
+        if not reply.fields and isinstance(event, TurnBegan):
+            return []
+        return reply.opening({"model": event.model if isinstance(event, CallBegan) else None})
 
 
 class _Listener:
@@ -249,9 +243,7 @@ class _Listener:
 
 
 def progress_event(event: RunEvent, tool_events: ToolEvents) -> Json | None:
-    """A progress event as a client is shown it; None: it is not shown."""
-    if tool_events == "none":
-        return None
+    """A progress event as a client is shown it that asks for some; None: it is not shown."""
     match event:
         case TurnBegan(number):
             return {"type": "turn.started", "turn": number}

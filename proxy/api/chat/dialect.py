@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import orjson
 
-from proxy.api.body import parse_chat_request
 from proxy.api.chat.completion import CompletionHead, CompletionReply
+from proxy.api.chat.request import parse_chat_request
 from proxy.api.dialect import Chosen, Context, Parsed, Request
 from proxy.api.known import History
-from proxy.api.model_endpoint import ModelEndpoint
-from proxy.api.ports import Ports
 from proxy.api.request import Access, ResolvedRequest
 from proxy.wire.chat import Json
 
@@ -57,8 +55,3 @@ class _AsDeclared(Chosen, frozen=True, kw_only=True):
             run_ids, self.created, request.model.name, request.tool_events, bool(options.get("include_usage"))
         )
         return CompletionReply(head)
-
-
-def chat_completions(ports: Ports) -> ModelEndpoint:
-    """`POST /v1/chat/completions`."""
-    return ModelEndpoint(ports, ChatDialect())

@@ -9,7 +9,7 @@ call order: when the client sends the blocks back, this order tells the turns ap
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 from msgspec import Struct
@@ -71,6 +71,7 @@ class Blocks:
         mended: the same.
         content: the complete blocks, and the beginning of the open one.
         open_type: the type of the open block, which may still grow; empty if no block is open.
+        pieces: those of its text, thoughts or input.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Blocks:
         self._cite = cite
         self.mended = mended
         self.open_type = ""
-        self._pieces: list[str] = []  # of the open block's text, thoughts or input
+        self.pieces: list[str] = []
         self._shows_thoughts = True
         self._commas = CommaFilter()  # of the open input
         self._is_object: bool | None = None  # whether the input begins as an object; None: that cannot be told yet
@@ -102,11 +103,6 @@ class Blocks:
         """Whether the latest block is a text that may grow, be it written or waiting."""
         return isinstance(self._waiting[-1], list) if self._waiting else self.open_type == "text"
 
-    def grow_text(self, text: str) -> int:
-        """Add to the open text without making an event; returns the index of its block."""
-        self._pieces.append(text)
-        return len(self.content) - 1
-
     def add_text(self, text: str) -> Events:
         """Add text to the open text block, or to a new one."""
         events = self._settle()
@@ -122,7 +118,7 @@ class Blocks:
         events = (
             [] if self.open_type == "thinking" else self._start({"type": "thinking", "thinking": "", "signature": ""})
         )
-        self._pieces.append(text)
+        self.pieces.append(text)
         self._shows_thoughts = shown
         if shown:
             events.append(self._delta({"type": "thinking_delta", "thinking": text}))
@@ -197,7 +193,7 @@ class Blocks:
 
     def _write_text(self, text: str) -> Events:
         events = [] if self.open_type == "text" else self._start({"type": "text", "text": ""})
-        self._pieces.append(text)
+        self.pieces.append(text)
         events.append(self._delta({"type": "text_delta", "text": text}))
         return events
 
@@ -219,14 +215,14 @@ class Blocks:
             self._is_object, self._opening = begun in ('{"', "{}", "{"), ""
         if self._is_object:
             text = self._commas.feed(text)
-        self._pieces.append(text)
+        self.pieces.append(text)
         return [self._input_delta(text)] if self._is_object and text else []
 
     def _close(self) -> Events:
         """Close the open block."""
         if not self.open_type:
             return []
-        block, whole = self.content[-1], "".join(self._pieces)
+        block, whole = self.content[-1], "".join(self.pieces)
         events: Events = []
         match self.open_type:
             case "text":
@@ -250,7 +246,7 @@ class Blocks:
                 if rest:
                     events.append(self._input_delta(rest))
         self.open_type = ""
-        self._pieces.clear()
+        self.pieces.clear()
         events.append({"type": "content_block_stop", "index": len(self.content) - 1})
         return events
 
@@ -292,11 +288,6 @@ def parsed_input(text: str, mended: Callable[[str], Json | None] | None = None) 
     return {"INVALID_JSON": text} if given is None else given
 
 
-def is_complete(text: str) -> bool:
-    """Whether the input of a call is a complete object, or empty."""
-    return "INVALID_JSON" not in parsed_input(text)
-
-
 def _shown_input(text: str, given: Json) -> str:
     """The JSON that a stream shows for a complete input that does not begin as an object; broken JSON unchanged."""
     if "INVALID_JSON" in given:
@@ -322,14 +313,10 @@ def _object_in(text: str) -> Json | None:
     Raises:
         orjson.JSONDecodeError: the text is not JSON.
     """
-    value = _value_of(text)
+    value = exact_json(text) if text.strip() else None
     if isinstance(value, str):  # some models write their arguments like this
         with suppress(orjson.JSONDecodeError):
-            value = _value_of(value)
+            value = exact_json(value) if value.strip() else None
     if value is None:
         return {}
     return value if isinstance(value, dict) else None
-
-
-def _value_of(text: str) -> Any:
-    return exact_json(text) if text.strip() else None

@@ -2,31 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import cast
 
 from msgspec import Struct
-from starlette.types import Receive, Scope, Send
 
 from proxy.api.affinity import session_in
-from proxy.api.body import expect_few_blocks, parse_object
 from proxy.api.credentials import RequestTools
 from proxy.api.dialect import Chosen, Context, Parsed, Request
-from proxy.api.exchange import send_json
 from proxy.api.known import History
 from proxy.api.messages.conversation import read_conversation
-from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.history import ToolChange, changes_in
 from proxy.api.messages.message import MessageOptions
 from proxy.api.messages.pages import FoundPage
-from proxy.api.messages.reply import MessageHead, MessageReply, request_id
+from proxy.api.messages.reply import MessageReply
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.signatures import Signatures
-from proxy.api.messages.tools import MessageTools, hosted_names, read_tools, tools_text
-from proxy.api.model_endpoint import ModelEndpoint
-from proxy.api.ports import Ports
-from proxy.api.preparation import Preparation
+from proxy.api.messages.tools import TOOL_FIELDS, MessageTools, hosted_names, read_tools
+from proxy.api.parsing import expect_few_blocks, parse_object
+from proxy.api.remembered import text_of
 from proxy.api.request import Access, ResolvedRequest
-from proxy.kit.beside import beside
 from proxy.wire.chat import Json, ToolSpec, name_of
 from proxy.wire.json_text import with_exact_calls
 from proxy.wire.search import SearchFilters
@@ -82,7 +75,7 @@ class _ParsedMessages(Parsed):
         """Read its tools and its conversation. Raises `RequestError`."""
         fields, messages, request = self.fields, self.fields.get("messages"), self.request
         changes = changes_in(messages)
-        text = None if changes.tools else tools_text(fields)
+        text = None if changes.tools else text_of(*map(fields.get, TOOL_FIELDS))
         tools = context.once(text, partial(_DeclaredTools.of, fields, context.own, changes.tools), step="read")
         declared, own_names, check = tools.tools, tools.own_names, request.schema_check()
         conversation = read_conversation(
@@ -100,7 +93,7 @@ class _ParsedMessages(Parsed):
             chat=request.as_chat(conversation.messages, tools.fields, check),
             check=check,
             max_output_tokens=request.max_tokens,
-            named=session_in(request.metadata),
+            named=session_in(request.metadata) if request.metadata else None,
             has_marks=self.dialect.keeps_marks,
             unshown=conversation.unshown,
             request=request,
@@ -169,30 +162,10 @@ class MessagesChosen(Chosen, frozen=True, kw_only=True):
             stops=asked.request.stops,
             pages=asked.pages,
         )
-        return MessageReply(MessageHead(run_id, asked.request.model), request, options)
+        return MessageReply(run_id, asked.request.model, request, options)
 
     def declared_tokens(self, request: ResolvedRequest) -> int:
         """The estimated tokens of the client's own request, without tools that the proxy adds."""
         declared = {*map(name_of, self.declared.functions), *self.declared.shown}
         tools = [tool for tool in request.offer.tools if name_of(tool) in declared]
         return count_tokens({**request.chat, "tools": tools})
-
-
-def create_message(ports: Ports) -> ModelEndpoint:
-    """`POST /v1/messages`."""
-    return ModelEndpoint(ports, MessagesDialect(keeps_marks=ports.config.passes_cache_marks))
-
-
-class CountTokens:
-    """`POST /v1/messages/count_tokens`, as an ASGI callable."""
-
-    def __init__(self, ports: Ports) -> None:
-        dialect = MessagesDialect(for_answer=False, keeps_marks=ports.config.passes_cache_marks)
-        self._preparation = Preparation(ports, dialect)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        prepared = await self._preparation.of(scope, await self._preparation.parse(scope, receive))
-        chosen = cast(MessagesChosen, prepared.chosen)
-        tokens = await beside(prepared.size, partial(chosen.declared_tokens, prepared.request))
-        await send_json(send, {"input_tokens": tokens}, headers={REQUEST_ID.decode(): request_id()})

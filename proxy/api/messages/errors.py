@@ -1,6 +1,6 @@
 """Errors in the envelope of the Messages API."""
 
-from proxy.api.exchange import ErrorShape
+from proxy.api.error_shape import ErrorShape
 from proxy.wire.chat import Json
 from proxy.wire.errors import ContextFull, Overloaded, ProxyError, RequestError
 

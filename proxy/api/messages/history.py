@@ -43,7 +43,7 @@ def changes_in(messages: Any) -> HistoryChanges:
     """The changes by the system messages of a request, which need not be well formed."""
     if not isinstance(messages, list):
         return NO_CHANGES
-    systems = [at for at, message in enumerate(messages) if _role_of(message) == "system"]
+    systems = [at for at, one in enumerate(messages) if isinstance(one, dict) and one.get("role") == "system"]
     if not systems:
         return NO_CHANGES
     last_said = next((at for at in range(len(messages) - 1, -1, -1) if _is_said(messages[at])), -1)
@@ -94,13 +94,9 @@ def offered_tools(declared: Sequence[Json], changes: Sequence[ToolChange]) -> Of
     return OfferedTools([*stayed.values()], [*late.values()])
 
 
-def _role_of(message: Any) -> Any:
-    return message.get("role") if isinstance(message, dict) else None
-
-
 def _is_said(message: Any) -> bool:
     """Whether a message is a user's own, not only the results of calls."""
-    if _role_of(message) != "user":
+    if not isinstance(message, dict) or message.get("role") != "user":
         return False
     content = message.get("content")
     if not isinstance(content, list):

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.fold import Fold
-from proxy.api.messages.blocks import Blocks, ShownCall, Sign, is_complete
+from proxy.api.messages.blocks import Blocks, ShownCall, Sign, parsed_input
+from proxy.api.messages.call_ids import shown_call_id, tool_use_id
 from proxy.api.messages.cited import CitedPages
-from proxy.api.messages.conversation import shown_call_id, tool_use_id
 from proxy.api.messages.pages import (
     SERVER_NAME,
     FoundPage,
@@ -22,11 +22,11 @@ from proxy.api.messages.pages import (
     pages_of,
     search_block,
 )
-from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.api.reply import Events
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
+from proxy.loop.shown import RunEvent, TurnBegan
 from proxy.turn.call_ids import server_call_id
 from proxy.turn.carried import Carried, carried_by
 from proxy.turn.citations import Citation
@@ -79,12 +79,11 @@ class MessageBuilder(Fold[ShownCall]):
     """
 
     def __init__(self, run_id: str, options: MessageOptions) -> None:
-        super().__init__()
+        super().__init__(options.stops)
         self._run_id = run_id
         self._options = options
-        self._cited = CitedPages(options.seal, options.pages)
+        self._cited = CitedPages(options.seal, {page.url: page for page in options.pages if page.url})
         self.blocks = Blocks(sign=options.sign, cite=self._cited.citations, mended=options.mended)
-        self._stop = StopFilter(options.stops) if options.stops else None
         self._turn = self._number = 0  # in this message, and in its run
         self._numbered = 0  # server calls
         self._calls_client = False  # in this turn
@@ -94,9 +93,9 @@ class MessageBuilder(Fold[ShownCall]):
         self._uses = {SEARCH: 0, FETCH: 0}
 
     @property
-    def has_enough(self) -> bool:
+    def has_enough(self) -> bool:  # type: ignore[override]  # it is only read
         """Whether the text has reached a stop sequence, so that the rest of the answer is not needed."""
-        return self._is_cut and not self._calls_client
+        return self._stop is not None and self._stop.found is not None and not self._calls_client
 
     @property
     def _is_cut(self) -> bool:
@@ -106,26 +105,22 @@ class MessageBuilder(Fold[ShownCall]):
         """Add to the open block of text, and give the encoded event; None: no block is open, or the text may be cut."""
         if self.blocks.open_type != "text" or self._stop is not None:
             return None
-        return _TEXT % (self.blocks.grow_text(text), rawjson.dumps_answer(text))
+        self.blocks.pieces.append(text)
+        return _TEXT % (len(self.blocks.content) - 1, rawjson.dumps_answer(text))
 
     @property
     def is_writing_text(self) -> bool:
         """Whether a block of text is open."""
         return self.blocks.is_writing_text
 
-    def begin_turn(self, number: int) -> Events:
-        """Begin the blocks of another upstream call."""
-        self._turn, self._number = self._turn + 1, number
-        self._calls_client = False
-        return self.blocks.close_all()
-
-    def cut(self, text: str) -> str:
-        """The part of a text before the first stop sequence."""
-        return text if self._stop is None else self._stop.feed(text)
-
-    def uncut(self) -> str:
-        """The end of a text that did not become a stop sequence."""
-        return "" if self._stop is None else self._stop.close()
+    def hear(self, event: RunEvent) -> Events:
+        """Add an event of the run; another upstream call has blocks of its own."""
+        events = super().hear(event)
+        if isinstance(event, TurnBegan):
+            self._turn, self._number = self._turn + 1, event.number
+            self._calls_client = False
+            events += self.blocks.close_all()
+        return events
 
     def write_thoughts(self, text: str, *, is_late: bool) -> Events:
         """Add thoughts, for which this API has one place: before the text and the calls of their turn."""
@@ -138,7 +133,7 @@ class MessageBuilder(Fold[ShownCall]):
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         """Add text to the open block, or to a new one; this API has no log probabilities."""
         del logprobs
-        self._cited.mark(citations)
+        self._cited.marks += citations
         return self.blocks.add_text(text) if text else []
 
     def write_refusal(self, text: str) -> Events:
@@ -148,7 +143,7 @@ class MessageBuilder(Fold[ShownCall]):
     def close_text(self) -> Events:
         """Forget the citations of a text that was only blanks; the block is closed by the next one."""
         if not self.is_writing_text:
-            self._cited.forget_marks()
+            self._cited.marks.clear()
         return []
 
     def write_client_call(self, fragment: Json) -> Events:
@@ -169,7 +164,7 @@ class MessageBuilder(Fold[ShownCall]):
         if shown is None and not self._options.server_calls:
             return None
         arguments = call.arguments
-        if not is_complete(arguments) and (repaired := self._options.arguments_of(call)):
+        if "INVALID_JSON" in parsed_input(arguments) and (repaired := self._options.arguments_of(call)):
             arguments = rawjson.dumps_answer(repaired).decode()
         self._numbered += 1
         id_in_history = server_call_id(self._run_id, self._numbered)
@@ -222,7 +217,7 @@ class MessageBuilder(Fold[ShownCall]):
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""
         cut = self._stop.found if self._stop is not None else None
-        stop = cut or _stop_of_upstream(answer, self._options.stops)
+        stop = cut or (_stop_of_upstream(answer, self._options.stops) if self._options.stops else None)
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
         if answer.turn.fills_context:
             reason = WINDOW_EXCEEDED
@@ -256,13 +251,11 @@ class MessageBuilder(Fold[ShownCall]):
         if kind == FETCH:
             return fetch_block(call_id, answered, datetime.fromtimestamp(self._options.now(), UTC).isoformat())
         pages = pages_of(answered)
-        self._cited.add(pages)
+        self._cited.pages |= {page.url: page for page in pages}
         return search_block(call_id, pages, answered.content, self._options.seal)
 
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
     """The stop sequence that the upstream itself reports, in vLLM's field or in SGLang's."""
-    if not stops:
-        return None
     given = (answer.turn.choice.get(key) for key in ("stop_reason", "matched_stop"))
     return next((stop for stop in given if isinstance(stop, str) and stop in stops), None)

@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from proxy.api.messages.errors import MESSAGES_ERRORS, REQUEST_ID
 from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.tools import with_settings
 from proxy.api.messages.usage import usage_of
-from proxy.api.reply import Events, Kept, Reply
+from proxy.api.reply import Events, Kept, Reply, hidden_as_stored
 from proxy.api.request import ResolvedRequest
-from proxy.api.runs import hidden_as_stored
 from proxy.kit import request_context
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns
-from proxy.ports import ExecuteTool
 from proxy.turn.carried import carries
 from proxy.wire import sse
 from proxy.wire.chat import Json
@@ -29,56 +25,31 @@ def request_id() -> str:
     return str(request_context.fields.get({}).get("request_id"))
 
 
-class MessageHead(Struct, frozen=True):
-    """The properties that a message has from its beginning to its end.
-
-    Attributes:
-        run_id: the id of its run.
-        model: the model's name in the request.
-    """
-
-    run_id: str
-    model: str
-
-    def message(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
-        """The message object in one of its states."""
-        named = {"id": f"msg_{self.run_id}", "type": "message", "role": "assistant", "model": self.model}
-        return {**named, "content": content, **ending, "usage": usage}
-
-    def beginning(self, input_tokens: int) -> Json:
-        """The message object before anything is written; `input_tokens` is an estimate."""
-        ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
-        usage = {"input_tokens": input_tokens, "output_tokens": 1}
-        cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-        return self.message([], ending, {**usage, **cache})
-
-
 class MessageReply(Reply):
     """The reply to a Messages request.
 
     Args:
-        head: the properties of the message.
+        run_id: the id of its run.
+        model: the model's name in the request.
         request: the resolved request.
         options: the options of the client.
     """
 
     measures = True
 
-    def __init__(self, head: MessageHead, request: ResolvedRequest, options: MessageOptions) -> None:
-        self._head = head
+    def __init__(self, run_id: str, model: str, request: ResolvedRequest, options: MessageOptions) -> None:
+        self._run_id = run_id
+        self._model = model
         self._request = request
         self._options = options
-        self._message = MessageBuilder(head.run_id, options)
+        self._message = MessageBuilder(run_id, options)
         self._request_id = request_id()
-        self._input_tokens: int | None = None  # of a stream; None: it has begun, or there is none
+        self._input_tokens: int | None = None  # of a stream, estimated; None: it has begun, or there is none
         self._carried: CarriedTurns = ()
-        self.run_ids = (head.run_id,)
+        if options.tools.shown:
+            self.execute = with_settings(request.own.toolset.execute, options.tools)
         self.folds = (self._message,)
         self.headers = ((REQUEST_ID, self._request_id.encode()),)
-
-    def execute(self, execute: ExecuteTool) -> ExecuteTool:
-        """A function that runs tool calls within the client's settings of its hosted tools."""
-        return with_settings(execute, self._options.tools) if self._options.tools.shown else execute
 
     def keeps_hidden(self, answer: Respond) -> bool:
         """Whether the hidden part of a run is stored: if the client is not shown some of its calls or thoughts."""
@@ -108,28 +79,29 @@ class MessageReply(Reply):
         tokens, self._input_tokens = self._input_tokens, None
         if tokens is None:
             return b""
-        return _encode({"type": "message_start", "message": self._head.beginning(tokens)})
+        ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+        cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+        message = self._object([], ending, {"input_tokens": tokens, "output_tokens": 1, **cache})
+        return _encode({"type": "message_start", "message": message})
+
+    def _object(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
+        """The message object in one of its states."""
+        named = {"id": f"msg_{self._run_id}", "type": "message", "role": "assistant", "model": self._model}
+        return {**named, "content": content, **ending, "usage": usage}
 
     def end(self, answers: Sequence[Respond]) -> Events:
-        """Close all blocks, and find out what the client cannot bring back."""
+        """Close all blocks, and keep what the client cannot bring back and the hidden part of the run does not hold."""
         [answer] = answers
         events = self._message.finish(answer)
         turns = (*answer.earlier_turns, answer.turn)
         if any(carries(turn.message) for turn in turns):
             tools = self._request.offer.server_tools
             self._carried = tuple([self._message.carried_by(turn, tools) for turn in turns])
+            # A signature holds these fields too where it can: in a stream, the thoughts end before the calls begin.
+            carried = tuple([turn for turn in self._carried if turn and turn.calls])
+            if carried and not (answer.continuation is not None and self.keeps_hidden(answer)):
+                self.kept = Kept(self._run_id, hidden_as_stored(carried, self._request.own.credentials))
         return events
-
-    def kept(self, answers: Sequence[Respond]) -> Kept | None:
-        """The fields that the client cannot bring back, unless they are stored with the hidden part of the run.
-
-        A signature holds them too where it can: in a stream, the thoughts end before the calls begin.
-        """
-        [answer] = answers
-        turns = tuple([turn for turn in self._carried if turn and turn.calls])
-        if not turns or (answer.continuation is not None and self.keeps_hidden(answer)):
-            return None
-        return Kept(self._head.run_id, hidden_as_stored(turns, self._request.own.credentials))
 
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The end of the message, and of the stream."""
@@ -147,7 +119,7 @@ class MessageReply(Reply):
             if carried:
                 self._message.sign_again(number, carried)
         usage = usage_of(answer, self._message.server_tool_use())
-        return self._head.message(self._message.blocks.content, self._message.ending(answer), usage)
+        return self._object(self._message.blocks.content, self._message.ending(answer), usage)
 
     def error(self, error: ProxyError) -> bytes:
         """The error in the envelope of this API."""

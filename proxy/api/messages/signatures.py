@@ -33,20 +33,19 @@ def may_say(signature: object, *, has_thoughts: bool) -> TypeGuard[str]:
     return isinstance(signature, str) and (not has_thoughts or signature.startswith(_WITH_FIELDS))
 
 
-class Signatures:
+class Signatures(Struct, frozen=True):
     """Makes and reads the signatures of one caller."""
 
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
+    sealer: Sealer
 
     def sign(self, thoughts: str, carried: Carried = _NOTHING) -> str:
         """The signature that holds these thoughts and fields."""
         if not carried:
-            return self._sealer.seal_text(thoughts)
-        return _WITH_FIELDS + self._sealer.seal({"text": thoughts, "carried": carried.as_json()})
+            return self.sealer.seal_text(thoughts)
+        return _WITH_FIELDS + self.sealer.seal({"text": thoughts, "carried": carried.as_json()})
 
     def read(self, signature: str) -> Signed:
         """The contents of the signature of a block."""
-        held = self._sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
+        held = self.sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
         thoughts = held.get("text")
         return Signed(thoughts if isinstance(thoughts, str) else "", Carried.from_json(held.get("carried")) or _NOTHING)

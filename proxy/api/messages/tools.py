@@ -16,13 +16,12 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.body import MOST_TOOLS
 from proxy.api.credentials import RequestTools
 from proxy.api.fields import is_integer, whole
 from proxy.api.hosted import hosted_within
 from proxy.api.messages.history import ToolChange, offered_tools
 from proxy.api.messages.parts import named, refuse
-from proxy.api.remembered import text_of
+from proxy.api.parsing import MOST_TOOLS
 from proxy.api.search_filters import filters_of_tool, merged
 from proxy.loop.call_context import CallContext
 from proxy.loop.offer import SEARCH
@@ -34,8 +33,9 @@ from proxy.wire.search import SearchFilters
 
 FETCH = "web_fetch"
 CODE = "code_execution"
+TOOL_FIELDS = frozenset({"tools", "tool_choice", "mcp_servers"})
+"""The fields of a request that `read_tools` reads."""
 
-_FIELDS = ("tools", "tool_choice", "mcp_servers")  # the fields that `read_tools` reads
 _CHARACTERS_PER_TOKEN = 4  # of English text; a page is cut by its length and not by its tokens
 _VERSION = re.compile(r"(web_search|web_fetch|code_execution)(_[0-9]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -146,9 +146,7 @@ class MessageTools(Struct, frozen=True):
         )
 
 
-def tools_text(fields: Json) -> bytes | None:
-    """All that `read_tools` reads in a request, as JSON; None: it has values that are not remembered."""
-    return text_of(*map(fields.get, _FIELDS))
+NO_TOOLS = MessageTools()
 
 
 def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[ToolChange] = ()) -> MessageTools:
@@ -162,6 +160,8 @@ def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[To
     Raises:
         RequestError: they are not well formed, or require a tool that is not available here.
     """
+    if not changes and TOOL_FIELDS.isdisjoint(fields):
+        return NO_TOOLS
     offered = offered_tools(_listed(fields.get("tools")), changes)
     declared = (*offered.declared, *offered.late)
     if len(declared) > MOST_TOOLS:

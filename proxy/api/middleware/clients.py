@@ -20,7 +20,7 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
 from proxy.api.middleware.cors import is_preflight
 from proxy.api.response import RESPONSE, Response
-from proxy.api.responses.websocket import refuse_websocket
+from proxy.api.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context
 from proxy.kit.counted import counted

@@ -8,7 +8,8 @@ from contextlib import suppress
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import header
-from proxy.api.exchange import ClientLeft, ErrorShape, send_json
+from proxy.api.error_shape import ErrorShape
+from proxy.api.exchange import ClientLeft, send_json
 from proxy.api.response import RESPONSE, Response
 from proxy.kit import request_context
 from proxy.kit.timeouts import elapsed

@@ -85,7 +85,7 @@ def read_items(given: Any, unshown: Unshown | None = None) -> list[Json]:
         RequestError: with the place as `param`.
     """
     if isinstance(given, str):
-        given = [{"type": "message", "role": "user", "content": given}]
+        return [{"type": "message", "role": "user", "content": [_text_part(given, "user")]}]
     if not isinstance(given, list) or not given:
         refuse("input", "must be a string, or a list of at least one item")
     if len(given) > MOST_MESSAGES:

@@ -8,18 +8,17 @@ import orjson
 from proxy.api.credentials import RequestTools
 from proxy.api.dialect import Chosen, Context, Parsed, Request, Stored
 from proxy.api.known import History
-from proxy.api.model_endpoint import ModelEndpoint
-from proxy.api.ports import Ports
+from proxy.api.remembered import text_of
 from proxy.api.reply import Kept
 from proxy.api.request import Access, ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.parts import holds_files
-from proxy.api.responses.reply import ResponseHead, ResponseReply
+from proxy.api.responses.reply import ResponseReply
 from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
-from proxy.api.responses.tools import ResponseTools, declared_in, late_names, read_tools, tools_text
+from proxy.api.responses.tools import WITH_TOOLS, ResponseTools, declared_in, late_names, read_tools
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import storable
 from proxy.loop.offer import SEARCH
@@ -41,7 +40,8 @@ class ResponsesDialect:
         return _ParsedResponses(
             request=request,
             history=ItemHistory((), request.items, {}),
-            continues=request.previous is not None or any(item["type"] == "item_reference" for item in request.items),
+            continues=request.asked.previous_response_id is not None
+            or any(item["type"] == "item_reference" for item in request.items),
         )
 
 
@@ -51,7 +51,7 @@ class _ParsedResponses(Parsed):
 
     async def continued(self, stored: Stored) -> None:
         """Look up the conversation that it continues. Raises as `ResponseStore.history` does."""
-        responses, previous = ResponseStore(stored), self.request.previous
+        responses, previous = ResponseStore(stored), self.request.asked.previous_response_id
         try:
             self.history = await responses.history(self.request.items, previous)
         except PreviousResponseNotFound:
@@ -74,10 +74,13 @@ class _ParsedResponses(Parsed):
         """Read its tools and its conversation. Raises `RequestError`."""
         request, history = self.request, self.history
         fields, seal = request.fields, Seal(context.sealer)
-        text = tools_text(fields, history.items)
+        items = history.items
+        text = text_of(fields.get("tools"), fields.get("tool_choice"))
+        if any(item["type"] in WITH_TOOLS for item in items):  # what they declare is not in these fields
+            text = None
         declared, tool_fields, late = context.once(text, partial(self._tools, context.own), step="read")
         conversation = read_conversation(
-            history.items, instructions=fields.get("instructions"), name_of=declared.name_of, unseal=seal.open
+            items, instructions=fields.get("instructions"), name_of=declared.name_of, unseal=seal.open
         )
         return _ResponsesRequest(
             context=context,
@@ -158,9 +161,10 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
             seal=self.asked.seal.thoughts if asked.includes(ENCRYPTED) else None,
         )
         return ResponseReply(
-            ResponseHead(response_id(run_id), int(now()), request.model.name, asked),
+            {"id": response_id(run_id), "created_at": int(now()), "model": request.model.name},
+            asked.fields,
             OutputBuilder(run_id, options, request.sources),
-            keep=partial(self._kept, request, run_id) if asked.store else None,
+            keep=partial(self._kept, request, run_id) if asked.asked.store is not False else None,
             seal=self.asked.seal.hidden,
             now=now,
         )
@@ -174,10 +178,5 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
         found = {url: title for url, title in answer.sources.items() if url not in request.sources}
         conversation = request.conversation.decode() if request.conversation else None
         items, bound = with_ids(self.asked.items, run_id), request.own.credentials.bound()
-        previous = self.asked.request.previous
+        previous = self.asked.request.asked.previous_response_id
         return StoredResponse(response, items, previous, turns, found, conversation, bound).as_kept()
-
-
-def create_response(ports: Ports) -> ModelEndpoint:
-    """`POST /v1/responses`."""
-    return ModelEndpoint(ports, ResponsesDialect())

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.api.body import message_fault
+from proxy.api.parsing import message_fault
 from proxy.api.sealed import Sealer
 from proxy.loop.continuation import Continuation
 
@@ -26,23 +26,22 @@ class Hidden(Struct, frozen=True):
     continuation: Continuation
 
 
-class Seal:
+class Seal(Struct, frozen=True):
     """Seals and opens `encrypted_content` for one caller."""
 
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
+    sealer: Sealer
 
     def thoughts(self, text: str) -> str:
         """The `encrypted_content` that holds a model's thoughts."""
-        return self._sealer.seal({"thoughts": text})
+        return self.sealer.seal({"thoughts": text})
 
     def hidden(self, run_id: str, continuation: Continuation) -> str:
         """The `encrypted_content` that holds the hidden part of a run."""
-        return self._sealer.seal({"run": run_id, "hidden": continuation.as_json()})
+        return self.sealer.seal({"run": run_id, "hidden": continuation.as_json()})
 
     def open(self, sealed: Any) -> Thoughts | Hidden | None:
         """The sealed content; None if it was not sealed here for this caller."""
-        match self._sealer.open(sealed):
+        match self.sealer.open(sealed):
             case {"run": str(run_id), "hidden": hidden}:
                 continuation = Continuation.from_json(hidden)
                 if continuation is None or any(map(message_fault, (*continuation.before, continuation.message))):

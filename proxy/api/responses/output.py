@@ -69,6 +69,8 @@ class OutputBuilder(Fold[ServerCall]):
         numbers: of the events of a stream.
     """
 
+    has_enough = False
+
     def __init__(
         self,
         run_id: str,
@@ -115,11 +117,6 @@ class OutputBuilder(Fold[ServerCall]):
         """Whether a message is open."""
         return isinstance(self._current, Message)
 
-    def begin_turn(self, number: int) -> Events:
-        """Begin another upstream call: the numbers of its calls begin anew."""
-        del number
-        return []
-
     def write_thoughts(self, text: str, *, is_late: bool) -> Events:
         """Add thoughts to the open reasoning, or to a new item, which may stand anywhere."""
         del is_late
@@ -133,7 +130,7 @@ class OutputBuilder(Fold[ServerCall]):
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         """Add text to the open message, or to a new one."""
         message, opening = self._message()
-        return opening + message.append_text(text, _logprobs(logprobs), citations)
+        return opening + message.append_text(text, _logprobs(logprobs) if logprobs else (), citations)
 
     def write_refusal(self, text: str) -> Events:
         """Add the text of a refusal to the open message, or to a new one; text behind it is another part."""

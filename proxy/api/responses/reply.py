@@ -3,12 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from proxy.api.reply import Events, Kept, Reply
 from proxy.api.responses.output import OutputBuilder
-from proxy.api.responses.request import ResponsesRequest
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import Continuation
 from proxy.loop.tally import Tally
@@ -44,57 +40,6 @@ _ECHOED: Json = {
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the status of its error; for any other status it is `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
-
-
-class ResponseHead(Struct, frozen=True):
-    """The properties that a response has from its beginning to its end.
-
-    Attributes:
-        id: the id of the response.
-        created: seconds since 1970.
-        model: the name of the model; the upstream's name, once it is known.
-        request: the request, whose fields the response echoes.
-    """
-
-    id: str
-    created: int
-    model: str
-    request: ResponsesRequest
-
-    def response(self, status: str, output: Sequence[Json] = (), **changes: Any) -> Json:
-        """The response object in one of its states."""
-        given = _without_nulls(self.request.fields)
-        return {
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "completed_at": None,
-            "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "model": self.model,
-            **_ECHOED,
-            **{key: value for key, value in given.items() if key in _ECHOED},
-            "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
-            "text": {"format": {"type": "text"}, **_without_nulls(given.get("text", {}))},
-            "tools": [_echoed_tool(tool) for tool in given.get("tools", ())],
-            "output": list(output),
-            "usage": None,
-            **changes,
-        }
-
-    def finished(self, output: Sequence[Json], finish_reason: str, tally: Tally, *, at: int) -> Json:
-        """The response object at the end of a run."""
-        usage = usage_of(tally)
-        if finish_reason in _INCOMPLETE:
-            details = {"reason": _INCOMPLETE[finish_reason]}
-            return self.response("incomplete", output, incomplete_details=details, usage=usage)
-        return self.response("completed", output, completed_at=at, usage=usage)
-
-    def failed(self, output: Sequence[Json], error: ProxyError) -> Json:
-        """The response object after a failure."""
-        code = _CODES.get(error.status, "server_error")
-        return self.response("failed", output, error={"code": code, "message": error.message})
 
 
 def _without_nulls(fields: Json) -> Json:
@@ -133,7 +78,8 @@ class ResponseReply(Reply):
     The events of its stream are numbered from 0; `created` and `in_progress` precede all others.
 
     Args:
-        head: the properties of the response.
+        head: the `id`, `created_at` and `model` of the response; the upstream's name of the model replaces the last.
+        fields: those of the request, which the response echoes.
         output: makes the events of its items.
         keep: makes the entry of the store of a finished response; None: the client does not want it stored.
         seal: seals the part of the run that the items do not show, if nothing is stored here.
@@ -142,7 +88,8 @@ class ResponseReply(Reply):
 
     def __init__(
         self,
-        head: ResponseHead,
+        head: Json,
+        fields: Json,
         output: OutputBuilder,
         *,
         keep: Callable[[Json, Respond], Kept] | None,
@@ -150,13 +97,20 @@ class ResponseReply(Reply):
         now: Callable[[], float],
     ) -> None:
         self._head = head
+        given = _without_nulls(fields)
+        self._echoed = {
+            **_ECHOED,
+            **{key: value for key, value in given.items() if key in _ECHOED},
+            "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
+            "text": {"format": {"type": "text"}, **_without_nulls(given.get("text", {}))},
+            "tools": [_echoed_tool(tool) for tool in given.get("tools", ())],
+        }
         self._output = output
         self._keep = keep
         self._seal = seal
         self._now = now
         self._has_begun = False
         self._response: Json = {}  # the finished one
-        self.run_ids = (output.run_id,)
         self.folds = (output,)
 
     def keeps_hidden(self, answer: Respond) -> bool:
@@ -169,7 +123,7 @@ class ResponseReply(Reply):
         data = bytearray()
         if not self._has_begun:
             self._has_begun = True
-            response = self._named_head().response("in_progress")
+            response = self._object("in_progress")
             for kind in ("created", "in_progress"):
                 data += self._encode_one({"type": f"response.{kind}", "response": response})
         for event in events:
@@ -181,16 +135,35 @@ class ResponseReply(Reply):
         numbered = {**event, "sequence_number": next(self._output.numbers)}
         return b"event: " + kind.encode() + b"\n" + sse.encode(numbered)
 
-    def _named_head(self) -> ResponseHead:
-        """The properties; `model` is the upstream's, if that was known before the first event."""
-        return replace(self._head, model=self._output.model or self._head.model)
+    def _object(self, status: str, output: Sequence[Json] = (), **changes: Any) -> Json:
+        """The response object in one of its states; its model is the upstream's, if that is known by then."""
+        return {
+            "id": self._head["id"],
+            "object": "response",
+            "created_at": self._head["created_at"],
+            "completed_at": None,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self._output.model or self._head["model"],
+            **self._echoed,
+            "output": output,
+            "usage": None,
+            **changes,
+        }
 
     def end(self, answers: Sequence[Respond]) -> Events:
-        """Close all items."""
+        """Close all items, and keep the finished response if the client wants it stored."""
         [answer] = answers
         events = self._output.finish(answer, carried=self._carried(answer))
-        finished = self._named_head().finished
-        self._response = finished(self._output.items, answer.finish_reason, answer.tally, at=int(self._now()))
+        output, usage = self._output.items, usage_of(answer.tally)
+        if (reason := _INCOMPLETE.get(answer.finish_reason)) is not None:
+            details = {"reason": reason}
+            self._response = self._object("incomplete", output, incomplete_details=details, usage=usage)
+        else:
+            self._response = self._object("completed", output, completed_at=int(self._now()), usage=usage)
+        if self._keep is not None:
+            self.kept = self._keep(self._response, answer)
         return events
 
     def _carried(self, answer: Respond) -> str | None:
@@ -201,11 +174,6 @@ class ResponseReply(Reply):
         if not (hidden.before or hidden.results or carries(hidden.message)):
             return None
         return self._seal(self._output.run_id, hidden)
-
-    def kept(self, answers: Sequence[Respond]) -> Kept | None:
-        """The finished response, unless the client does not want it stored."""
-        [answer] = answers
-        return None if self._keep is None else self._keep(self._response, answer)
 
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The event with the finished response, and the end mark."""
@@ -221,8 +189,9 @@ class ResponseReply(Reply):
         """The error in two events: SDKs raise an exception for `error`, and `response.failed` has the response."""
         envelope = error.envelope()["error"]
         fields = {key: envelope[key] for key in ("code", "message", "param")}
-        failed = self.encode([*self._output.fail(), {"type": "error", **fields, "error": envelope}])
-        return failed + self._encode_last(self._named_head().failed(self._output.items, error))
+        data = self.encode([*self._output.fail(), {"type": "error", **fields, "error": envelope}])
+        failure = {"code": _CODES.get(error.status, "server_error"), "message": error.message}
+        return data + self._encode_last(self._object("failed", self._output.items, error=failure))
 
     def _encode_last(self, response: Json) -> bytes:
         return self.encode([{"type": f"response.{response['status']}", "response": response}]) + sse.DONE

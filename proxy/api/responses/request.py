@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from proxy.api.body import MOST_TOOLS, expect_few_blocks, parse_object
 from proxy.api.fields import Count, Name, PositiveCount, expect, read_fields
 from proxy.api.known import History, is_read
+from proxy.api.parsing import MOST_TOOLS, expect_few_blocks, parse_object
 from proxy.api.responses.conversation import read_items
 from proxy.api.schema import SchemaCheck
 from proxy.api.unshown import Unshown
@@ -100,6 +100,7 @@ class ResponsesRequest(Struct, frozen=True):
         fields: the fields as the client sent them, without secrets; the response echoes them.
         asked: those fields that the proxy reads.
         items: the items of its `input`.
+        format: its `text.format`, in the flat form of this API; empty without one.
         check: checks the answer against the schema in `text.format`; None: there is none.
         unshown: the types of items and parts that the model is not shown.
     """
@@ -107,28 +108,9 @@ class ResponsesRequest(Struct, frozen=True):
     fields: Json
     asked: _Asked
     items: tuple[Json, ...]
+    format: Json
     check: SchemaCheck | None
     unshown: Unshown
-
-    @property
-    def stream(self) -> bool:
-        """Whether the answer is streamed."""
-        return bool(self.asked.stream)
-
-    @property
-    def store(self) -> bool:
-        """Whether the answer is stored."""
-        return self.asked.store is not False
-
-    @property
-    def previous(self) -> str | None:
-        """The id of the response that this request continues."""
-        return self.asked.previous_response_id
-
-    @property
-    def text_format(self) -> Json:
-        """The `text.format` in the flat form of this API; empty without one."""
-        return _format_in(self.asked)
 
     def includes(self, what: str) -> bool:
         """Whether `include` contains `what`."""
@@ -149,10 +131,10 @@ class ResponsesRequest(Struct, frozen=True):
         optional = {
             "max_tokens": asked.max_output_tokens,
             "reasoning_effort": asked.reasoning.effort if asked.reasoning is not None else None,
-            "response_format": _response_format(self.text_format),
+            "response_format": _response_format(self.format) if self.format else None,
             "top_logprobs": asked.top_logprobs or None,
             "logprobs": True if asked.top_logprobs or self.includes(LOGPROBS) else None,
-            "stream": True if self.stream else None,
+            "stream": True if asked.stream else None,
         }
         return chat | {key: value for key, value in optional.items() if value is not None}
 
@@ -194,30 +176,20 @@ def read_request(fields: Json) -> ResponsesRequest:
     # The response echoes the fields one level deeper, where they must not be nested too deep to be written.
     rawjson.dumps({"response": {**fields, "input": new}})
     unshown = Unshown()
-    items = tuple([_without_secrets(item) for item in read_items(given, unshown)])
-    return ResponsesRequest(_without_secrets(fields), asked, items, _check_format(_format_in(asked)), unshown)
+    items = tuple([without_secrets(item) if item.get("tools") else item for item in read_items(given, unshown)])
+    wanted = (asked.text.format if asked.text is not None else None) or {}
+    check = _check_format(wanted) if wanted else None
+    return ResponsesRequest(without_secrets(fields), asked, items, wanted, check, unshown)
 
 
-def _without_secrets(holder: Json) -> Json:
-    """A request or an item, fit to be stored and echoed: without the secrets in its `tools`."""
-    return {**holder, "tools": tools_without_secrets(holder["tools"])} if holder.get("tools") else holder
-
-
-def tools_without_secrets(tools: Any) -> Any:
-    """A list of tools, fit to be stored and echoed: without the credentials of declared MCP servers."""
-    return [_tool_without_secrets(tool) for tool in tools] if isinstance(tools, list) else tools
-
-
-def _tool_without_secrets(tool: Any) -> Any:
-    if not isinstance(tool, dict):
-        return tool
-    if tool.get("type") == "mcp":
-        return {key: value for key, value in tool.items() if key not in _SECRETS}
-    return {**tool, "tools": tools_without_secrets(tool["tools"])} if "tools" in tool else tool
-
-
-def _format_in(asked: _Asked) -> Json:
-    return (asked.text.format if asked.text is not None else None) or {}
+def without_secrets(holder: Any) -> Any:
+    """A request, an item or a tool, fit to be stored and echoed: without the credentials of declared MCP servers."""
+    if not isinstance(holder, dict):
+        return holder
+    if holder.get("type") == "mcp":
+        return {key: value for key, value in holder.items() if key not in _SECRETS}
+    tools = holder.get("tools")
+    return {**holder, "tools": list(map(without_secrets, tools))} if tools and isinstance(tools, list) else holder
 
 
 def _check_format(wanted: Json) -> SchemaCheck | None:

@@ -1,4 +1,4 @@
-"""Stored responses: for `previous_response_id`, `item_reference`, and the endpoints of `by_id`.
+"""Stored responses: for `previous_response_id`, `item_reference`, and the endpoints of `api.stored_responses`.
 
     resp_1  input, output     <- previous -     resp_2  input, output     <- previous -     resp_3  ...
 
@@ -56,13 +56,11 @@ def response_id(run_id: str) -> str:
 def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
     """The items of a conversation, each with an id, as they are stored with the response of the run."""
     return [
-        item if isinstance(item.get("id"), str) else {**item, "id": f"{_prefix_of(item)}_{run_id}_i{at}"}
+        item
+        if isinstance(item.get("id"), str)
+        else {**item, "id": f"{_ID_PREFIXES.get(item['type'], 'item')}_{run_id}_i{at}"}
         for at, item in enumerate(items)
     ]
-
-
-def _prefix_of(item: Json) -> str:
-    return _ID_PREFIXES.get(item["type"], "item")
 
 
 class StoredResponse(Struct, frozen=True):

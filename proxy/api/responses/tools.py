@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from proxy.api.fields import refuse
 from proxy.api.hosted import hosted_within
-from proxy.api.remembered import text_of
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
 from proxy.wire.chat import Json, ToolSpec, choice_of, name_of
@@ -30,7 +29,9 @@ from proxy.wire.errors import RequestError
 
 _OWN = ("function", "custom", "namespace")
 _MODES = ("auto", "none", "required")
-ADDITIONAL, FOUND = "additional_tools", "tool_search_output"  # items that hold tools
+ADDITIONAL, FOUND = "additional_tools", "tool_search_output"
+WITH_TOOLS = (ADDITIONAL, FOUND)
+"""The types of items that declare tools."""
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 _LONGEST_QUOTED = 128  # characters of the name of an unknown tool
 _ANY_SEARCH: Json = {"type": SEARCH}
@@ -169,13 +170,6 @@ class ResponseTools(Struct, frozen=True):
             _refuse_tool(names[0], "tool_choice")
 
 
-def tools_text(request: Json, items: Iterable[Json]) -> bytes | None:
-    """All that decides about the tools of a request, as JSON; None: items add some, or it has too large integers."""
-    if any(item["type"] in (ADDITIONAL, FOUND) for item in items):
-        return None
-    return text_of(request.get("tools"), request.get("tool_choice"))
-
-
 def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:
     """All declared tools of a request, the latest last; of two with the same name, the later one counts.
 
@@ -202,7 +196,7 @@ def late_names(tools: ResponseTools, request: Json, items: Iterable[Json]) -> li
         items: the items of the conversation, its own last.
     """
     declared = {name for _, name in _own(request.get("tools") or ())}
-    added = [tool for item in items if item["type"] in (ADDITIONAL, FOUND) for tool in item.get("tools") or ()]
+    added = [tool for item in items if item["type"] in WITH_TOOLS for tool in item.get("tools") or ()]
     names = dict.fromkeys(name for _, name in _own(added) if name not in declared)
     return [tools.flat_names[name] for name in names]
 

@@ -7,8 +7,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.api.body import parse_chat_request, parse_object
-from proxy.api.responses.by_id import page_of
+from proxy.api.chat.request import parse_chat_request
+from proxy.api.parsing import parse_object
 from proxy.api.responses.conversation import read_conversation, read_items
 from proxy.api.responses.encrypted_content import Seal, Thoughts
 from proxy.api.responses.parts import chat_parts
@@ -16,6 +16,7 @@ from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import with_ids
 from proxy.api.responses.tools import declared_in, read_tools
 from proxy.api.sealed import Sealer
+from proxy.api.stored_responses import page_of
 from proxy.api.unshown import ALL_FAULTS
 from proxy.wire.errors import RequestError
 from tests import hostile

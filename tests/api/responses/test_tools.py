@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.api.responses.conversation import read_items
-from proxy.api.responses.request import tools_without_secrets
+from proxy.api.responses.request import without_secrets
 from proxy.api.responses.tools import ClientToolName, declared_in, read_tools
 from proxy.wire.errors import RequestError
 
@@ -211,8 +211,9 @@ def test_what_opens_a_declared_server_is_neither_kept_nor_echoed():
     server = {"type": "mcp", "server_label": "s", "server_url": "https://s.example/mcp"}
     secret = {**server, "authorization": "Bearer x", "headers": {"X-Key": "y"}}
     inner = {"type": "namespace", "name": "n", "tools": [secret]}
-    assert tools_without_secrets([DOOR, secret, inner, 3]) == [DOOR, server, {**inner, "tools": [server]}, 3]
-    assert tools_without_secrets("no list") == "no list"
+    told = without_secrets({"tools": [DOOR, secret, inner, 3]})
+    assert told == {"tools": [DOOR, server, {**inner, "tools": [server]}, 3]}
+    assert without_secrets({"tools": "no list"}) == {"tools": "no list"}
 
 
 @pytest.mark.parametrize(
