@@ -12,7 +12,7 @@ BASE ?= python:3.13-slim
 # of the proxy with the same dependencies share their layer.
 IMAGE_TIME = $(or $(shell git log -1 --format=%ct -- requirements.lock 2>/dev/null),1580601600)
 
-.PHONY: demo run test check fuzz docs format lock sbom dist audit lint-files docs-site upgrade-check image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
+.PHONY: demo run test check fuzz docs pictures format lock sbom dist audit lint-files docs-site upgrade-check image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -51,6 +51,9 @@ fuzz: .venv/.dev  ## parsers, endpoints and docs/openapi.yaml with thousands of 
 docs: .venv/.dev  ## the pages and tables that are made of the code
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/config_schema.py
+
+pictures: .venv/.dev  ## docs/images/ of the program of today, by Chromium; that of an agent if codex is installed
+	PYTHONPATH=. $(BIN)/python docs/pictures.py
 
 format: .venv/.dev
 	$(BIN)/ruff format .

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+from base64 import b64decode
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -45,6 +46,21 @@ class Page:
     async def reload(self):
         """Load the page again."""
         await self._load("Page.reload", {})
+
+    async def show(self, content):
+        """Show a page that is given as HTML."""
+        frames = await self._ask("Page.getFrameTree", {}, self._session)
+        where = frames["frameTree"]["frame"]["id"]
+        await self._ask("Page.setDocumentContent", {"frameId": where, "html": content}, self._session)
+
+    async def resize(self, width, height):
+        """Make the window so many pixels large."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self._ask("Emulation.setDeviceMetricsOverride", size, self._session)
+
+    async def screenshot(self):
+        """What the window shows, as a PNG."""
+        return b64decode((await self._ask("Page.captureScreenshot", {"format": "png"}, self._session))["data"])
 
     async def _load(self, method, params):
         before = self._loaded()

@@ -87,5 +87,8 @@ class _Router(Router):
 async def _not_routed(scope: Scope, _: Receive, __: Send) -> None:
     """404 for a path without a route. It says so if the path would be right but for the base_url of the app."""
     path: str = scope["path"]
-    advice = " The API's paths begin with /v1: is the app's base_url right?" if path.endswith(_BELOW_V1) else ""
+    is_api = path.endswith(_BELOW_V1)
+    advice = (
+        " The API's paths begin with /v1: is the app's base_url right?" if is_api else " GET / shows what there is."
+    )
     raise NotFound(f"There is no {path} here.{advice}")

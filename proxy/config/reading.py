@@ -8,8 +8,9 @@ All faults of a file are found at once: the references in readable parts are che
 who have only some of the keys. Anywhere else it is a fault.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path as File
 from typing import Any, Final
@@ -27,11 +28,13 @@ from proxy.config.loaded import ClientsFile, Disabled, Loaded
 from proxy.config.messages import unknown_key, unknown_type
 from proxy.config.removed import removed_at
 from proxy.config.rules import Parts, ToolKinds, faults_in
+from proxy.config.syntax import VARIABLE
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
 from proxy.loop.limits import LimitOverrides, LimitsConfig
 from proxy.wire.errors import ConfigurationError
 
+_NEARLY_THE_SAME: Final = 0.85  # ZAI_API_KEYY and ZAI_API_KEY, but not GMI_API_KEY: difflib's ratios are 0.96 and 0.82
 _CLIENTS_FILE: Final = "clients_file"  # the path of its entries: `clients_file[0]`
 _CLIENTS_FILE_PARTS: Final = (f"{_CLIENTS_FILE}[", f"{_CLIENTS_FILE}.")
 # The keys of an entry of a list `api_key:` that was a mapping.
@@ -107,7 +110,7 @@ def parse(
 
     if faults := placed([*reader.faults, *(Fault(at(path), message) for path, message in faults_in(parts))]):
         raise ConfigurationError(faults)
-    doubtful = [*warnings_in(parts), *reader.doubtful]
+    doubtful = [*warnings_in(parts), *reader.doubtful, *_misspelt(reader.disabled, text, environ)]
     return Loaded(
         read,
         disabled={path: _with_fallbacks(one, read) for path, one in reader.disabled.items()},
@@ -126,6 +129,15 @@ def _with_fallbacks(disabled: Disabled, config: c.Config) -> Disabled:
     instead = disabled.entry.fallbacks if isinstance(disabled.entry, c.ToolConfig) else ()
     is_answered = not config.tools.keys().isdisjoint(instead)
     return msgspec.structs.replace(disabled, instead=instead) if is_answered else disabled
+
+
+def _misspelt(disabled: Mapping[str, Disabled], text: str, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The path of each entry without a key for whose variable there is one of nearly the same name, and a warning."""
+    others = environ.keys() - {name for name, _ in VARIABLE.findall(text)}
+    for path, entry in disabled.items():
+        for name in entry.variables:
+            if near := get_close_matches(name, others, 1, _NEARLY_THE_SAME):
+                yield path, f"{name} is not set, but {near[0]} is: did you mean that?"
 
 
 def _read_clients_file(path: File, environ: Mapping[str, str]) -> tuple[ClientsFile, Node | None]:

@@ -189,7 +189,8 @@ async def test_a_404_asks_for_the_base_url_of_the_app_where_v1_is_missing_or_not
     async with proxy_of(upstream) as url:
         response = await get(url, path)
     assert told(response) == (404, "not_found")
-    assert ("base_url" in response.json()["error"]["message"]) is advised
+    message = response.json()["error"]["message"]
+    assert ("base_url" in message, "GET / shows what there is" in message) == (advised, not advised)
 
 
 async def test_a_wrong_method_is_a_405_that_says_which_is_right(upstream):

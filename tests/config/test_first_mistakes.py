@@ -374,3 +374,12 @@ def test_what_may_be_a_key_is_no_variables_name(key):
 def test_the_value_of_a_variable_is_never_taken_for_a_name():
     text = "upstreams: {zai: {base_url: 'https://a.example', api_key: '${KEY}'}}"
     assert parse(text, {"KEY": "$ZAI_API_KEY"}).config.upstreams["zai"].api_key == "$ZAI_API_KEY"
+
+
+def test_a_misspelt_variable_is_told_with_the_one_that_is_set():
+    loaded = parse(UP.replace("key-of-zai-0123456789", "${ZAI_API_KEYY}"), {"ZAI_API_KEY": "k", "GMI_API_KEY": "k"})
+    assert loaded.disabled["upstreams.zai"].why == "ZAI_API_KEYY is not set"
+    assert [*loaded.warnings] == [
+        "config.yaml:2: upstreams.zai: ZAI_API_KEYY is not set, but ZAI_API_KEY is: did you mean that?"
+    ]
+    assert parse(UP.replace("key-of-zai-0123456789", "${ZAI_API_KEY}"), {"GMI_API_KEY": "k"}).warnings == ()

@@ -126,7 +126,7 @@ async def test_a_person_types_a_key_and_a_question_and_sees_searches_sources_and
 
 MARKDOWN = f"""### Times
 
-The **15:20** sails, see [the page](https://ferries.example/now), <{HOSTILE[1:-1]}> &amp; [no](javascript:alert(1)).
+The **15:20** sails by main.py, see [the page](https://ferries.example/now), <{HOSTILE[1:-1]}> &amp; [no](javascript:alert(1)).
 
 | From | Full |
 |---|---:|
@@ -154,6 +154,7 @@ async def test_markdown_of_an_answer_is_shown_as_elements_in_the_order_of_events
         assert await page.evaluate("document.getElementById('key')") is None
         await page.write("#question", "Is the ferry running?", key="Enter")
         await page.until("document.querySelector('.about')")
+        seen = set()
         for _ in range(2):
             shown = await page.evaluate("document.querySelector('.parts').innerHTML")
             parts = await page.evaluate("[...document.querySelector('.parts').children].map((part) => part.className)")
@@ -172,7 +173,9 @@ async def test_markdown_of_an_answer_is_shown_as_elements_in_the_order_of_events
             ]
             assert await page.evaluate("document.querySelectorAll('#talk img, #talk script').length") == 0
             assert await page.evaluate("document.title") == "Chat - toolproxy"
+            seen.add(shown)
             await page.reload()
+        assert len(seen) == 1  # in pieces of a few letters, and at once
         await page.evaluate("document.getElementById('new').click()")
         await page.reload()
         assert await page.evaluate("document.querySelector('.turn')") is None

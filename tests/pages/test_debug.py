@@ -1,5 +1,6 @@
 """The debug pages over real sockets, and in a real browser."""
 
+import asyncio
 import re
 import subprocess
 from base64 import b64encode
@@ -10,7 +11,7 @@ import openai
 import pytest
 
 from tests.browser import CHROMIUM
-from tests.fakes import FakeUpstream, Reply, streamed, whole
+from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
 CLIENTS = "clients: [{name: boss, key: boss-key, admin: true}, {name: app, key: app-key}]"
@@ -250,3 +251,40 @@ def browse(url, directory):
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout, done.stderr
+
+
+async def test_requests_that_only_list_the_models_are_left_out_of_the_page_and_not_of_its_json(sdk):
+    async with proxy_of(FakeUpstream([whole("Hi")])) as url:
+        await ask(sdk, url, request_id="asked")
+        await get(url, "/v1/models", x_request_id="listed")
+        await get(url, "/v1/models/nobody", x_request_id="failed")
+        page, data = await get(url), (await get(url, accept="application/json")).json()
+    assert re.findall(r'href="/debug/requests/(\w+)"', page.text) == ["failed", "asked"]
+    assert [record["request_id"] for record in data["requests"]] == ["failed", "listed", "asked"]
+
+
+async def test_an_answer_that_its_client_has_stopped_is_drawn_as_left_with_its_turn():
+    is_open = asyncio.Event()
+    upstream = FakeUpstream([stream(chunk({"content": "Hi"}), is_open)])
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "a question"}]}
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        headers = {"x-request-id": "left"}
+        async with client.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers) as response:
+            await anext(response.aiter_lines())
+        await upstream.left.wait()
+        page = ""
+        while "499" not in page:
+            page = (await get(url, "/debug/requests/left")).text
+        is_open.set()
+    assert 'class="left"></rect>' in page
+    assert '<span class="left"> abandoned</span>' in page
+    assert "<dt>turns</dt><dd>1</dd>" in page
+    assert 'class="bad"' not in page
+
+
+@pytest.mark.parametrize(("more", "has_chat"), [("", True), ("server: {chat_page: false}", False)])
+async def test_the_pages_lead_to_the_chat_page_where_there_is_one(sdk, more, has_chat):
+    async with proxy_of(FakeUpstream([whole("Hi")]), more=more) as url:
+        await ask(sdk, url, request_id="r")
+        pages = [(await get(url, path)).text for path in ("/debug", "/debug/requests/r", "/debug/usage")]
+    assert ['href="/chat"' in page for page in pages] == [has_chat] * 3

@@ -94,36 +94,45 @@ function build(tokens, into) {
   }
 }
 
-// The blocks of a text: their tokens, and the source by which a block is known again. The page has its own h1: headings of
-// an answer begin below it, and none leaves out a level, because people who listen go from level to level.
-function blocksOf(text) {
+// The blocks of a text: where each begins, its source and its tokens. The page has its own h1: headings of an answer begin
+// below it, and none leaves out a level, because people who listen go from level to level. `level`: that of the last heading.
+function blocksOf(text, level) {
   const lines = text.split("\n");
   const blocks = [];
-  let level = 1;
   for (const token of markdown.parse(text, {})) {
+    if (token.level === 0 && token.nesting >= 0 && token.type !== "inline") {
+      const [first, end] = token.map;
+      const at = lines.slice(0, first).reduce((sum, line) => sum + line.length + 1, 0);
+      blocks.push({ at, level, source: lines.slice(first, end).join("\n"), tokens: [] });
+    }
     if (token.type === "heading_open") level = Math.min(6, level + 1, Number(token.tag[1]) + 1);
     if (token.type === "heading_open") token.tag = `h${level}`;
-    if (token.level === 0 && token.nesting >= 0 && token.type !== "inline") {
-      blocks.push({ source: lines.slice(...token.map).join("\n"), tokens: [] });
-    }
     blocks.at(-1).tokens.push(token);
   }
   return blocks;
 }
 
-// A text that grows. Only blocks that have changed are made again, so that what is selected or read aloud above them stays.
+// A text that grows. Only its last two blocks can still change, so that only these are read again: the time does not grow
+// with the text, and what is selected or read aloud above them stays.
 class Prose {
   constructor(box) {
     this.box = box;
-    this.sources = [];
+    this.settled = 0; // characters that are not read again
+    this.nodes = 0; // elements of these
+    this.level = 1;
+    this.sources = []; // of the blocks behind these
   }
 
   show(text) {
-    const blocks = blocksOf(text);
+    const blocks = blocksOf(text.slice(this.settled), this.level);
     let kept = 0;
     while (kept < blocks.length && blocks[kept].source === this.sources[kept]) kept++;
-    while (this.box.childNodes.length > kept) this.box.lastChild.remove();
+    while (this.box.childNodes.length > this.nodes + kept) this.box.lastChild.remove();
     for (const { tokens } of blocks.slice(kept)) build(tokens, this.box);
-    this.sources = blocks.map(({ source }) => source);
+    const open = blocks.slice(-2);
+    this.nodes += blocks.length - open.length;
+    this.settled += open[0]?.at ?? 0;
+    this.level = open[0]?.level ?? this.level;
+    this.sources = open.map(({ source }) => source);
   }
 }

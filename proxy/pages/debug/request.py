@@ -20,6 +20,8 @@ _SHOWN_IN_ROW: Final = frozenset({
     "kind", "at", "seconds", "outcome", "notes", "tool", "turn", "upstream_model", "path",
 })  # fmt: skip
 _BAD_LEVELS: Final = frozenset({"warning", "error"})
+# What a step is drawn as that has ended in another way than by its result: it was left, not at fault; others failed.
+_ENDED: Final = {None: "", "completed": "", "abandoned": "left"}
 _LONG: Final = 120  # characters; a longer text is shown in a block of its own
 
 
@@ -62,13 +64,19 @@ def _facts(record: Json) -> Html:
         ("duration", seconds(record["seconds"])),
         ("client", record.get("client")),
         ("model", record.get("model")),
-        ("turns", record.get("turns")),
+        ("turns", _turns(record)),
         ("tool calls", record.get("tool_calls")),
         ("tokens in + out", tokens(record)),
         ("error" if record.get("error") else "ended by", record.get("error") or record.get("stop")),
     ]
     cards = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts if value not in (None, "")]
     return tag("dl", *cards, class_="facts")
+
+
+def _turns(record: Json) -> int | None:
+    """The turns of a request; of one that was left in the middle of a turn, those that had begun."""
+    counted: int | None = record.get("turns")
+    return counted or sum(step["kind"] == "turn" for step in record["steps"]) if counted is not None else None
 
 
 def _waterfall(record: Json) -> Html:
@@ -81,8 +89,8 @@ def _waterfall(record: Json) -> Html:
 
 
 def _step(step: Json, whole: float) -> Html:
-    failed = step["outcome"] not in (None, "completed")
-    state = tag("span", f" {step['outcome']}", class_="bad") if failed else None
+    ended = _ENDED.get(step["outcome"], "failed")
+    state = tag("span", f" {step['outcome']}", class_="bad" if ended == "failed" else ended) if ended else None
     took = seconds(step["seconds"]) if step["outcome"] else "running"
     name = tag("span", name_of(step), state, class_="name")
     row = tag("summary", name, _bar(step, whole), tag("span", took, class_="took"))
@@ -94,7 +102,7 @@ def _step(step: Json, whole: float) -> Html:
 def _bar(step: Json, whole: float) -> Html:
     length = whole - step["at"] if step["seconds"] is None else step["seconds"]
     left, width = _x(step["at"], whole), max(3, _x(length, whole))
-    kind = step["kind"] if step["outcome"] in (None, "completed") else "failed"
+    kind = _ENDED.get(step["outcome"], "failed") or step["kind"]
     marks = [mark for note in step["notes"] for mark in _marks(note, whole)]
     bar = tag("rect", x=left, y=0, width=width, height=_HEIGHT, class_=kind)
     size = f"0 0 {_WIDTH} {_HEIGHT}"
