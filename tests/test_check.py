@@ -77,7 +77,7 @@ FAULTY = {
     ),
     "a variable with a hyphen": (
         "upstreams:\n  up:\n    base_url: http://up\n    api_key: ${ZAI-KEY}\n",
-        "4: upstreams.up.api_key: ${ZAI...} is no variable: a name has letters, digits and '_'",
+        "4: upstreams.up.api_key: ${ZAI...} is not a variable: a name has letters, digits and '_'",
     ),
     "a variable in a variable": (
         GOOD + "server: {host: '${A:-${B}}'}",
@@ -231,7 +231,7 @@ offer: {mode: sometimes, prefix: '//'}
     ]
 
 
-HOW = ", in the environment or in a file .env beside the configuration (`toolproxy demo` needs no key)"
+HOW = ", in the environment or in a .env file next to the configuration (`toolproxy demo` needs no key)"
 NO_START = {
     "an empty file": ("", {}, ["there is no usable upstream: configure one"]),
     "nothing but a comment": ("# upstreams:\n", {}, ["there is no usable upstream: configure one"]),

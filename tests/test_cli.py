@@ -251,7 +251,7 @@ def test_check_says_which_keys_are_set_calls_nothing_usable_and_prints_no_secret
     assert "gmi: key set" in done.stdout
     assert "zai: disabled, ZAI_API_KEY is not set" in done.stdout
     assert "web_search: disabled, SERPER_API_KEY is not set" in done.stdout
-    assert "glm-4.7: disabled, because upstream zai is" in done.stdout
+    assert "glm-4.7: disabled, because its upstream zai is disabled" in done.stdout
     assert "usable" not in done.stdout
     assert done.stdout.splitlines()[-1] == "config.yaml is valid: the proxy would start"
     assert "canary" not in done.stdout + done.stderr

@@ -271,14 +271,14 @@ def test_a_name_that_is_there_already_is_a_fault_and_nothing_is_changed(folder, 
     for name, place in (("a", "clients.yaml:2"), ("own", "config.yaml:3")):
         code, out, err = toolproxy(capsys, "key", "add", name)
         assert (code, out) == (1, "")
-        assert err == f"toolproxy: there is a client {name!r} already, in {place}; nothing is changed\n"
+        assert err == f"toolproxy: there is already a client {name!r}, in {place}; nothing has changed\n"
     assert (folder / "clients.yaml").read_bytes() == before
 
 
 def test_a_name_that_is_a_variable_is_known_by_its_value(folder, capsys, monkeypatch):
     monkeypatch.setenv("NAME_OF_A", "a")
     (folder / "clients.yaml").write_text("- {name: '${NAME_OF_A}', key: the-key-of-client-a}\n")
-    for command, fault in (("add", "there is a client 'a' already"), ("remove", "remove it there")):
+    for command, fault in (("add", "there is already a client 'a'"), ("remove", "remove it there")):
         code, _, err = toolproxy(capsys, "key", command, "a")
         assert (code, fault in err) == (1, True)
     assert clients_of(folder, {"NAME_OF_A": "a"})[0] == ["a"]

@@ -245,7 +245,7 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "tools: {t: {type: http, description: d, url: 'http://x', headers: {a: '${request.headers.Authorization}'}}}",
             "tools.t.headers: cannot refer to 'authorization', which the proxy itself reads",
         ),
-        (http("headers: {a: '${request.headers.x:-y}'}"), "tools.t.headers.a: ${request...} is no variable"),
+        (http("headers: {a: '${request.headers.x:-y}'}"), "tools.t.headers.a: ${request...} is not a variable"),
         (
             "upstreams: {u: {base_url: 'http://x', api_key: k, headers: {a: '${request.headers.x}'}}}",
             "upstreams.u.headers.a: ${request.headers.NAME} may stand only in the headers of a tool",
@@ -584,7 +584,7 @@ def test_a_client_may_have_several_keys_and_those_that_are_not_set_are_left_out(
     loaded = parse(text, {"OLD": "o" * 20})
     assert [client.keys for client in loaded.config.clients] == [("o" * 20,)]
     assert loaded.disabled["clients[1]"].why == "HASH is not set"
-    assert "config.yaml:1: clients[0].key: NEW is not set, and left out" in loaded.warnings
+    assert "config.yaml:1: clients[0].key: NEW is not set, and is left out" in loaded.warnings
     both = parse(text, {"OLD": "o" * 20, "NEW": "n" * 20, "HASH": digest.upper()})
     assert [len(client.digests) for client in both.config.clients] == [2, 1]
     assert both.config.clients[1].digests == {digest}

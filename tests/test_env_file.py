@@ -64,7 +64,7 @@ def test_an_empty_value_in_env_file_is_as_if_not_set(place):
 
 def test_a_line_of_env_file_that_is_no_assignment_is_a_warning_that_does_not_quote_it(place):
     (place / ".env").write_text(f'# keys\n\n  canary one\nAPP_KEY={FIRST}\ncanary\n\nB="canary\nexport canary\nC=1')
-    warnings = [f".env:{line}: is no assignment NAME=value, and left out" for line in (3, 5, 7, 8)]
+    warnings = [f".env:{line}: is not an assignment NAME=value, and is ignored" for line in (3, 5, 7, 8)]
     loaded = read(place)
     assert (list(loaded.warnings), loaded.config.clients[0].key) == (warnings, FIRST)
     done = toolproxy("check", cwd=place)
@@ -93,7 +93,7 @@ def test_a_folder_called_env_is_no_env_file(place):
 
 def test_env_file_that_cannot_be_read_is_a_fault(place):
     (place / ".env").symlink_to(".env")
-    with pytest.raises(ConfigurationError, match=r"\.env: cannot be read: .*; --no-env-file does without it"):
+    with pytest.raises(ConfigurationError, match=r"\.env: cannot be read: .*; --no-env-file ignores it"):
         read(place)
 
 

@@ -72,7 +72,7 @@ def add_key(file: Path, name: str, known: Mapping[str, str]) -> str:
     def edit(entries: list[Any]) -> list[Any]:
         if name in known or name in map(_name_of, entries):
             place = known.get(name, file.name)
-            raise ConfigurationError([f"there is a client {name!r} already, in {place}; nothing is changed"])
+            raise ConfigurationError([f"there is already a client {name!r}, in {place}; nothing has changed"])
         return [*entries, {"name": name, "key_sha256": sha256(key.encode()).hexdigest()}]
 
     _change(file, edit)

@@ -26,7 +26,7 @@ def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
     lines += _disabled("upstreams", loaded)
     lines.append("models:")
     for name, model in config.models.items():
-        state = f"disabled, because upstream {model.upstream} is"
+        state = f"disabled, because its upstream {model.upstream} is disabled"
         if upstream := config.upstreams.get(model.upstream):
             state = f"{_key(upstream)}, at {model.upstream} as {model.model or _own_name(name)}"
         lines.append(f"  {name}: {state}")

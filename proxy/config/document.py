@@ -263,4 +263,4 @@ def _variable_fault(text: str) -> str | None:
         return None
     if "}" not in VARIABLE.sub("", text)[begun.end() :]:
         return f"{begun[0]} has no closing brace: write ${{NAME}} or ${{NAME:-default}}"
-    return f"{begun[0]}...}} is no variable: a name has letters, digits and '_'"
+    return f"{begun[0]}...}} is not a variable: a name has letters, digits and '_'"

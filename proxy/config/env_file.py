@@ -43,7 +43,7 @@ def read_env_file(path: Path) -> EnvFile:
     except (FileNotFoundError, IsADirectoryError):
         return EnvFile()
     except OSError as exc:
-        raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}; --no-env-file does without it"]) from exc
+        raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}; --no-env-file ignores it"]) from exc
     from dotenv.parser import parse_stream  # noqa: PLC0415 - most configurations have no such file
 
     values: dict[str, str] = {}
@@ -55,7 +55,7 @@ def read_env_file(path: Path) -> EnvFile:
         elif binding.key is not None or binding.error:
             blank = written[: len(written) - len(written.lstrip())]  # the empty lines before it belong to a binding
             line = binding.original.line + blank.count("\n")
-            warnings.append(f"{path.name}:{line}: is no assignment NAME=value, and left out")
+            warnings.append(f"{path.name}:{line}: is not an assignment NAME=value, and is ignored")
     return EnvFile(values, tuple(warnings))
 
 

@@ -294,7 +294,7 @@ class _Reader(Converter):
 
     def omit(self, unset: Iterable[str], path: Path) -> None:
         """Note that keys are left out whose variables have no value, because there are others."""
-        self.doubtful += [(path.name, f"{name} is not set, and left out") for name in unset]
+        self.doubtful += [(path.name, f"{name} is not set, and is left out") for name in unset]
 
     def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
         if isinstance(node, Leaf) and (gone := removed_at(path.name, node.text)):

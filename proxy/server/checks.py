@@ -47,7 +47,7 @@ def _upstream_faults(loaded: Loaded) -> Iterator[str]:
         disabled = loaded.disabled_in("upstreams").values()
         names = dict.fromkeys(name for entry in disabled for name in entry.variables)
         wanted, sources = " or ".join(names), [_SOURCES[name] for name in names if name in _SOURCES]
-        where = "in the environment or in a file .env beside the configuration (`toolproxy demo` needs no key)"
+        where = "in the environment or in a .env file next to the configuration (`toolproxy demo` needs no key)"
         where += f"; keys come from {' and '.join(sources)}" if sources else ""
         reasons = [*_invalid_keys("upstreams.", loaded), *([f"set {wanted}, {where}"] if wanted else [])]
         yield f"there is no usable upstream: {'; '.join(reasons) or 'configure one'}"

@@ -38,7 +38,7 @@ def test_a_document_without_faults_is_plain_values(text, value):
         ("{{a: b}: c}", "a key must be a single value (is there a brace too many?)"),
         ("{<<: 5}", "expected a mapping or list of mappings for merging, but found scalar"),
         ("${A", "${A has no closing brace: write ${NAME} or ${NAME:-default}"),
-        ("'${A-B}'", "${A...} is no variable: a name has letters, digits and '_'"),
+        ("'${A-B}'", "${A...} is not a variable: a name has letters, digits and '_'"),
         ("'${A:-${B}}'", "the default of a variable cannot hold another variable"),
     ],
 )

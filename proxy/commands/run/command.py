@@ -31,8 +31,8 @@ AGENTS: Final = {agent.name: agent for agent in (CLAUDE, CODEX, OPENCODE)}
 _INTERRUPTED: Final = 130  # what a shell reports for a program that Ctrl-C has ended
 _NO_KEY: Final = "unused"  # for a proxy that asks for none; agents send something
 _KEY_BYTES: Final = 32
-_OWN: Final = "for one of your own: toolproxy init --config ~/.config/toolproxy/config.yaml"
-_HOW_TO_GIVE_KEY: Final = f"set {KEY_VARIABLE}, or name the variable that has the key by --key-env"
+_OWN: Final = "for your own configuration: toolproxy init --config ~/.config/toolproxy/config.yaml"
+_HOW_TO_GIVE_KEY: Final = f"set {KEY_VARIABLE}, or name the variable that has the key with --key-env"
 
 
 def agents() -> Iterator[str]:
@@ -84,9 +84,7 @@ def run(order: Order) -> NoReturn:
     found = os.environ.get("PATH", os.defpath)
     path = _absolute(found)
     if path != found:
-        _say(
-            "the entries of PATH that are no absolute paths are passed over: they name the working directory's programs"
-        )
+        _say("relative entries of PATH are ignored, because they name programs of the working directory")
     program = shutil.which(agent.name, path=path)
     if program is None:
         raise ConfigurationError([f"{agent.title} is not installed; this installs it: {_installation(agent)}"])

@@ -59,7 +59,7 @@ class Proxy:
         if status == http.HTTPStatus.UNAUTHORIZED:
             return None
         if status != http.HTTPStatus.OK or not isinstance(answer, dict):
-            raise ConfigurationError([f"the proxy at {self.url} answers {status} to the question for its models"])
+            raise ConfigurationError([f"the proxy at {self.url} answers {status} when asked for its models"])
         return [str(model["id"]) for model in answer["data"]]
 
     def knows(self, name: str) -> bool:

@@ -64,7 +64,7 @@ def folder_of_runs(environ: Mapping[str, str]) -> Path:
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~_ONLY_THIS_USER:
             folder.chmod(_ONLY_THIS_USER)
     except OSError as exc:
-        raise ConfigurationError([f"{folder} cannot be made, where log and state belong: {exc.strerror}"]) from exc
+        raise ConfigurationError([f"{folder} cannot be created for log and state: {exc.strerror}"]) from exc
     if found.st_uid != os.geteuid():
         raise ConfigurationError([f"{folder} belongs to another user: set XDG_STATE_HOME to a folder of your own"])
     return folder
