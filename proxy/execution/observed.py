@@ -20,7 +20,7 @@ class ToolCrashed(ToolError):
 
 
 IN_OUR_WORDS = (InvalidArguments, OutOfTime, ToolCrashed)
-"""The failures whose messages are the proxy's own, and not a tool's."""
+"""The failures with messages of the proxy itself, not of a tool."""
 
 
 async def observed(
@@ -33,7 +33,7 @@ async def observed(
     clock: Clock,
     **where: Any,
 ) -> ToolOutput:
-    """The output of a call, which has its tool's own name.
+    """The output of a call. The call has the tool's own name, not an alias.
 
     Raises:
         ToolError: the call could not be carried out; the message is for the model.
