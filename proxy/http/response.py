@@ -1,4 +1,4 @@
-"""A response as its readers see it, whichever transport it comes from."""
+"""The interface of a response, the same for every transport."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeAlias
@@ -39,7 +39,7 @@ class Response(httpx.AsyncByteStream):
         return b""
 
     def take_whole(self) -> bytes | None:
-        """The rest of the body, if all of it has arrived already; None: there may be more to read."""
+        """The rest of the body if all of it has already arrived; None if there may be more to read."""
         return None
 
     async def read(self) -> bytes:
@@ -51,13 +51,13 @@ class Response(httpx.AsyncByteStream):
 
         Raises:
             httpx.HTTPError: the body broke off, or cannot be read.
-            Exception: whatever `handle` raises.
+            Exception: any exception of `handle`.
         """
         while (part := await self.read()) and not await handle(part):
             pass
 
     def end_within(self, seconds: float) -> None:
-        """Read for at most `seconds` more, whatever arrives: afterwards a wait for more raises `httpx.ReadTimeout`."""
+        """Read for at most `seconds` more. After that, a wait for more raises `httpx.ReadTimeout`."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The parts of the body, for httpx."""
