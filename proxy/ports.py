@@ -37,7 +37,7 @@ class Audience(Protocol):
         ...
 
     async def hear(self, event: RunEvent) -> bool:
-        """Take an event between the chunks; whether the client was shown anything of it."""
+        """Take an event between the chunks. Return whether the client was shown anything of the event."""
         ...
 
 
@@ -76,7 +76,7 @@ class Observer(Protocol):
         ...
 
     def handles(self, event: str) -> bool:
-        """Whether events of that name are used at all. If not, callers need not build their fields."""
+        """Whether events of that name are used. If not, callers need not build their fields."""
         ...
 
 
@@ -112,7 +112,7 @@ class Toolset(Protocol):
         ...
 
     def mended(self, text: str) -> Json | None:
-        """Arguments that are not JSON, repaired without knowing the tool; None: their meaning is not certain."""
+        """Arguments that are not JSON, repaired without the rules of a tool; None if their meaning is not certain."""
         ...
 
     async def find(self, query: str, among: Collection[str]) -> Sequence[str]:
@@ -120,7 +120,7 @@ class Toolset(Protocol):
         ...
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolOutput:
-        """Run one call, which has the tool's own name.
+        """Run one call. The call has the tool's own name, not an alias.
 
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
@@ -141,12 +141,12 @@ class EarlyCalls(Protocol):
         ...
 
     async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
-        """Announce a call to the client, unless it is sure not to be run.
+        """Announce a call to the client, unless the call will certainly not run.
 
         Args:
-            call: the call as the model wrote it; its arguments are complete.
-            model: the upstream's name for the model, if it has given one.
-            start: whether the call is started as well, if it may start early.
+            call: the call as the model wrote it, with complete arguments.
+            model: the upstream's name for the model, if the upstream has sent one.
+            start: whether to start the call, if it may start early.
         """
         ...
 
@@ -155,12 +155,12 @@ class EarlyCalls(Protocol):
         ...
 
     def count_unfinished(self, used: Json | None) -> None:
-        """Count the tokens of an upstream call that ended without a turn; None: they are not known or not counted."""
+        """Count the tokens of an upstream call that ended without a turn; None if they are not known or not counted."""
         ...
 
 
 class UpstreamTraits(Protocol):
-    """The traits of a kind of upstream on which a surface or the loop depends."""
+    """The traits of a kind of upstream that the APIs and the loop depend on."""
 
     @property
     def answer_steps(self) -> AnswerSteps:
@@ -174,12 +174,12 @@ class UpstreamTraits(Protocol):
 
     @property
     def json_schema(self) -> bool:
-        """Whether it enforces `response_format: json_schema` itself."""
+        """Whether the upstream enforces `response_format: json_schema`."""
         ...
 
     @property
     def thinking_switch(self) -> bool:
-        """Whether the field `thinking`, with the `type` enabled or disabled, reaches its models."""
+        """Whether the upstream's models accept the field `thinking` with the `type` enabled or disabled."""
         ...
 
     @property
@@ -189,12 +189,12 @@ class UpstreamTraits(Protocol):
 
     @property
     def top_k(self) -> bool:
-        """Whether it accepts the field `top_k`, which OpenAI does not have."""
+        """Whether the upstream accepts the field `top_k`, which OpenAI does not have."""
         ...
 
 
 class Upstream(Protocol):
-    """A model at an upstream, for one request; its properties change when a fallback answers."""
+    """A model at an upstream, for one request. Its properties change when a fallback answers."""
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ class Upstream(Protocol):
 
     @property
     def traits(self) -> UpstreamTraits:
-        """The traits of the upstream that answers at present."""
+        """The traits of the upstream that currently answers."""
         ...
 
     def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
@@ -216,9 +216,9 @@ class Upstream(Protocol):
 
         Args:
             call: the call.
-            show: takes the chunks for the client; a whole answer is shown as a stream of large pieces. None: only the
+            show: takes the chunks for the client. A whole answer is shown as a stream of large pieces. None if only the
                 turn is needed.
-            early: takes the complete calls of server tools, each at its place among the chunks.
+            early: takes each complete call of a server tool, at its place between the chunks.
 
         Raises:
             UpstreamError: the call ended without a complete turn.
@@ -234,13 +234,13 @@ class Upstream(Protocol):
         ...
 
     def open(self, request: RawRequest) -> AbstractAsyncContextManager[RawResponse]:
-        """Relay any other request. Raises `UpstreamError` when there is no answer at all."""
+        """Relay any other request. Raises `UpstreamError` if there is no answer."""
         ...
 
     def with_cost(self, usage: Json) -> Json:
         """The usage in a response of `open`, with its cost if the model has a price.
 
-        All other usage already has its cost.
+        Usage from the other methods already has its cost.
         """
         ...
 
@@ -280,7 +280,7 @@ class Leases(Protocol):
     """Counts the requests that clients have open at the same time."""
 
     async def acquire(self, client: str, most: int) -> str | None:
-        """The lease of one more open request; None if `client` has `most` of them."""
+        """The lease of one more open request; None if `client` already has `most` open requests."""
         ...
 
     async def release(self, client: str, lease: str) -> None:
@@ -300,15 +300,15 @@ class Budgets(Protocol):
         ...
 
     def book_later(self, client: str, model: str, day: str, use: Use) -> None:
-        """Add such a use, in the next second or so."""
+        """Add the use of a request like `book`, within about a second."""
         ...
 
     async def used(self, client: str, period: str) -> Use:
-        """The use of a client in a day or month; a new value, which the caller may change."""
+        """The use of a client in a day or month: a new value, which the caller may change."""
         ...
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """The use of a client on each of the `days`, by model; empty for a day before the last `DAYS_KEPT` days."""
+        """The use of a client on each of the `days`, by model. Days before the last `DAYS_KEPT` are empty."""
         ...
 
     async def clients(self, days: Sequence[str]) -> Sequence[str]:
@@ -317,28 +317,28 @@ class Budgets(Protocol):
 
 
 class Results(Protocol):
-    """A cache of one tool's results. Equal calls are run once, even if they are made at the same time."""
+    """A cache of one tool's results. Equal calls run once, even at the same time."""
 
     async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The cached result of `key`, or else the result of `run`. Failures are not cached."""
+        """The cached result of `key`, or the result of `run`. Failures are not cached."""
         ...
 
 
 Caches: TypeAlias = Callable[[str, float], Results]
-"""Makes a cache for a tool, given its name and the lifetime of results in seconds."""
+"""Makes a cache for a tool, from the tool's name and the lifetime of results in seconds."""
 
 
 class Model(Protocol):
-    """A model by the name that clients send, for one request."""
+    """A model, as one request names it."""
 
     @property
     def name(self) -> str:
-        """The client's name for it."""
+        """The client's name for the model."""
         ...
 
     @property
     def upstream_name(self) -> str:
-        """The upstream's name for it."""
+        """The upstream's name for the model."""
         ...
 
     @property
@@ -348,7 +348,7 @@ class Model(Protocol):
 
     @property
     def tools(self) -> frozenset[str] | None:
-        """The server tools that it may use; None: all."""
+        """The server tools that the model may use; None: all."""
         ...
 
     @property
@@ -378,12 +378,12 @@ class Router(Protocol):
         """The model of that name, for one request.
 
         Args:
-            name: as the client wrote it.
+            name: the model's name, as the client wrote it.
             client_key: the client's key, for upstreams with `api_key: from_client`.
-            messages: the messages; where they have an image, the model's `vision_model` may answer.
-            headers: the headers of the client's request, with names in lower case, some of which are forwarded.
-            conversation: the name of its conversation, hashed, which keeps it at one key of an upstream's several.
-            may_use: whether the client may use the model of a name, for the advice about an unknown model.
+            messages: the messages. If they have an image, the model's `vision_model` may answer.
+            headers: the headers of the client's request, with names in lower case. Some headers are forwarded.
+            conversation: the hashed name of the request's conversation, which selects one of an upstream's keys.
+            may_use: whether the client may use a model, by its name. An error about an unknown model lists such models.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.
@@ -395,7 +395,7 @@ class Router(Protocol):
         ...
 
     def names(self) -> Sequence[str]:
-        """The names of the listed models: those that are usable and not patterns."""
+        """The names of the listed models: all usable models except patterns."""
         ...
 
     def upstream_of(self, name: str) -> str | None:
@@ -411,7 +411,7 @@ class RecentRequests(Protocol):
         ...
 
     def find(self, request_id: str) -> Json | None:
-        """The newest request with that id, if there is still a record of it."""
+        """The record of the newest request with that id, if there still is one."""
         ...
 
 
@@ -427,7 +427,7 @@ class Cases(Protocol):
         ...
 
     async def find(self, request_id: str) -> bytes | None:
-        """The case of the newest request with that id, as JSON; None: it is not kept."""
+        """The case of the newest request with that id, as JSON; None if it is not kept."""
         ...
 
 
@@ -435,10 +435,10 @@ MayUse: TypeAlias = Callable[[ToolSpec], bool]
 """Whether a request may use a tool of a server, given the placeholder for the server's tools (`Toolset.unlisted`)."""
 
 MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
-"""Makes the dialect of one run, given the tool for each name that a call may have in it."""
+"""Makes the dialect of one run, from the tool for each name that a call may have."""
 
 KeyStates: TypeAlias = Mapping[tuple[str, str], Sequence[KeyState]]
-"""The states of the keys of each upstream and tool that has several: ("upstream", its name) -> one for each key."""
+"""The states of the keys of upstreams and tools with several keys: ("upstream", its name) -> a state per key."""
 
 Scrape: TypeAlias = Callable[[Callable[[], Sized], KeyStates], bytes]
-"""Returns all metrics in Prometheus' text format; the first argument returns the tasks of the event loop."""
+"""Returns all metrics in Prometheus' text format. The first argument returns the tasks of the event loop."""

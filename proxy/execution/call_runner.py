@@ -22,8 +22,10 @@ class CallRunner:
 
     A call is announced to the client at its place in the turn, and may start while the turn is still being written
     (`announce`). When the turn is complete, `run_all` takes over the calls that were started, starts the others, and
-    cancels those that the run refuses after all. The failure of a tool is a result like any other and cancels nothing,
-    as a TaskGroup would; a TaskGroup would also wrap the failure of the run itself in a group.
+    cancels those that the run refuses after all.
+
+    A TaskGroup does not fit: it would cancel the other calls when one tool fails, although a tool's failure is a result
+    like any other, and it would wrap the failure of the run itself in a group.
 
     Attributes:
         were_shown: whether the client was shown any of the turn's calls.
@@ -59,7 +61,7 @@ class CallRunner:
         self._announced: set[ToolCall] = set()  # of the turn
         self._run_calls: Sequence[ToolCall] = ()  # of the turn
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
-        self._ended: dict[ToolCall, CallEnded] = {}  # those of them that the client has not been told of
+        self._ended: dict[ToolCall, CallEnded] = {}  # early calls that have ended; the client has not been told yet
 
     async def begin_turn(self, number: int) -> None:
         """Begin a turn, to which later calls belong, and tell the client unless the turn is repeated."""
@@ -73,7 +75,7 @@ class CallRunner:
                 await self._audience.hear(TurnBegan(number))
 
     async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
-        """Announce the next complete call of the turn if the run would run it, and `start` it if it may start early."""
+        """Announce the next complete call of the turn if the run would run it. With `start`, it may start early."""
         self._model = model
         self._early = self._early or self._run.early_decisions()
         resolved = self._run.would_run(call, self._early) if self._deadline.seconds_left() else None
@@ -123,7 +125,7 @@ class CallRunner:
                 await self._audience.hear(self._ended.pop(call))
         if self._started:
             self.drop()
-        # Not task by task: a cancellation would end only the first task, and its slot would go to a call of no use.
+        # Not one by one: a cancellation would then end only the first task, and free its slot for another call.
         if running:
             await asyncio.wait(running)
         return [task.result() for task in tasks]
@@ -155,15 +157,15 @@ class CallRunner:
         return task
 
     async def _announce(self, call: ToolCall, audience: Audience) -> None:
-        """Tell the client of a call, in the order of the calls in their turn."""
+        """Show a call to the client, in the order of the calls in their turn."""
         self._announced.add(call)
         was_shown = await audience.hear(CallBegan(self._turn, call, self._model))
         self.were_shown = was_shown or self.were_shown
 
     async def _call(self, call: ToolCall) -> ToolResult:
-        """Run one call, as soon as fewer than `max_parallel_tools` are running, and tell the client of its end.
+        """Run one call as soon as fewer than `max_parallel_tools` are running, and show its end to the client.
 
-        The end of a call that the run may still refuse is kept until the turn is complete.
+        The run may still refuse an early call, so the end of such a call is shown when the turn is complete.
         """
         async with self._slots:
             if self._audience is None:

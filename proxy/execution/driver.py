@@ -1,7 +1,7 @@
-"""Drives a Run: with `call_runner` the only place where the loop meets I/O.
+"""Drives a Run. Only this module and `call_runner` connect the loop to I/O.
 
-Upstream calls and tools are awaited here, and events are sent to observers. The only decision made here is about time:
-once the deadline has passed, the run is told to end.
+The driver awaits upstream calls and tools, and sends events to observers. It makes one decision, about time: once the
+deadline has passed, it tells the run to end.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Driver:
             run: the run.
             upstream: answers the turns of the run.
             context: the context of the run's tool calls.
-            audience: is told all that the client may see, as it happens; None: only the answer is needed.
+            audience: receives everything that the client may see, as it happens; None if only the answer is needed.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.

@@ -33,7 +33,7 @@ async def observed(
     clock: Clock,
     **where: Any,
 ) -> ToolOutput:
-    """The output of a call, which has its tool's own name.
+    """The output of a call. The call has the tool's own name, not an alias.
 
     Raises:
         ToolError: the call could not be carried out; the message is for the model.

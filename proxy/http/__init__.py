@@ -4,7 +4,7 @@ client      requests to one upstream: prepared requests, and a hook for headers
 transport   the transport, which httpx can use as well, and an adapter for any other httpx transport
 pool        idle connections, and requests that wait for a connection
 connection  one connection, with one request at a time
-response    a response, which a reader pulls or which is pumped to a handler
+response    a response: a reader pulls it, or it is pumped to a handler
 tunnel      connections through a forward proxy
 forward_proxy   which proxy the environment names for a URL
 parser      writes the heads of requests and parses the bytes of responses; pure

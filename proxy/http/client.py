@@ -21,7 +21,7 @@ _NO_TIMEOUTS = RequestTimeouts()
 
 
 class Transport(Protocol):
-    """Sends a request whose head is serialized already, as `transport.Http1Transport` does."""
+    """Sends a request with a serialized head, as `transport.Http1Transport` does."""
 
     def send(
         self, origin: Origin, method: str, head: bytes, body: bytes, timeouts: RequestTimeouts, *, repeats: bool = True
@@ -44,7 +44,7 @@ class Transport(Protocol):
 
 
 class PreparedRequest(Struct, frozen=True):
-    """A kind of request: a method, and the lines of the head that all requests of the kind share, validated once."""
+    """A kind of request: a method, and the head lines that all requests of the kind share, validated once."""
 
     method: str
     target: bytes
@@ -59,11 +59,11 @@ class HttpClient:
     """Sends requests to one upstream.
 
     Args:
-        transport: sends the requests; closed with the client.
+        transport: sends the requests. The client closes it.
         base_url: the base URL of the upstream.
         timeouts: the timeouts of each request.
-        extra_headers: called for each request; returns further lines of its head, such as those of its trace. They are
-            not validated.
+        extra_headers: called for each request. Returns more lines for the head, such as the headers of a trace, which
+            are not validated.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class HttpClient:
         self._extra_headers = extra_headers
 
     def prepare(self, method: str, path: str, headers: Headers) -> PreparedRequest:
-        """A kind of request; `path` is appended to the upstream's base URL.
+        """A kind of request. `path` is appended to the upstream's base URL.
 
         Raises:
             httpx.HTTPError, httpx.InvalidURL: such a request cannot be sent.

@@ -12,7 +12,7 @@ import certifi
 import httpx
 from msgspec import Struct
 
-# RFC 8305, section 8: the time until the next address is tried as well, if an address has not answered.
+# RFC 8305, section 8: the time without an answer after which the next address is tried too.
 STAGGER_SECONDS = 0.25
 
 _PORTS = {"http": 80, "https": 443}
@@ -21,7 +21,7 @@ _MOST_CAUSES = 20
 
 
 class Origin(Struct, frozen=True, cache_hash=True):
-    """The server at the other end of a connection, which requests to the same origin may share."""
+    """The server at the other end of a connection. Requests to the same origin may share the connection."""
 
     host: str
     port: int
@@ -39,8 +39,8 @@ def origin_of(url: httpx.URL) -> Origin:
 def client_context() -> ssl.SSLContext:
     """The TLS context for all upstreams, tools, pages and MCP servers. It verifies certificates and host names.
 
-    It trusts the system's certificates (OpenSSL's variables `SSL_CERT_FILE` and `SSL_CERT_DIR` name other ones) or, if
-    the system has none, Mozilla's list. It is made once, when first needed: reading certificates takes some 20 ms.
+    The context trusts the system's certificates (or those in OpenSSL's `SSL_CERT_FILE` and `SSL_CERT_DIR`) or, if the
+    system has none, Mozilla's list. It is made once, when first needed: reading certificates takes about 20 ms.
     """
     paths = ssl.get_default_verify_paths()
     known = any(path and os.path.exists(path) for path in (paths.cafile, paths.capath))  # noqa: PTH110 - may be None
@@ -53,7 +53,7 @@ async def connect(host: str, port: int) -> socket.socket:
     """A socket connected to the first address of a host that answers (RFC 8305, "happy eyeballs").
 
     Raises:
-        OSError: no address answers, or there is no such host.
+        OSError: no address answers, or the host does not exist.
     """
     return await connect_to(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
@@ -69,8 +69,8 @@ async def connect_to(found: Sequence[aiohappyeyeballs.AddrInfoType]) -> socket.s
 def reason(exc: BaseException) -> str:
     """The cause of a network exception, for the log.
 
-    This is the operating system's message if there is one, as for a refused connection or an untrusted certificate. Any
-    other exception may quote a request, so only its type is given.
+    The cause is the operating system's message if there is one, for example for a refused connection or an untrusted
+    certificate. Any other exception may quote a request, so only its type is returned.
     """
     found = type(exc).__name__
     for link in causes(exc):
@@ -80,7 +80,7 @@ def reason(exc: BaseException) -> str:
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
-    """An exception and its causes, at most 20 in all, because a chain can be circular."""
+    """An exception and its causes. At most 20 are returned, because a chain can be circular."""
     link: BaseException | None = exc
     for _ in range(_MOST_CAUSES):
         if link is None:

@@ -3,10 +3,10 @@
     connected --request--> waiting for the head --> body --complete--> idle, in its pool
                                                          '--anything else: closed, and its place in the pool is free
 
-Any failure closes the connection at once, and so does the cancellation of a reader: the rest of a response cannot be
-skipped.
+Any failure closes the connection at once. So does the cancellation of a reader, because the rest of a response cannot
+be skipped.
 
-A response is read by a task, and its bytes arrive in a callback of the event loop. Who holds what:
+A task reads a response, and its bytes arrive in a callback of the event loop. The states:
 
     state     _handle  _waiter  _rest      bytes are taken by          what `wake` does
     working   None     None     None       the task                    nothing: the bytes wait in `parser.pieces`
@@ -95,7 +95,7 @@ class Http1Connection(asyncio.Protocol):
         self.timer: asyncio.TimerHandle | None = None  # for all waits of responses; calls `check_due`
 
     def adopt(self, release: _Release, discard: _Discard) -> None:
-        """Set what returns the connection to its pool, with the seconds that its server waits, and what removes it."""
+        """Set the callbacks that return the connection to its pool (with the server's idle seconds) or remove it."""
         self._release, self._discard = release, discard
         if self._closed:  # the connection was lost before it had a pool
             self._leave()
@@ -146,7 +146,7 @@ class Http1Connection(asyncio.Protocol):
         return response
 
     def close(self) -> None:
-        """Close the connection at once. A response that is not complete fails."""
+        """Close the connection at once. An incomplete response fails."""
         self._break(httpx.ReadError("The connection was closed."))
 
     async def wait_closed(self) -> None:
@@ -154,7 +154,7 @@ class Http1Connection(asyncio.Protocol):
         await asyncio.shield(self._lost)
 
     async def _send_large(self, response: "Http1Response", body: bytes, seconds: float | None) -> None:
-        """Send a large body piece by piece, so that others have their turn while the kernel copies it."""
+        """Send a large body in pieces, so that other tasks run while the kernel copies it."""
         # Not by `writelines`, which asyncio's own transports let grow without bounds (CVE-2024-12254).
         view = memoryview(body)
         for at in range(0, len(body), _PIECE_BYTES):
@@ -165,7 +165,7 @@ class Http1Connection(asyncio.Protocol):
             self._transport.write(view[at : at + _PIECE_BYTES])
 
     async def _drain(self, response: "Http1Response", seconds: float | None) -> None:
-        """Wait while the server does not read; the arrival of a response ends the wait as well."""
+        """Wait while the server does not read. The arrival of a response also ends the wait."""
         while self._writing_paused and response.parser.head is None:
             left = self._transport.get_write_buffer_size()
             try:
@@ -177,7 +177,7 @@ class Http1Connection(asyncio.Protocol):
     # For the response.
 
     def check_due(self) -> None:
-        """End the wait of a response that is overdue; usually none is, and the timer is set again."""
+        """End the wait for an overdue response. Usually none is overdue, and the timer is set again."""
         self.timer = None
         response = self._response
         if response is None or response.due is None:
@@ -200,7 +200,7 @@ class Http1Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Parse a part of the response; when it is complete, return a reusable connection to its pool."""
+        """Parse a part of the response. When the response is complete, return a reusable connection to its pool."""
         response = self._response
         if response is None:  # no request was sent, and the next one must not get this as its response
             self.close()
@@ -264,7 +264,7 @@ class Http1Connection(asyncio.Protocol):
             self._response.wake()
 
     def _break(self, error: httpx.TransportError) -> None:
-        """Close the connection; a response that is not complete fails with the error."""
+        """Close the connection. An incomplete response fails with the error."""
         response, self._response = self._response, None
         if response is not None:
             response.connection = None
@@ -286,7 +286,7 @@ class Http1Connection(asyncio.Protocol):
 
 
 class Http1Response(Response):
-    """A response on one of our connections."""
+    """A response on an `Http1Connection`."""
 
     __slots__ = (
         "_context",
@@ -304,7 +304,7 @@ class Http1Response(Response):
     )
 
     def __init__(self, connection: Http1Connection, seconds: float | None, *, is_head_request: bool) -> None:
-        """A response that is to come, with at most `seconds` of silence between its parts."""
+        """A response that will arrive, with at most `seconds` of silence between its parts."""
         self.parser = ResponseParser(is_head_request=is_head_request)
         self.connection: Http1Connection | None = connection  # None once the response is complete or has failed
         self.failure: httpx.TransportError | None = None
@@ -319,7 +319,7 @@ class Http1Response(Response):
         self._waiter: asyncio.Future[bool] | None = None
 
     async def read(self) -> bytes:
-        """The next part of the body, after a wait until there is one; empty at the end of the body.
+        """Wait for the next part of the body, and return it. It is empty at the end of the body.
 
         Raises:
             httpx.ReadTimeout: nothing arrived for too long.
@@ -346,12 +346,12 @@ class Http1Response(Response):
         Raises:
             httpx.ReadTimeout: nothing arrived for too long.
             httpx.TransportError: the response broke off, or cannot be read.
-            Exception: whatever `handle` raises.
+            Exception: any exception of `handle`.
         """
         self._context = copy_context()
         try:
             while self.parser.pieces or not self.parser.complete:
-                # What is there already is handled here, not in the callback: bytes keep their order.
+                # Bytes that have already arrived are handled here, not in the callback, so that they keep their order.
                 if self.parser.pieces:
                     if await handle(self._take(READ_BYTES)):
                         return
@@ -377,7 +377,7 @@ class Http1Response(Response):
     def end_within(self, seconds: float) -> None:
         """Read for at most `seconds` more, whatever arrives."""
         if (connection := self.connection) is not None:
-            # Without a limit of each silence, no byte that arrives sets a later time (`wake`).
+            # Without a limit for each silence, an arriving byte does not set a later time (`wake`).
             self._seconds, self._ends = None, connection.loop.time() + seconds
             if self._waiter is not None:
                 self._wait_until(connection, self._ends)
@@ -391,7 +391,7 @@ class Http1Response(Response):
             if self._seconds is not None and self.connection is not None:
                 self.due = self.connection.loop.time() + self._seconds
             try:
-                # One step: a handler that need not wait ends in it, with StopIteration.
+                # One step. A handler that need not wait ends in this step, with StopIteration.
                 self._rest = resumed(coroutine, self._context.run(coroutine.send, None))
             except StopIteration as stop:
                 needs_no_more = bool(stop.value)
@@ -408,7 +408,7 @@ class Http1Response(Response):
             self._waiter.set_result(needs_no_more)
 
     def take_whole(self) -> bytes | None:
-        """The rest of the body, if all of it has arrived; None: there is more to read."""
+        """The rest of the body if all of it has arrived; None if there may be more to read."""
         return self._take() if self.parser.complete and self.failure is None else None
 
     async def aclose(self) -> None:
@@ -417,7 +417,7 @@ class Http1Response(Response):
             self.connection.close()
 
     def _take(self, most: int | None = None) -> bytes:
-        """Take the unread bytes of the body, at most `most`; if none is left, resume reading from the server."""
+        """Take the unread bytes of the body, at most `most`. If none are left, resume reading from the server."""
         pieces = self.parser.pieces
         data = b"".join(pieces)  # a single one is not copied
         pieces.clear()
@@ -431,7 +431,7 @@ class Http1Response(Response):
         return data
 
     async def wait(self, seconds: float | None, too_slow: type[httpx.TimeoutException]) -> bool:
-        """Wait until something has happened; whether the handler of `pump` needs no more.
+        """Wait until something has happened. Return whether the handler of `pump` needs no more.
 
         Raises the failure of the response, an exception of the handler, or `too_slow`.
         """
@@ -450,7 +450,7 @@ class Http1Response(Response):
             self._waiter = self.due = None
 
     def _wait_until(self, connection: Http1Connection, due: float) -> None:
-        """Set the time when the current wait has taken too long."""
+        """Set the time at which the current wait is overdue."""
         self.due = due
         timer = connection.timer
         if timer is None or timer.when() > due:
@@ -459,7 +459,7 @@ class Http1Response(Response):
             connection.timer = connection.loop.call_at(due, connection.check_due)
 
     def new_failure(self) -> httpx.TransportError:
-        """The failure as a new exception each time: a raised one refers to its frames, and so to the response."""
+        """The failure as a new exception. A raised exception refers to its frames, and through them to the response."""
         failure = self.failure or httpx.ReadError("The response is complete.")
         again = type(failure)(str(failure))
         again.__cause__ = failure.__cause__

@@ -1,4 +1,4 @@
-"""The credentials of requests: what proves to a server who sends them."""
+"""The credentials of requests, which prove to a server who sends them."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,21 +16,21 @@ class Credential(Protocol):
 
     @property
     def of_client(self) -> bool:
-        """Whether it is the client's own, so that errors about it are for the client."""
+        """Whether the credential belongs to the client, so that the client gets errors about it."""
         ...
 
     def lines(self, method: str, target: bytes, body: bytes) -> bytes:
         """The header lines that one request needs, each with its line end.
 
         Raises:
-            httpx.LocalProtocolError: the credential cannot stand in a header.
+            httpx.LocalProtocolError: the credential cannot be sent in a header.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BearerKey:
-    """A key that is sent as it is, whatever the request. Implements `Credential`."""
+    """A key that is sent unchanged with every request. Implements `Credential`."""
 
     key: str = field(repr=False)
     of_client: bool = False

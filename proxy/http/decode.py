@@ -1,4 +1,4 @@
-"""Compressed bodies, decompressed in pieces: 48 KB can become 50 MB, which must never be in memory at once."""
+"""Decompresses bodies in pieces: 48 KB can become 50 MB, which must never be in memory at once."""
 
 import asyncio
 import zlib
@@ -21,7 +21,7 @@ _NO_CODING = frozenset({"", "identity", "none"})  # the last is no registered na
 
 
 class Inflater:
-    """Decompresses a body that was sent compressed although `identity` was asked for.
+    """Decompresses a body that was compressed although the request asked for `identity`.
 
     Raises:
         ValueError: from any method: the coding is not supported, or the bytes are not valid in it.
@@ -66,7 +66,7 @@ class Inflater:
 
 
 class DecodedResponse(Response):
-    """A response that the server may have compressed unasked; the body is decompressed piece by piece."""
+    """A response that the server may have compressed without being asked. The body is decompressed in pieces."""
 
     __slots__ = ("_inflater", "_pieces", "_response", "_taken")
 

@@ -1,10 +1,10 @@
-"""Forward proxies, as a company's network has them: which one the environment names for a URL.
+"""Forward proxies of a company's network: finds the proxy that the environment names for a URL.
 
-The variables mean what they mean to curl: `https_proxy` or `HTTPS_PROXY` for URLs that begin with https, `http_proxy`
-for those that begin with http, `all_proxy` or `ALL_PROXY` for both, and `no_proxy` or `NO_PROXY` for exceptions. The
-form in small letters has precedence. `HTTP_PROXY` is not read, because in a CGI program a client could set it by a
-header `Proxy`. Two rules are not curl's: a loopback address never goes through a proxy, and an exception may name a
-port. Values may hold passwords, so that none is ever quoted.
+The variables mean the same as in curl: `https_proxy` or `HTTPS_PROXY` for https URLs, `http_proxy` for http URLs,
+`all_proxy` or `ALL_PROXY` for both, and `no_proxy` or `NO_PROXY` for exceptions. Lower case takes precedence.
+`HTTP_PROXY` is not read, because in a CGI program a client could set it with a header `Proxy`. Two rules differ from
+curl: a loopback address never goes through a proxy, and an exception may name a port. Values can contain passwords, so
+no value is ever quoted.
 """
 
 import functools
@@ -38,7 +38,7 @@ class ForwardProxy(Struct, frozen=True):
 
     Attributes:
         variable: the environment variable that names the proxy.
-        origin: the address of the proxy, and whether it is spoken to by TLS.
+        origin: the address of the proxy, and whether the connection to it uses TLS.
         user: the user name for the proxy, empty if there is none.
         password: the password of the user.
     """
@@ -61,7 +61,7 @@ class ForwardProxy(Struct, frozen=True):
 
     @property
     def authorization(self) -> bytes:
-        """The line of a request's head that proves the user to the proxy; empty without a user."""
+        """The header line that authenticates the user to the proxy; empty without a user."""
         if not self.user and not self.password:
             return b""
         return b"Proxy-Authorization: Basic %b\r\n" % b64encode(f"{self.user}:{self.password}".encode())
@@ -74,7 +74,7 @@ class ForwardProxy(Struct, frozen=True):
 
 
 class Exemption(Struct, frozen=True):
-    """One entry of `NO_PROXY`: a domain with all names below it, or a network, at one port or at all."""
+    """One entry of `NO_PROXY`: a domain with all names below it, or a network, for one port or all ports."""
 
     domain: str
     network: IPv4Network | IPv6Network | None = None
@@ -102,7 +102,7 @@ class Proxies(Struct, frozen=True):
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Proxies":
-        """The proxies of an environment; an empty variable counts as one that is not set."""
+        """The proxies of an environment. An empty variable counts as not set."""
         entries = re.split(r"[,\s]+", (environ.get("no_proxy") or environ.get("NO_PROXY") or "").lower())
         if "*" in entries:
             return cls()
@@ -114,10 +114,10 @@ class Proxies(Struct, frozen=True):
         return cls(named, tuple(_exemptions(entries)))
 
     def proxy_for(self, url: str) -> ForwardProxy | None:
-        """The proxy for a URL; None: the URL is reached directly.
+        """The proxy for a URL; None if the URL is reached directly.
 
         Raises:
-            ConfigurationError: the variable names no proxy that can be used.
+            ConfigurationError: the variable names no usable proxy.
         """
         parts = urlsplit(url)
         if (named := self.named.get(parts.scheme)) is None:

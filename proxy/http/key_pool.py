@@ -1,9 +1,9 @@
-"""The keys of one provider: which of them a conversation uses, and how they take turns.
+"""The keys of one provider: which key a conversation uses, and how keys take turns.
 
-A conversation keeps its key without a table of conversations: each key has a score for it, by rendezvous hashing
-(Thaler and Ravishankar, 1998), and of the keys that can be used the one with the highest score wins. So every process
-makes the same choice, and a key that comes or goes takes or leaves only the conversations of its own. Calls that belong
-to no conversation take turns. `key_turn` is one call's way through the keys.
+A conversation keeps its key without a table of conversations. Each key has a score for the conversation, by rendezvous
+hashing (Thaler and Ravishankar, 1998), and the usable key with the highest score wins. Every process therefore makes
+the same choice, and adding or removing a key moves only the conversations of that key. Calls without a conversation use
+the keys in turn. `key_turn` has one call's way through the keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ class PoolKey:
     """One key of a pool.
 
     Attributes:
-        number: its place in the configuration, from 1, by which people know it.
+        number: the position in the configuration, from 1, which logs show.
         key: the key itself.
-        rests: when it cannot be used.
-        turn: the turn in which it was used last.
+        rests: the times when the key cannot be used.
+        turn: the turn in which the key was last used.
     """
 
     __slots__ = ("_hash", "key", "number", "rests", "turn")
@@ -43,7 +43,7 @@ class PoolKey:
         self._hash = blake2b(digest, digest_size=_DIGEST_BYTES)
 
     def score(self, conversation: bytes) -> bytes:
-        """The score for a conversation, evenly distributed among keys."""
+        """The score of the key for a conversation. Scores are evenly distributed."""
         hashed = self._hash.copy()
         hashed.update(conversation)
         return hashed.digest()
@@ -68,8 +68,8 @@ class KeyPool:
 
     Attributes:
         keys: the keys, in the order of the configuration.
-        clock: times their rests.
-        state: what they have in common with those of the configuration before.
+        clock: measures their rests.
+        state: the part that is shared with the pool of the previous configuration.
         orders: see `order_for`.
     """
 
@@ -93,14 +93,14 @@ class KeyPool:
         return [key.rests.state(now) for key in self.keys]
 
     def order_for(self, conversation: bytes) -> tuple[PoolKey, ...]:
-        """The keys, the one of a conversation first. It is computed once for all turns of a conversation."""
+        """The keys in a conversation's order, its own key first. The order is computed once per conversation."""
         if (order := self.orders.get(conversation)) is None:
             order = tuple(sorted(self.keys, key=lambda key: key.score(conversation), reverse=True))
             self.orders[conversation] = order
         return order
 
     def take_turns(self, keys: Sequence[PoolKey]) -> Sequence[PoolKey]:
-        """Some of the keys, the one whose turn it is first: that was used the longest time ago."""
+        """The given keys in turn: the key that was used the longest time ago comes first."""
         order = sorted(keys, key=lambda key: key.turn)
         for first in order[:1]:
             self._turn += 1
@@ -112,7 +112,7 @@ class KeyPool:
         self._observe(self._events.used, **self._owner, key=key.number)
 
     def refused(self, key: PoolKey, refusal: Refusal, error: Exception, *, began: float, model: str) -> None:
-        """Put a key to rest, on account of a call that began at `began`; `error`, without a traceback, is kept."""
+        """Put a key to rest because of a call that began at `began`. `error` is kept, without its traceback."""
         now = self.clock.monotonic()
         if key.rests.refused(refusal, error, began=began, now=now, model=model):
             rest = key.rests.at(now, model)
@@ -149,11 +149,11 @@ class PoolState:
 class KeyPools:
     """Makes the pools of one process.
 
-    What a pool's keys are in the middle of outlives a reload: a key that is still there, at the same address, keeps its
-    rest. A key that is taken out and put back later has none.
+    The rests of keys outlive a reload: a key that is still configured for the same address keeps its rest. A key that
+    is removed and added again later has no rest.
 
     Args:
-        clock: times the rests.
+        clock: measures the rests.
         observe: takes the events of keys.
     """
 
@@ -163,7 +163,7 @@ class KeyPools:
         self._states: WeakValueDictionary[tuple[str, ...], PoolState] = WeakValueDictionary()
 
     def pool_of(self, owner: tuple[str, str], api_key: str | tuple[str, ...] | None, base_url: str) -> KeyPool | None:
-        """The pool of an `api_key`; None: it is one key.
+        """The pool of an `api_key`; None if it is a single key.
 
         Args:
             owner: `upstream` or `tool`, and the name.

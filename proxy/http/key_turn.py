@@ -1,9 +1,9 @@
-"""One call's turn at the keys of a pool, until one of them is not refused.
+"""One call's way through the keys of a pool, until a key is not refused.
 
 KeyTurn(pool, ...) --take--> a key --refused--> take --> another key --answered-->
 |                            |
 |                            +-- KeysSpent: each rests, or was tried in this turn
-+-- every key rests: KeysSpent, or one of them, where the pool is treated like a single key
++-- every key rests: KeysSpent, or one of the keys, if the pool is treated like a single key
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class KeysSpent(Exception):
-    """No key can be used: each rests, or was tried in this turn.
+    """No key can be used: each key rests, or was tried in this turn.
 
     Attributes:
         refusal: the last refusal.
-        seconds: until the first key may be used again.
+        seconds: seconds until the first key may be used again.
     """
 
     def __init__(self, refusal: Exception, seconds: float) -> None:
@@ -33,10 +33,10 @@ class KeysSpent(Exception):
 
 
 class KeyAffinity(Struct):
-    """What keeps the calls of one request at one key.
+    """Keeps the calls of one request at one key.
 
     Attributes:
-        conversation: the conversation's name, hashed; None: it belongs to none, and the keys take turns.
+        conversation: the hashed name of the conversation; None if there is none, and the keys take turns.
         key: the key that has answered the request so far.
     """
 
@@ -45,13 +45,13 @@ class KeyAffinity(Struct):
 
 
 class KeyTurn:
-    """One call's turn at the keys: each is used at most once.
+    """One call's way through the keys. Each key is used at most once.
 
     Args:
         pool: the keys.
-        affinity: keeps its request at one key.
-        model: the model that it asks; "": any.
-        never_gives_up: whether a call is made even where every key rests, as it is with a single key, which never does.
+        affinity: keeps the request at one key.
+        model: the model of the call; "": any.
+        never_gives_up: whether a call is made even if every key rests, as with a single key, which never rests.
 
     Attributes:
         key: the key that was taken last.
@@ -78,13 +78,13 @@ class KeyTurn:
         """The result of `work` with the first key that is not refused.
 
         Args:
-            work: makes the call with a key. It is repeated only after such a refusal, and while `may_go_on`.
-            refusal_of: what an exception of `work` says of the key; None: nothing.
+            work: makes the call with a key. It is repeated only after a refusal of the key, and while `may_go_on`.
+            refusal_of: the refusal of the key that an exception of `work` means; None if it means none.
             may_go_on: whether another key may be tried.
 
         Raises:
             KeysSpent: as `take`.
-            Exception: anything else that `work` raises.
+            Exception: any other exception of `work`.
         """
         while True:
             key = self.take()
@@ -125,8 +125,8 @@ class KeyTurn:
         return self.key
 
     def refused(self, refusal: Refusal, error: Exception) -> None:
-        """Put the key to rest because the provider has refused it, unless it rests already, or that is not certain."""
-        # A copy, because the error that was raised has a traceback, whose frames hold the conversation.
+        """Put the key to rest because the provider refused it, unless it rests already or the refusal is uncertain."""
+        # A copy, because the traceback of a raised error has frames that keep the conversation.
         self._refusal = copy(error)
         self._tried.add(self.key)
         if refusal.is_certain and not self._has_rested:
@@ -150,16 +150,16 @@ class KeyTurn:
         return keys if conversation is not None else pool.take_turns(keys)
 
     def _rests(self) -> list[tuple[PoolKey, Rest]]:
-        """The keys that rest now, each with its rest."""
+        """The keys that rest now, with their rests."""
         now = self._pool.clock.monotonic()
         return [(key, rest) for key in self._pool.keys if (rest := self._rest_of(key, now)) is not None]
 
     def _soonest(self) -> PoolKey:
-        """The key whose rest is over first."""
+        """The key with the rest that ends first."""
         return min(self._rests(), key=lambda one: one[1].until)[0]
 
     def _spent(self) -> KeysSpent:
-        """The error where no key can be used: this turn's last refusal, otherwise the latest one of any call."""
+        """The error if no key can be used: this turn's last refusal, or the latest refusal of any call."""
         now, rests = self._pool.clock.monotonic(), [rest for _, rest in self._rests()]
         refusal = self._refusal or max(rests, key=lambda rest: rest.began).error
         left = min((rest.until - now for rest in rests), default=0.0) if len(rests) == len(self._pool.keys) else 0.0

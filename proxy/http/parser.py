@@ -75,7 +75,7 @@ class Head(Struct, frozen=True):
 
 
 class _Message(Struct, eq=False):
-    """The callbacks for httptools. They do not refer to the parser: a cycle would be left to the garbage collector."""
+    """The callbacks for httptools. They do not refer to the parser: a cycle would wait for the garbage collector."""
 
     reason: list[bytes]
     on_status: Callable[[bytes], None]
@@ -98,22 +98,22 @@ class _Message(Struct, eq=False):
 
 
 class ResponseParser:
-    """Parses one response, however its bytes are cut, and collects the pieces of its body.
+    """Parses one response from bytes in any pieces, and collects the pieces of its body.
 
     `feed` is called until the response is `complete`, and `end` if the connection ends before.
 
     Args:
-        is_head_request: whether the request was HEAD, so that no body follows whatever the headers are.
+        is_head_request: whether the request was HEAD, so that no body follows, even if headers announce one.
 
     Attributes:
-        head: status and headers; None: they have not all arrived yet.
+        head: status and headers; None until all of them have arrived.
         pieces: the pieces of the body that the reader has not taken yet.
         complete: whether the response has ended.
         reusable: whether the connection may have another request once the response is complete.
-        idle_seconds: how long the server keeps an idle connection; None: unknown.
+        idle_seconds: how long the server keeps an idle connection; None if unknown.
 
     Raises:
-        httpx.RemoteProtocolError: from both methods: the bytes are not HTTP/1.1, or are ambiguous.
+        httpx.RemoteProtocolError: from both methods, if the bytes are not HTTP/1.1 or are ambiguous.
     """
 
     __slots__ = (
@@ -185,7 +185,7 @@ class ResponseParser:
             self.reusable = self.reusable and bool(self._tail[-_LAST_LINE_ENDS - 1 :].strip(b"\r\n"))
 
     def end(self) -> None:
-        """Handle the end of the connection. Raises `httpx.RemoteProtocolError`: the response is not complete."""
+        """Handle the end of the connection. Raises `httpx.RemoteProtocolError` if the response is not complete."""
         if self.head is None:
             raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
         if self._is_chunked or self._left is not None:
@@ -193,7 +193,7 @@ class ResponseParser:
         self.complete = True
 
     def _feed_head(self, data: bytes) -> bytes:
-        """Parse heads up to that of the final response, and return the bytes that follow it."""
+        """Parse heads up to the head of the final response, and return the bytes after it."""
         message = self._message
         while data:
             if not self._tail and not data.startswith(b"H"):  # llhttp would skip empty lines

@@ -1,6 +1,6 @@
 """A bounded pool of reusable connections, which serves waiting requests first come, first served.
 
-A *place* is the right to have one connection; there are `max_connections` places. Waiting requests are served in order,
+A *place* is the right to have one connection. There are `max_connections` places. Waiting requests are served in order,
 each with an idle connection (and its place) or with a place for a new one. While a request waits, no connection is
 idle.
 """
@@ -42,7 +42,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def acquire(self, origin: Origin, timeouts: RequestTimeouts, *, fresh: bool = False) -> Http1Connection:
-        """A connection for one request; it releases itself when its response is complete.
+        """A connection for one request. The connection releases itself when its response is complete.
 
         Raises:
             httpx.PoolTimeout: all places are taken.
@@ -62,7 +62,7 @@ class Pool:
             connection.close()
 
     def release(self, connection: Http1Connection, seconds: float | None) -> None:
-        """Take back a connection whose server waits `seconds` for another request; None: unknown."""
+        """Take back a connection. Its server waits `seconds` for another request; None if unknown."""
         waiter = self._next_waiter() if self._waiting else None
         if waiter is not None:
             if self._waiting[waiter] == connection.origin:
@@ -89,7 +89,7 @@ class Pool:
         self._release_place()
 
     async def aclose(self) -> None:
-        """Close every connection; requests that wait for one fail."""
+        """Close every connection. Requests that wait for a connection fail."""
         for waiter in list(self._waiting):
             if not waiter.done():
                 waiter.set_exception(httpx.CloseError("The transport was closed."))
@@ -114,7 +114,7 @@ class Pool:
             self._sweep = loop.call_later(IDLE_SECONDS / 4, self._expire, loop)
 
     async def _place(self, origin: Origin, seconds: float | None) -> Http1Connection | None:
-        """A place, with a connection that has just been released; None: without a connection."""
+        """A place, with a connection that has just been released; None if there is no connection with it."""
         if not self._waiting:
             if self._places_taken >= self._max_connections:
                 self._evict_idle()
@@ -130,7 +130,7 @@ class Pool:
             raise httpx.PoolTimeout("All connections are in use.") from exc
 
     async def _wait_for(self, waiter: _Waiter) -> Http1Connection | None:
-        """The connection or place that a waiter gets; if its request is cancelled, the next waiter gets it."""
+        """The connection or place for a waiter. If the request is cancelled, the next waiter gets it."""
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -171,7 +171,7 @@ class Pool:
         return None
 
     def _evict_idle(self) -> None:
-        """Close an idle connection, if there is one, because its place is needed for another origin."""
+        """Close an idle connection, if there is one, because another origin needs its place."""
         for same in self._idle.values():
             if same:
                 next(iter(same)).close()

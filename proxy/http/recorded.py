@@ -1,4 +1,4 @@
-"""The calls of upstreams that belong to a recording: what was sent, and the pieces of what came back."""
+"""Records upstream calls: the request that was sent, and the pieces of the response."""
 
 from collections.abc import Awaitable
 
@@ -70,7 +70,7 @@ class RecordedResponse(Response):
 
 
 async def recorded(recording: Recording, call: UpstreamCall, sending: Awaitable[Response]) -> Response:
-    """The response to a call that is being sent; it is recorded from now on."""
+    """The response to a call that is being sent. It is recorded from now on."""
     try:
         response = await sending
     except httpx.HTTPError as exc:

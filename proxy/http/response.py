@@ -1,4 +1,4 @@
-"""A response as its readers see it, whichever transport it comes from."""
+"""The interface of a response, the same for every transport."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
@@ -37,7 +37,7 @@ class Response:
         return b""
 
     def take_whole(self) -> bytes | None:
-        """The rest of the body, if all of it has arrived already; None: there may be more to read."""
+        """The rest of the body if all of it has already arrived; None if there may be more to read."""
         return None
 
     async def read(self) -> bytes:
@@ -49,13 +49,13 @@ class Response:
 
         Raises:
             httpx.HTTPError: the body broke off, or cannot be read.
-            Exception: whatever `handle` raises.
+            Exception: any exception of `handle`.
         """
         while (part := await self.read()) and not await handle(part):
             pass
 
     def end_within(self, seconds: float) -> None:
-        """Read for at most `seconds` more, whatever arrives: afterwards a wait for more raises `httpx.ReadTimeout`."""
+        """Read for at most `seconds` more. After that, a wait for more raises `httpx.ReadTimeout`."""
 
     async def aclose(self) -> None:
         """Discard the rest of the body."""

@@ -27,8 +27,8 @@ class Http1Transport:
     """HTTP/1.1 over TCP and TLS with persistent connections; without decompression, proxies and redirects.
 
     Args:
-        max_connections: how many connections may be open at the same time. Further requests wait, in order, for as long
-            as their `pool` timeout permits.
+        max_connections: how many connections may be open at the same time. More requests wait in order, within their
+            `pool` timeout.
         ssl_context: the context for https; None: `client_context`.
         connect_socket: connects to a port of a host; None: `connect.connect`. Raises `OSError`.
     """
@@ -136,13 +136,13 @@ class _HttpxResponse(Response):
         self._parts = aiter(cast("httpx.AsyncByteStream", response.stream))
 
     async def read(self) -> bytes:
-        """The next part of the body that is not empty; empty at its end."""
+        """The next part of the body that is not empty; empty at the end of the body."""
         async for part in self._parts:
             if part:
                 return part
         return b""
 
     async def aclose(self) -> None:
-        """Discard the rest of the body; a failure to close the response is ignored."""
+        """Discard the rest of the body. A failure to close the response is ignored."""
         with suppress(httpx.HTTPError):
             await self._response.aclose()

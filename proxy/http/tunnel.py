@@ -3,8 +3,8 @@
     https://api.example   client --CONNECT api.example:443--> proxy --> server; then TLS with the server, end to end
     http://api.example    client --GET http://api.example/--> proxy --> server
 
-Not httpx's transport, whose pool counts a connection through a proxy as open for good if its TLS handshake fails or is
-cancelled: after as many clients that leave as there are connections, no request would get one.
+httpx's transport is not used, because its pool counts a connection through a proxy as open for good if the TLS
+handshake fails or is cancelled. Once that has happened for every connection, no request would get one.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _AUTHENTICATION_REQUIRED = 407
 
 
 class ProxyRefused(ConnectionError):
-    """A forward proxy did not connect to the server; the message names the proxy."""
+    """A forward proxy did not connect to the server. The message names the proxy."""
 
 
 class ProxiedTransport(Http1Transport):
@@ -32,7 +32,7 @@ class ProxiedTransport(Http1Transport):
 
     Args:
         proxy: the proxy, for all requests.
-        max_connections: as of `Http1Transport`.
+        max_connections: see `Http1Transport`.
     """
 
     def __init__(self, proxy: ForwardProxy, *, max_connections: int = 1000) -> None:
@@ -42,7 +42,7 @@ class ProxiedTransport(Http1Transport):
     async def send(
         self, origin: Origin, method: str, head: bytes, body: bytes, timeouts: RequestTimeouts, *, repeats: bool = True
     ) -> Http1Response:
-        """The response to a request, as of `Http1Transport.send`."""
+        """The response to a request; see `Http1Transport.send`."""
         if origin.secure:
             return await super().send(origin, method, head, body, timeouts, repeats=repeats)
         response = await super().send(origin, method, self._absolute(origin, head), body, timeouts, repeats=repeats)
@@ -96,7 +96,7 @@ class ProxiedTransport(Http1Transport):
 
 
 class _Tunnel(asyncio.Protocol):
-    """Asks a proxy for a connection to an origin; `status` is the answer, before which nothing else may be sent."""
+    """Asks a proxy for a connection to an origin. `status` is the answer; nothing else may be sent before it."""
 
     def __init__(self, origin: Origin, proxy: ForwardProxy, status: "asyncio.Future[int]") -> None:
         self.status = status
@@ -113,7 +113,7 @@ class _Tunnel(asyncio.Protocol):
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Read the head of the answer, behind which there is nothing: the server speaks second."""
+        """Read the head of the answer. Nothing follows the head, because the client speaks first."""
         self._head += data
         end = self._head.find(_END_OF_HEAD)
         if self.status.done() or (end < 0 and len(self._head) <= _MOST_HEAD_BYTES):
@@ -125,7 +125,7 @@ class _Tunnel(asyncio.Protocol):
             self.status.set_result(int(rest[:3]))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Fail where the answer is not complete."""
+        """Fail if the answer is not complete."""
         if not self.status.done():
             self.status.set_exception(ProxyRefused(f"the proxy {self._proxy} has closed the connection"))
 

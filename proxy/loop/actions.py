@@ -1,4 +1,4 @@
-"""The actions that a `Run` asks its driver for: a closed union, for `match`."""
+"""The actions that a `Run` requests from its driver: a closed union, for `match`."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -18,7 +18,7 @@ from proxy.wire.chat import Json, ToolCall, Turn
 
 
 class Stop(StrEnum):
-    """The reason for which a run ended; the value of the header `x-tool-stop`."""
+    """Why a run ended: the value of the header `x-tool-stop`."""
 
     ANSWER = "answer"
     CLIENT_TOOL_CALLS = "client_tool_calls"
@@ -35,13 +35,13 @@ class CallUpstream(TurnRequest, frozen=True):
     """Make one upstream call, and pass the resulting turn to `Run.receive_turn`.
 
     Attributes:
-        forcing: the attempt at making the model answer; None: the turn need not be the answer.
+        forcing: the attempt at making the model answer; None if the turn need not be the answer.
     """
 
     forcing: Forcing | None = None
 
     def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
-        """The call with the step that an upstream with these `steps` takes, and the request shaped for that step."""
+        """The call as an upstream with these `steps` sends it: with its step, and the request shaped for that step."""
         if self.forcing is None:
             return self
         step = steps[self.forcing.attempt]
@@ -62,9 +62,10 @@ class AnsweredCall(Struct, frozen=True):
     """A call of a turn that the server has answered, whether it was run or not.
 
     Attributes:
-        call: the resolved call (`CallHistory.resolve`) if it was run; else the call as the model wrote it.
-        tool: the tool's own name; empty: there is no such tool.
-        counts: how many calls it counts as: a search one for each query; 0: it was not run, or was one of `find_tools`.
+        call: the resolved call (`CallHistory.resolve`) if it was run, otherwise the call as the model wrote it.
+        tool: the tool's own name; empty if there is no such tool.
+        counts: the number of calls that it counts as. A search counts once per query. A call that was not run, or a
+            call of `find_tools`, counts 0.
         result: the answer to the call.
         content: the text that the model reads as the answer, notes on the budget included.
     """
@@ -92,7 +93,7 @@ class Respond(Struct, frozen=True):
         stop: why the run ended here.
         tally: the calls, tokens and cost of the run.
         sources: URL -> title of the pages that the tools of this run and of earlier ones returned; they may be cited.
-        cite: finds the page that a citation mark in the text refers to; None: the marks stay.
+        cite: finds the page that a citation mark in the text refers to; None if marks stay in the text.
         continuation: the hidden part of the run, if the run ends in the client's own calls.
         step: the step by which the model was made to answer; None: it was not made to.
         earlier_turns: the earlier turns that are part of the answer: turns with calls, and blank turns with shown

@@ -14,10 +14,10 @@ class CallContext(Struct, frozen=True):
 
     Attributes:
         scope: the caller; results are cached and shared only within it.
-        filters: the filters of the request; no page that they exclude is among the sources.
-        default_timeout: seconds for a call of a tool without a timeout of its own.
+        filters: the filters of the request. No excluded page is among the sources.
+        default_timeout: seconds for a call of a tool without its own timeout.
         max_timeout: the longest timeout in seconds of any tool.
-        tools: the server tools that the caller may use, whatever the request has chosen; None: all.
+        tools: the server tools that the caller may use, selected by the request or not; None: all.
         ends: the monotonic time of the deadline, at which calls are cancelled.
         credentials: the user's credentials, for tools that need them.
     """

@@ -3,13 +3,13 @@
     upstream     assistant(search, open_door)   tool(search)   tool(open_door)
     client       assistant(open_door)                          tool(open_door)
 
-The client's calls get ids made by the proxy, `call_RUN_N`: an upstream's ids repeat between conversations, and a stream
-begins before it is known whether its turn is mixed. The messages that the run added to the conversation are stored
-under RUN: the earlier turns, the assistant message as received, and the results of its server calls. Wherever a history
-has such an id, the hidden part is put back, under the upstream's own ids. If nothing is stored under RUN any more, the
-history stays as it is, which is complete but for the hidden part.
+The proxy makes the ids of the client's calls, `call_RUN_N`, for two reasons: an upstream's ids repeat between
+conversations, and a stream starts before the proxy knows whether its turn is mixed. The messages that the run added to
+the conversation are stored under RUN: the earlier turns, the assistant message as received, and the results of its
+server calls. If a history has such an id, the hidden part is put back, with the upstream's own ids. If nothing is
+stored under RUN any more, the history stays as it is, complete except for the hidden part.
 
-Where a client is shown the whole run, only the fields that it cannot bring back are stored (`carried`).
+If a client is shown the whole run, only the fields that the client cannot send back are stored (`carried`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ class Continuation(Struct, frozen=True):
         """The hidden part of a run that ends with this turn.
 
         Args:
-            turn: a turn with calls of the client's.
+            turn: a turn with calls of the client's tools.
             answers: the answers to its other calls, in order.
             added: the messages that the run added to the conversation before the turn.
             sources: the sources of the run.
@@ -79,7 +79,7 @@ class Continuation(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, stored: Any) -> "Continuation | None":
-        """A continuation from the JSON of a store, or of a client; None: it is none that this version can put back."""
+        """A continuation from the JSON of a store or a client; None if this version cannot put it back."""
         try:
             found = convert(stored, cls, str_keys=True)
         except ValidationError:
@@ -98,9 +98,9 @@ class Continuation(Struct, frozen=True):
 
 
 class Transcript(Struct):
-    """The messages of a run: the client's, followed by those that the run adds. No message is ever removed.
+    """The messages of a run: the client's messages, followed by messages that the run adds. No message is ever removed.
 
-    Where the model's context is full, the results that the run has added are cut; the client's messages never are.
+    If the model's context is full, the results that the run has added are cut. The client's messages are never cut.
 
     A turn's assistant message is added as received, followed by one tool message per call, in the order of the calls.
     Without the assistant message, GLM gives a blank answer.
@@ -122,7 +122,7 @@ class Transcript(Struct):
             self.added[-1]["content"] = with_note(answers[-1], note)
 
     def contents_of(self, turn: Turn, answers: Sequence[ToolResult]) -> list[str]:
-        """The answers to a turn's calls as the model reads them: with notes, if the turn has been added."""
+        """The answers to a turn's calls as the model reads them, with notes if the turn has been added."""
         for at in range(len(self.added) - 1, -1, -1):
             if self.added[at] is turn.message:
                 return [message["content"] for message in storable(self.added[at + 1 : at + 1 + len(answers)])]
@@ -139,7 +139,7 @@ class Transcript(Struct):
         return self._replace({at: halved(content) for at, content in self._results().items()})
 
     def leave_out_results(self) -> bool:
-        """Replace the text of each result by a note; whether any could be replaced."""
+        """Replace the text of each result by a note. Return whether any could be replaced."""
         return self._replace({at: left_out(content) for at, content in self._results().items()})
 
     @property
@@ -152,7 +152,7 @@ class Transcript(Struct):
         return {at: message["content"] for at, message in enumerate(self.added) if message["role"] == "tool"}
 
     def _replace(self, contents: dict[int, str]) -> bool:
-        """Replace the contents of results; whether any is another one. Messages are shared, so they are not changed."""
+        """Replace the contents of results, and return whether any differs. Shared messages are copied, not changed."""
         changed = {at: content for at, content in contents.items() if content != self.added[at]["content"]}
         for at, content in changed.items():
             self.added[at] = {**self.added[at], "content": content}
@@ -160,7 +160,7 @@ class Transcript(Struct):
 
 
 CarriedTurns: TypeAlias = tuple[Carried, ...]
-"""The fields that the turns of a run carry, where the client is shown everything else."""
+"""The fields to carry for the turns of a run, if the client is shown everything else."""
 
 
 def as_json(hidden: Continuation | CarriedTurns) -> Json:
@@ -169,7 +169,7 @@ def as_json(hidden: Continuation | CarriedTurns) -> Json:
 
 
 def from_json(stored: Any) -> Continuation | CarriedTurns | None:
-    """A run's hidden messages from their stored form; None: this version cannot read it."""
+    """A run's hidden messages from their stored form; None if this version cannot read them."""
     match stored:
         case {"carried": [*turns]}:
             return tuple([turn for held in turns if (turn := Carried.from_json(held)) is not None])
@@ -197,7 +197,7 @@ def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:
 
 
 def storable(added: Iterable[Json]) -> list[Json]:
-    """The messages that a run added, without the demands for an answer at a limit, for the history of a later run."""
+    """The messages that a run added, for the history of a later run: without the demands for an answer at a limit."""
     return [
         {**message, "content": without_note(message["content"], ANSWER_NOW)} if message["role"] == "tool" else message
         for message in added
@@ -217,7 +217,7 @@ def runs_in(messages: Sequence[Json]) -> dict[str, bool]:
 
 
 def put_back(messages: Sequence[Json], found: Mapping[str, Continuation | CarriedTurns]) -> list[Json]:
-    """The history with everything that is stored under its runs put back."""
+    """The history with the stored messages of its runs put back."""
     parts = {run: hidden for run, hidden in found.items() if isinstance(hidden, Continuation)}
     restored = _with_hidden_parts(messages, parts) if parts else list(messages)
     turns = [turn for hidden in found.values() if isinstance(hidden, tuple) for turn in hidden]
@@ -232,9 +232,9 @@ def put_back(messages: Sequence[Json], found: Mapping[str, Continuation | Carrie
 def _with_hidden_parts(messages: Sequence[Json], found: Mapping[str, Continuation]) -> list[Json]:
     """The history with every `found` hidden part put back.
 
-    The client may have rearranged its messages (calls of one turn in several messages, messages left out, results in
-    another order). Therefore the whole of a run replaces the first message that belongs to it, and its other messages
-    are left out. Calls of no run that is `found` follow in a message of their own.
+    The client may have rearranged its messages: calls of one turn in several messages, missing messages, results in
+    another order. Therefore the whole run replaces the first message that belongs to it, and the run's other messages
+    are left out. Calls that belong to no `found` run follow in a separate message.
     """
     answers = {
         message["tool_call_id"]: message
@@ -269,6 +269,6 @@ def _ids_in(message: Json) -> list[str]:
 
 
 def _run_of(identity: object) -> str | None:
-    """The run that a call's id names; None: the proxy did not make the id."""
+    """The run that a call's id names; None if the proxy did not make the id."""
     match = OURS.fullmatch(identity) if isinstance(identity, str) else None
     return match[1] if match else None

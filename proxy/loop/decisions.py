@@ -31,12 +31,12 @@ from proxy.loop.tally import Tally
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn
 from proxy.wire.json_text import is_object
 
-# To find the names that are nearest to a wrong one takes some milliseconds among thousands of tools, and a model that
-# gets as many names wrong in one turn is guessing.
+# Finding the names nearest to a wrong name takes some milliseconds with thousands of tools, and a model that gets more
+# names wrong than this in one turn is guessing.
 _MOST_HINTS = 3  # in one turn
 
 HasEnded: TypeAlias = Callable[[ToolCall], bool]
-"""Whether a resolved call has a result already, because it was started early."""
+"""Whether a resolved call already has a result because it was started early."""
 
 ReadArguments: TypeAlias = Callable[[ToolCall], str | None]
 """The arguments of a call as a JSON object, the only form that a history may hold: the model's own object or a repaired
@@ -51,10 +51,10 @@ def as_object(call: ToolCall) -> str | None:
 
 
 class ToolDialect(Protocol):
-    """Translates the calls that some models were trained on into calls of the server's tools. Each run has its own."""
+    """Translates calls that some models were trained on into calls of the server's tools. Each run has one dialect."""
 
     def translate(self, call: ToolCall, alias: str) -> ToolCall:
-        """A call that the model made by an alias, with arguments for the tool itself. Raises `ToolError`."""
+        """A call by an alias, with its arguments translated for the tool itself. Raises `ToolError`."""
         ...
 
     def annotate(self, call: ToolCall, name: str, result: ToolResult) -> ToolResult:
@@ -92,20 +92,20 @@ class CallDecision(Struct, frozen=True):
 
 
 class CallHistory(Struct):
-    """The tool calls of a run so far, and the limits on further ones.
+    """The tool calls of a run so far, and the limits on further calls.
 
     Attributes:
         tools: every name under which a server tool may be called -> the tool.
         limits: the limits of the run.
-        dialect: translates calls by aliases; None: they have the tools' own arguments.
+        dialect: translates calls by aliases; None if such calls have the tools' own arguments.
         tally: counts the calls that are run.
         sources: URL -> title of the pages in all results.
-        results: fingerprint -> result of the calls that succeeded; a call that failed may be made again.
-        repeated: the fingerprints of calls that were made again and were answered from `results`.
+        results: fingerprint -> result of the calls that succeeded. A failed call may be repeated.
+        repeated: the fingerprints of repeated calls that were answered from `results`.
         read: reads the arguments of calls for the history.
-        searchable: of many tools, those that the model can find, by their own names.
-        unlisted: the servers whose tools are not known, because the request lacks a header.
-        searches: how often it has searched for tools.
+        searchable: the tools that the model can find, by their own names, if there are many.
+        unlisted: the servers with unknown tools, because the request lacks a header.
+        searches: the number of searches for tools.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -124,7 +124,7 @@ class CallHistory(Struct):
         """The tool of a call, and the call with the tool's own name and arguments.
 
         Raises:
-            ToolError: the call cannot be translated, or there is no such tool; `hints`: the nearest names are told.
+            ToolError: the call cannot be translated, or there is no such tool. `hints`: name the nearest tools.
         """
         tool = self.tools.get(call.name)
         if tool is not None and tool.name == CALL_TOOL:
@@ -140,7 +140,7 @@ class CallHistory(Struct):
         return tool, resolved if self.dialect is None else self.dialect.translate(resolved, call.name)
 
     def begin(self, decisions: Iterable[CallDecision]) -> tuple[ToolCall, ...]:
-        """Record the decisions about the calls of a turn, and return the calls that are to be run."""
+        """Record the decisions about the calls of a turn, and return the calls to run."""
         runnable: list[ToolCall] = []
         for decision in decisions:
             if decision.to_run is not None:
@@ -185,9 +185,9 @@ class CallHistory(Struct):
         return [self._quoting(call, failure(why)) for call in calls]
 
     def in_history(self, turn: Turn) -> Turn:
-        """A turn as the history has it: the arguments of every call are a JSON object, if need be an empty one.
+        """A turn for the history: the arguments of every call are a JSON object, if necessary an empty one.
 
-        Some servers parse the arguments of earlier calls, and refuse the whole request if one is not an object.
+        Some servers parse the arguments of earlier calls, and refuse the request if any arguments are not an object.
         """
         changed: dict[int, Json] = {}
         entries = turn.message.get("tool_calls") or ()
@@ -205,14 +205,14 @@ class CallHistory(Struct):
         return replace(turn, message=message)
 
     def _quoting(self, call: ToolCall, answer: ToolResult) -> ToolResult:
-        """The answer to a call, with its arguments if the history cannot hold them."""
+        """The answer to a call, with the call's arguments quoted in it if the history cannot contain them."""
         if not (answer.failed and call.arguments.strip()) or self._read(call.name, call.arguments) is not None:
             return answer
         return quoting(answer, call.arguments)
 
     def _read(self, name: str, arguments: str) -> str | None:
         tool = self.tools.get(name)
-        # A call by such an alias has arguments of its own.
+        # A call by an alias with its own parameters is not read as a call of the tool.
         own_name = "" if tool is None or name in tool.alias_parameters else tool.name
         return self.read(ToolCall("", own_name, arguments))
 
@@ -229,7 +229,7 @@ class CallHistory(Struct):
     def answered(
         self, decisions: Iterable[CallDecision], answers: Iterable[ToolResult], contents: Iterable[str]
     ) -> list[AnsweredCall]:
-        """The calls of a turn, each with its answer and with the text of the answer that the model reads."""
+        """The calls of a turn, each with its answer and the text that the model reads as the answer."""
         return [
             AnsweredCall(
                 decision.to_run or decision.call,
@@ -243,13 +243,13 @@ class CallHistory(Struct):
 
 
 class TurnDecisions:
-    """The decisions about the server's calls of one turn, which are made in the order of the calls.
+    """The decisions about the server's calls of one turn, in the order of the calls.
 
     Args:
         history: the calls of the earlier turns.
-        stop: a limit that was reached before, so that no call is run; None: calls run while the budget lasts.
-        has_ended: whether a call has a result already, which is used even if a limit has been reached since.
-        hints: how many calls of unknown tools are told the nearest names.
+        stop: a limit that was already reached, so that no call runs; None if calls run while the budget lasts.
+        has_ended: whether a call already has a result. Such a result is used even if a limit has been reached since.
+        hints: the number of calls of unknown tools that are answered with the nearest names.
     """
 
     def __init__(

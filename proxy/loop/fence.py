@@ -81,7 +81,7 @@ def _alike() -> dict[str, str]:
 def _fence_like() -> re.Pattern[str]:
     alike = {letter: f"[{re.escape(characters)}]" for letter, characters in _alike().items()}
     tool, result = (_GAP.join(alike[letter] for letter in word) for word in ("tool", "result"))
-    between = f"(?:[^\\w{_ANGLES}]|_)*"  # ends at the next angle, so that no character is read twice
+    between = f"(?:[^\\w{_ANGLES}]|_)*"  # ends at the next angle bracket, so that no character is read twice
     in_name = f"(?:[^\\w{_ANGLES}>\u203a\u3009\u27e9\uff1e]|_)*"
     angle = f"[{_ANGLES}]|&lt;?+|&#0*60;?+|&#x0*3c;?+"
     return re.compile(f"({angle})(?!\\\\)(?={between}{tool}{in_name}{result})", re.IGNORECASE)
@@ -119,7 +119,7 @@ def _pieces_of(text: str) -> Iterator[str]:
 
 
 def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A harmless text in the fence, which names the page if it comes from a single one of `sources`."""
+    """A harmless text in the fence. If the text comes from a single page of `sources`, the fence names the page."""
     source = ""
     if len(sources) == 1:
         (url,) = sources

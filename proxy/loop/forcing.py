@@ -1,8 +1,8 @@
 """Making a model answer, at a limit or after a second blank turn, in at most three attempts.
 
-The step of an attempt depends on the upstream, and a fallback may replace the upstream in the middle of a turn. So a
-call has only the number of the attempt: the upstream that takes the call picks the step from its profile, and shapes
-the request for that step.
+The step of an attempt depends on the upstream, and a fallback may replace the upstream in the middle of a turn. A call
+therefore has only the number of the attempt. The upstream that takes the call picks the step from its profile, and
+shapes the request for that step.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from proxy.wire.errors import NoFinalAnswer
 
 
 class AnswerStep(StrEnum):
-    """A way of making a model answer, the mildest first."""
+    """A way of making a model answer. The mildest step comes first."""
 
     NOTICE = "notice"  # the results tell the model that the budget is used up; the tools stay
     WITHDRAW = "withdraw"  # the server's tools are taken out of the request
@@ -31,7 +31,7 @@ AnswerSteps: TypeAlias = tuple[AnswerStep, AnswerStep, AnswerStep]
 """The steps for the models of one kind of upstream, one for each attempt."""
 
 _ATTEMPTS = 3
-_OTHER_ANSWERS = ("refusal", "audio", "images", "tool_calls")  # fields of a message that are an answer without text
+_OTHER_ANSWERS = ("refusal", "audio", "images", "tool_calls")  # fields of a message that make it an answer without text
 DEFAULT_ANSWER_STEPS: AnswerSteps = (AnswerStep.NOTICE, AnswerStep.WITHDRAW, AnswerStep.RETELL)
 
 
@@ -60,7 +60,7 @@ class Forcing(Struct, frozen=True):
         return replace(self, attempt=self.attempt + 1)
 
     def shaped(self, body: Json, step: AnswerStep) -> Json:
-        """The request shaped for a step; `body` is shaped for the mildest one."""
+        """The request shaped for a step. `body` is shaped for the mildest step."""
         if step is AnswerStep.NOTICE:
             return body
         body = {**body, "tools": self.client_entries}
@@ -73,7 +73,7 @@ class Forcing(Struct, frozen=True):
 
 
 def is_blank(turn: Turn) -> bool:
-    """Whether a turn has nothing for the user; a model's thoughts are not for the user."""
+    """Whether a turn has nothing for the user. Thoughts do not count."""
     return not turn.text.strip() and not any(turn.message.get(field) for field in _OTHER_ANSWERS)
 
 
@@ -84,7 +84,7 @@ def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
 
 
 def is_answer(turn: Turn, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
-    """Whether a turn is an answer: it has something for the user, and no calls, not even written in its text."""
+    """Whether a turn is an answer: it has something for the user and no calls, not even calls written into its text."""
     if is_blank(turn) or turn.calls or turn.garbled or holds_raw_format(turn.text):
         return False
     return not is_bare_call(turn.text, tools, asked_json=asked_json)

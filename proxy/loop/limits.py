@@ -36,7 +36,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
     max_total_tokens: Tokens | None = None  # Tokens over all turns, as the upstream counts them. None: no limit.
 
     def overlaid(self, *layers: LimitOverrides | None) -> "Limits":
-        """These limits as they hold for a request, overridden by each layer in turn."""
+        """The limits of a request: these limits, overridden by each layer in turn."""
         own = {name: value for layer in layers if layer for name, value in layer.items()}
         if "tool_timeout" in own:
             own["max_tool_timeout"] = own["tool_timeout"]
@@ -44,11 +44,11 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
 
 
 class Limits(LimitsConfig, frozen=True, kw_only=True):
-    """The limits of one request, with those that follow from the request and from who sent it.
+    """The limits of one request, including limits that follow from the request and its client.
 
     Attributes:
-        max_output_tokens: tokens that the model may write, over all turns; None: no limit.
-        calls_stop: why a run ends at `max_tool_calls`.
+        max_output_tokens: tokens that the model may write in all turns together; None: no limit.
+        calls_stop: the reason to give when a run ends at `max_tool_calls`.
         max_tool_timeout: seconds for a call of any tool.
     """
 
@@ -61,10 +61,10 @@ class Limits(LimitsConfig, frozen=True, kw_only=True):
         return self if most >= self.max_tool_calls else replace(self, max_tool_calls=most, calls_stop=stop)
 
     def spent(self, used: Tally, *, expired: bool) -> Stop | None:
-        """The limit that permits no further round of tools, if any is reached; `expired`: the deadline has passed.
+        """The limit that permits no more rounds of tools, if one is reached. `expired`: the deadline has passed.
 
-        The last permitted turn is reserved for the answer: a run that ends in one more tool call leaves the client with
-        nothing.
+        The last permitted turn is reserved for the answer, because a run that ends in a tool call leaves the client
+        with nothing.
         """
         if not expired and used.turns >= self.max_turns - 1:
             return Stop.MAX_TURNS
@@ -73,7 +73,7 @@ class Limits(LimitsConfig, frozen=True, kw_only=True):
         return self.exhausted(used, expired=expired)
 
     def exhausted(self, used: Tally, *, expired: bool) -> Stop | None:
-        """The limit that permits no further call, not even of the current turn: time or tokens are used up."""
+        """The limit that permits no more calls, not even in the current turn, because time or tokens are used up."""
         if expired:
             return Stop.DEADLINE
         if self.max_total_tokens is not None and used.total_tokens >= self.max_total_tokens:

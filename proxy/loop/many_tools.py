@@ -40,19 +40,19 @@ from proxy.wire.chat import Json, ToolCall, ToolSpec
 FIND_TOOLS: Final = "find_tools"
 CALL_TOOL: Final = "call_tool"
 NAMES: Final = frozenset({FIND_TOOLS, CALL_TOOL})
-"""The names that no tool of the configuration may have."""
+"""Names that no configured tool may have."""
 
 MOST_SEARCHES: Final = 8
-"""The searches for tools in one run. They count as no tool calls, but a model that only searches has to end."""
+"""The most searches for tools in one run. They do not count as tool calls, so they need their own limit."""
 
 MOST_FOUND: Final = 5
-"""The tools in one result. Anthropic's and FastMCP's searches return as many."""
+"""The most tools in one result, as in Anthropic's and FastMCP's searches."""
 
 FindTools: TypeAlias = Callable[[str, Collection[str]], Awaitable[Sequence[str]]]
 """Finds tools by what they do: for a query, at most `MOST_FOUND` of the given names, the best first."""
 
 _MOST_NEAREST = 5
-_LONGEST_NAME = 64  # characters of a name that no tool has; longer ones are not looked at
+_LONGEST_NAME = 64  # characters of a wrong name that are compared and quoted
 _LONGEST_QUERY = 1000  # characters
 # Characters of the list of tools in the description of `find_tools`, and of its lines: some 500 tokens.
 _LONGEST_LIST, _LONGEST_LINE, _SHORTEST_LINE = 2000, 120, 60
@@ -96,7 +96,7 @@ def _lines(tools: Iterable[ToolSpec]) -> list[str]:
 
 
 def _shortened(names: Sequence[str], most: int) -> str:
-    """The first of the names, in about `most` characters, and how many others there are."""
+    """The first names, in about `most` characters, and the number of the others."""
     shown = [names[0]]
     room = most - len(names[0])
     for name in names[1:]:
@@ -115,7 +115,7 @@ def called_by(written: str | None, call: ToolCall) -> ToolCall:
         call: the call of `call_tool`.
 
     Raises:
-        InvalidArguments: it names no tool.
+        InvalidArguments: the call names no tool.
     """
     try:
         fields = _FIELDS.decode(written or "{}")
@@ -145,7 +145,7 @@ def query_of(written: str | None) -> str:
 
 
 def ranked(query: str, fitting: Sequence[str], tools: Collection[str]) -> list[str]:
-    """The names in a result: the exact ones in the query, and then those that fit, the best first."""
+    """The names in a result: tools that the query names, then tools that fit, the best first."""
     exact = [name for name in _SEPARATORS.split(query) if name in tools]
     return list(dict.fromkeys([*exact, *fitting]))[:MOST_FOUND]
 
@@ -157,7 +157,7 @@ def found(query: str, names: Sequence[str], tools: Mapping[str, ToolSpec], *, mo
         query: the query.
         names: the names of the tools that fit, the best first.
         tools: the tools that can be found.
-        most_bytes: how long the result may be. Schemas are not cut: a tool that has no room is named only.
+        most_bytes: the longest result. Schemas are not cut: a tool without room is only named.
     """
     if not names:
         return NO_TOOL_FITS.format(names=", ".join(nearest(query, tools)))
@@ -186,7 +186,7 @@ def no_such_tool(name: str, tools: Collection[str]) -> str:
 
 
 def nearest(text: str, names: Iterable[str]) -> list[str]:
-    """The names that have the most in common with a text, by their letters and groups of letters; the best first."""
+    """The names most similar to a text, by their letters and groups of letters, the best first."""
     wanted = _groups(text[:_LONGEST_NAME])
     ranked = nsmallest(_MOST_NEAREST, ((-_likeness(wanted, _groups(name)), name) for name in names))
     return [name for _, name in ranked]
@@ -201,8 +201,9 @@ def _likeness(wanted: tuple[int, int], given: tuple[int, int]) -> float:
 def _groups(text: str) -> tuple[int, int]:
     """The letters of a text, and its groups of two and of three, as bits of a number, and how many bits there are.
 
-    Short names have no group of three in common. Two groups may have the same bit, which makes two names a little more
-    alike than they are. To compare five thousand names takes two milliseconds; as sets it took fifty.
+    Groups of one and two letters are needed because short names share no group of three. Two groups can have the same
+    bit, which makes two names a little more alike than they are. Comparing five thousand names takes two milliseconds;
+    with sets it took fifty.
     """
     codes = [32, 32, *text.lower().encode("utf-8", "replace"), 32]
     bits = 0
@@ -212,7 +213,7 @@ def _groups(text: str) -> tuple[int, int]:
 
 
 def with_schema(result: ToolResult, tool: ToolSpec, *, most_bytes: int) -> ToolResult:
-    """The answer to a call whose arguments do not fit, with the schema of the tool if there is room for it."""
+    """The answer to a call with wrong arguments, with the tool's schema added if there is room."""
     schema = orjson.dumps(tool.parameters)
     if len(schema) > most_bytes:
         return result

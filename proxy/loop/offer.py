@@ -1,10 +1,10 @@
 """The tools that a request offers to the model, and which of them the proxy runs.
 
-A function in the request's own `tools` that has a server tool's name or alias is run by the proxy, under the name that
-the client used. Every other tool stays the client's, whatever its name. The other server tools are added where the
-client leaves the choice to the model, each by its own mode:
+If a function in the request's `tools` has a server tool's name or alias, the proxy runs it, under the name that the
+client used. Every other tool belongs to the client. If the client leaves the choice to the model, the other server
+tools are added, each by its own mode:
 
-    always       to every request that is no side request
+    always       to every request except side requests
     on_request   if the request asks for them: by prefix, by the model's suffix, by header
     declared     only if the client itself declares them, or names them in the header
     never        only if the client itself declares them; they serve as fallbacks of other tools
@@ -83,7 +83,7 @@ class ToolSelection(Struct, frozen=True):
         return tool.offer == "always" and not self.only_beside_own
 
     def names_tool(self, tool: ToolSpec) -> bool:
-        """Whether the header names the tool itself, and not only its group."""
+        """Whether the header names the tool itself, not only its group."""
         return self.names is not None and any(name in self.names for name in tool.names)
 
 
@@ -101,12 +101,12 @@ class Offer(Struct, frozen=True):
         server_tools: every name under which a server tool may be called -> the tool.
         offered: the names of the server tools among `tools`.
         client_tools: the names of the client's functions.
-        tool_choice: the choice for the first turn; None: the request has none.
+        tool_choice: the choice for the first turn; None if the request has none.
         schemas: every name that may be called, of a server tool or of a client's function -> its JSON Schema.
         dropped: the fields of the request that are not for the upstream.
-        searchable: of many tools, the tools in play by their own names, which the model can find; else empty.
-        unlisted: as for `ToolSelection`.
-        not_described: how many server tools are left out of `tools`, which would be too many.
+        searchable: the tools in play by their own names, if there are many and the model has to find them.
+        unlisted: see `ToolSelection`.
+        not_described: the number of server tools that are left out of `tools` because they are too many.
     """
 
     tools: tuple[Json, ...] = ()
@@ -155,8 +155,8 @@ def make_offer(
     Args:
         request: the client's body; its `OFFER_FIELDS` are read.
         server_tools: the tools that this client may use with this model.
-        selection: the tools that the request asks for otherwise.
-        search_above: with more tools in play, the model finds those that are not described; None: all are described.
+        selection: the tools that the request selects in other ways.
+        search_above: the number of tools in play above which the model finds tools; None if all tools are described.
     """
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
@@ -360,17 +360,17 @@ def _names_in(tools: Iterable[Json]) -> KeysView[str]:
 
 
 def is_hosted_search(tool: Json, *, native: bool) -> bool:
-    """Whether a tool is a search by the server. With `native`, GLM's own form is not."""
+    """Whether a tool is a search by the server. With `native`, GLM's own form does not count."""
     return tool.get("type") in HOSTED_SEARCHES and not (native and is_native_search(tool))
 
 
 def is_native_search(tool: Json) -> bool:
-    """Whether a tool is GLM's own form of a search, which has settings in it, and which other upstreams refuse."""
+    """Whether a tool is GLM's own form of a search, which has settings and is refused by other upstreams."""
     return "web_search" in tool and tool.get("type") in HOSTED_SEARCHES and isinstance(tool["web_search"], dict)
 
 
 def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, Collection[str] | None]:
-    """Tools and choice for servers without `allowed_tools`, and the names that it allowed; None: it was not given."""
+    """Tools and choice for servers without `allowed_tools`, and the allowed names; None if the request has none."""
     allowed = _allowed_in(choice)
     if allowed is None:
         return tools, choice, None
@@ -383,7 +383,7 @@ def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, C
 
 
 def upstream_request(request: Json, offer: Offer) -> Json:
-    """The client's request with the tools of the offer instead of its own; the run replaces the messages."""
+    """The client's request with the tools of the offer instead of its own. The run replaces the messages."""
     body = {**request}
     for name in _NOT_FOR_UPSTREAM | offer.dropped:
         body.pop(name, None)

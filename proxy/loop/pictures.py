@@ -1,4 +1,4 @@
-"""Which messages of a conversation hold pictures, and the conversation for a model that cannot see them."""
+"""Finds pictures in a conversation, and replaces or moves them for models that cannot see them."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -9,7 +9,7 @@ from proxy.wire.chat import Json
 
 
 def has_picture(messages: Sequence[Json], *, anywhere: bool = False) -> bool:
-    """Whether the last user message, a result after it, or `anywhere` any message, holds a picture."""
+    """Whether the last user message or a result after it has a picture. With `anywhere`, any message counts."""
     for message in reversed(messages):
         role = message.get("role")
         if (anywhere or role in ("user", "tool")) and _holds_picture(message):
@@ -20,7 +20,7 @@ def has_picture(messages: Sequence[Json], *, anywhere: bool = False) -> bool:
 
 
 def without_pictures(messages: Sequence[Json], *, note: str = PICTURE_BEFORE) -> Sequence[Json]:
-    """The messages with a note in the place of each picture; `messages` itself if there is none."""
+    """The messages with a note instead of each picture; `messages` itself if there is no picture."""
     if not any(map(_holds_picture, messages)):
         return messages
     instead = {"type": "text", "text": note}
@@ -33,9 +33,9 @@ def without_pictures(messages: Sequence[Json], *, note: str = PICTURE_BEFORE) ->
 
 
 def with_pictures_after_results(messages: Sequence[Json]) -> Sequence[Json]:
-    """The messages with the pictures of tool results in a user message behind them; `messages` itself if there is none.
+    """The messages with pictures of tool results moved into a user message after them; `messages` if there are none.
 
-    Some upstreams take nothing but text as the result of a tool.
+    Some upstreams accept only text as the result of a tool.
     """
     if not any(_holds_picture(message) and _is_result(message) for message in messages):
         return messages

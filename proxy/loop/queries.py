@@ -1,4 +1,4 @@
-"""Several queries in one call of a search: they are run at once, and each counts as a call of the tool.
+"""Several queries in one call of a search: they run at the same time, and each counts as a call of the tool.
 
 With two calls left, `{"queries": ["a", "b", "c"]}` becomes `{"query": "a", "queries": ["b"]}`, and the result says that
 "c" was left out.

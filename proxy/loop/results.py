@@ -1,6 +1,7 @@
 """The outcome of a tool call: the tool's output or its failure, and the result that the model reads.
 
-Both are fenced as data and bounded (`fence`). A failure is an object, `{"error": ...}`, with the fence in its text.
+Output and failure are fenced as data (`fence`) and cut to a limit. A failure is an object, `{"error": ...}`, with the
+fence in its text.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,8 +22,8 @@ from proxy.wire.search import SearchHit
 _FAILURE = '{"error":'
 _LONGEST_FAILURE = 2048  # bytes of UTF-8
 _LONGEST_QUOTED = 500  # characters of arguments that a history cannot hold
-_SHORTEST_PART = 20  # characters; where less is left of a hit's text, it is left out
-_SHORTEST_HALVED = 512  # characters; to cut shorter texts makes no room, and takes away what they say
+_SHORTEST_PART = 20  # characters of a hit's text that are looked for in a cut text
+_SHORTEST_HALVED = 512  # characters; cutting a shorter text makes no room, and loses its meaning
 
 BEYOND_LIMIT = "budget"
 """The outcome of a call that was not run because of a limit."""
@@ -79,9 +80,9 @@ class ToolResult(Struct, frozen=True):
         sources: URL -> title of the pages that the text comes from; they may be cited.
         text: the part of the tool's own text that the model reads, without the fence; empty if there is none.
         hits: the pages that a search found.
-        outcome: the kind of failure, in one word; `budget`: the call was beyond a limit and was not run.
-        cost: the cost of the call; None: the tool has no price, or the call failed.
-        code: the outcome of code that was run, as much of it as the model reads; None: none was run.
+        outcome: the kind of failure, in one word. `budget`: the call exceeded a limit and was not run.
+        cost: the cost of the call; None if the tool has no price or the call failed.
+        code: the outcome of code that ran, cut to what the model reads; None if no code ran.
     """
 
     content: str
@@ -95,12 +96,12 @@ class ToolResult(Struct, frozen=True):
 
     @property
     def for_app(self) -> str:
-        """The result as an app is shown it: without the fence, which is for the model."""
+        """The result for an app: without the fence, which is for the model."""
         return self.text or self.content
 
 
 class ToolError(Exception):
-    """A tool call failed. The message is for the model, and `why` is for the log alone."""
+    """A tool call failed. The message is for the model, and `why` only for the log."""
 
     outcome: ClassVar[str] = "error"
 
@@ -116,7 +117,7 @@ class ToolTimeout(ToolError):
 
 
 Cause: TypeAlias = Literal["key", "quota", "busy", "down"]
-"""Why a service is unavailable: it refuses the key, credit is used up, requests are too many, or it is down."""
+"""Why a service is unavailable: it refuses the key, has no credit left, gets too many requests, or is down."""
 
 Blame: TypeAlias = Literal["service", "request", "nobody"]
 """The cause of a failure, as it matters to other calls of the tool. `service`: every call fails. `request`: other calls
@@ -129,9 +130,9 @@ class ToolUnavailable(ToolError):
     Args:
         message: the message for the model.
         why: the reason, for the log.
-        cause: a retry may help against `down` and `busy`, time against `quota`, and a person against `key`.
-        wait: the seconds until the service may be called again, if it gives them; a time without end counts as none.
-        blame: what the failure says about other calls.
+        cause: a retry may help after `down` and `busy`, waiting after `quota`, and only a person after `key`.
+        wait: seconds until the service may be called again, if the service says so. An infinite time counts as None.
+        blame: what the failure means for other calls.
     """
 
     outcome = "unavailable"
@@ -152,19 +153,19 @@ class ToolUnavailable(ToolError):
 
 
 class NotUnderstood(ToolError):
-    """A service refuses a request because of its content, as any other service would."""
+    """A service refuses a request because of its content. Any other service would refuse it too."""
 
     outcome = "invalid_request"
 
 
 class NotConfigured(ToolError):
-    """The tool has no key of its own, and is offered only because its fallback can answer."""
+    """The tool has no key, and is offered only because its fallback can answer."""
 
     outcome = "not_configured"
 
 
 class CredentialMissing(ToolError):
-    """The request lacks a header with a credential of its user's that the tool needs.
+    """The request lacks a header with a user's credential that the tool needs.
 
     Args:
         tool: the name of the tool.
@@ -178,7 +179,7 @@ class CredentialMissing(ToolError):
 
 
 class UrlNotAllowed(ToolError):
-    """The filters of the request, the operator or the page's own site do not permit the page."""
+    """The request's filters, the operator or the page's own site do not permit the page."""
 
     outcome = "url_not_allowed"
 
@@ -190,7 +191,7 @@ class UnsupportedContent(ToolError):
 
 
 class ResultRefused(ToolError):
-    """The operator's check does not let the result pass, or could not be made."""
+    """The operator's check refused the result, or failed."""
 
     outcome = "refused"
 
@@ -227,7 +228,7 @@ def _harmless(text: str, max_bytes: int) -> str:
 
 
 def _harmless_code(code: CodeResult, max_bytes: int) -> CodeResult:
-    """The outcome of code, each part fit for the model; errors take half of the room at most."""
+    """The outcome of code, with each part safe for the model. Errors take at most half of the room."""
     stderr = _harmless(code.stderr, max_bytes // 2)
     stdout = _harmless(code.stdout, max(0, max_bytes - len(stderr.encode())))
     return CodeResult(stdout, stderr, code.return_code)
@@ -239,18 +240,18 @@ def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({
 
 
 def failure(message: str, *, outcome: str = "error") -> ToolResult:
-    """The answer to a call that could not be carried out, in the proxy's own words, which may quote others."""
+    """The answer to a call that could not be carried out, in the proxy's own words, which may quote other texts."""
     return ToolResult(_error(fence.harmless(_cut(message, _LONGEST_FAILURE))), failed=True, outcome=outcome)
 
 
 def failure_of(tool: str, message: str, *, outcome: str = "error", max_bytes: int) -> ToolResult:
-    """The answer to a call that a tool could not carry out, in the tool's words, which are fenced as data."""
+    """The answer to a call that a tool could not carry out, in the tool's own words, fenced as data."""
     text = fence.harmless(_cut(message, max_bytes))
     return ToolResult(_error(fence.fenced(tool, text)), failed=True, text=_error(text), outcome=outcome)
 
 
 def quoting(result: ToolResult, arguments: str) -> ToolResult:
-    """The answer to a call that was not carried out, with the arguments of the call, which its history cannot hold."""
+    """The answer to a failed call, with the call's arguments quoted in it, because the history cannot contain them."""
     shown = arguments if len(arguments) <= _LONGEST_QUOTED else f"{arguments[:_LONGEST_QUOTED]} [...]"
     quoted = fence.harmless(shown.encode("utf-8", "replace").decode())
     return replace(result, content=orjson.dumps({**orjson.loads(result.content), "arguments": quoted}).decode())

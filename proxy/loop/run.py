@@ -9,7 +9,7 @@
     receive_refusal(full)    -> CallUpstream   the same turn, with less of the tools' results
 
 `receive_turn` asks for another turn at once if none of the turn's calls may run, or if the turn has to be the answer
-and is not. What a turn may do depends on the state of the run (`_stop`, `_forcing`):
+and is not. The effect of a turn depends on the state of the run (`_stop`, `_forcing`):
 
     free        its server calls are run
       |         a limit is reached at one of the calls, or once they are answered
@@ -76,7 +76,7 @@ class Run:
         offer: the tools in play.
         limits: the limits of the run.
         run_id: 32 hexadecimal digits, unique; part of the ids of the client's own calls.
-        dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
+        dialect: for models with their own calls and citation marks; None if such marks stay in the text.
         earlier_sources: URL -> title of the pages that earlier runs have found.
         read_arguments: reads the arguments of calls for the history.
         awaits_check: whether the answer is checked before its text may be shown.
@@ -127,8 +127,8 @@ class Run:
         self._decisions: list[CallDecision] = []  # about that turn's server calls
         self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
-        # Where JSON is asked for, only the text of the last turn is the answer, and only if it calls no tool of the
-        # client's. Without any tool, the first turn is the last, and need not be waited for.
+        # If the client asks for JSON, only the text of the last turn is the answer, and only if that turn does not call
+        # the client's tools. Without tools, the first turn is the last, and its text need not be held back.
         shows_last_only = awaits_check or (demands_json(request) and bool(offer.tools))
         self._buffering = Buffering.TEXT if shows_last_only else Buffering.NONE
         self._shown_text = ""  # of the latest turn with text that the client was shown
@@ -136,10 +136,10 @@ class Run:
         self._stop: Stop | None = None
         self._forcing: Forcing | None = None
         self._expired = False
-        self._cuts = 0  # how often results were cut for the turn that is asked for
+        self._cuts = 0  # how often results were cut for the next turn
 
     def expire(self) -> None:
-        """End the run at its deadline: no tool and no round is started any more, and the model is made to answer."""
+        """End the run at its deadline: no more tools and rounds start, and the model is made to answer."""
         self._expired = True
 
     def count_unfinished(self, used: Json | None) -> None:
@@ -151,7 +151,7 @@ class Run:
         self._calls.count_dropped(calls)
 
     def start_turn(self) -> CallUpstream:
-        """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
+        """Ask for the next or the first turn: the client's request, with the messages of the run."""
         body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
         if "tool_choice" in body and (self._transcript.added or self._forcing):
             body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)
@@ -177,7 +177,7 @@ class Run:
 
         Args:
             turn: the answer.
-            has_ended: whether a call of the turn was started early and has a result by now; None: none was started.
+            has_ended: whether a call of the turn was started early and already has a result; None if none was started.
 
         Raises:
             NoFinalAnswer: after the last attempt.
@@ -211,7 +211,7 @@ class Run:
         """Take the upstream's refusal of the last `CallUpstream`: the conversation is longer than the model's context.
 
         Raises:
-            ContextFull: `full` itself, if the run has added no results, or was made to answer without them already.
+            ContextFull: `full` itself, if the run has added no results, or was already made to answer without them.
         """
         again = self._make_room()
         if again is None:
@@ -219,9 +219,10 @@ class Run:
         return again
 
     def _make_room(self) -> CallUpstream | None:
-        """Ask for the turn again with results that are cut, and at last for the answer without them.
+        """Ask for the turn again with shorter results, and finally for the answer without results.
 
-        Short results make no room, but an answer that is asked for without tools may fit. None: nothing is left to try.
+        Cutting short results makes no room, but a request for the answer without tools may fit. None: nothing is left
+        to try.
         """
         if self._cuts < _MOST_CUTS and self._transcript.halve_results():
             self._cuts += 1
@@ -232,7 +233,7 @@ class Run:
         return self._force() if self._transcript.has_results else None
 
     def _receive_broken_off(self, turn: Turn) -> CallUpstream | Respond:
-        """End the run with a turn that was broken off, unless it is blank for want of room in the model's context."""
+        """End the run with a turn that was broken off, unless the turn is blank because the model's context is full."""
         if turn.fills_context and is_blank(turn) and (again := self._make_room()):
             if not turn.buffered:  # its thoughts were shown
                 self._earlier_turns.append(turn)
@@ -267,20 +268,20 @@ class Run:
         return self.start_turn()
 
     def take_answered(self) -> list[AnsweredCall]:
-        """The calls of the latest turn that the server has answered; each is returned once."""
+        """The calls of the latest turn that the server has answered. Each call is returned once."""
         got, self._answers = self._answers, ()
         return self._calls.answered(self._decisions, got, self._transcript.contents_of(self._turn, got)) if got else []
 
     def early_decisions(self) -> TurnDecisions:
-        """The decisions about the calls of the next turn while that is still being written: none so far."""
+        """The decisions about the calls of a turn that is still being written: none so far."""
         return TurnDecisions(self._calls, hints=0)  # only which calls are run matters yet
 
     def would_run(self, call: ToolCall, earlier: TurnDecisions) -> ToolCall | None:
-        """The resolved call, if it would be run were its turn complete now; None: it would be answered without.
+        """The resolved call if it would run with its turn complete now; None if it would be answered without running.
 
         Args:
-            call: as the model wrote it; its arguments are complete.
-            earlier: the decisions about all earlier server calls of the turn; that about this call is added.
+            call: the call as the model wrote it, with complete arguments.
+            earlier: the decisions about all earlier server calls of the turn. The decision about this call is added.
         """
         resolved = earlier.decide(call).to_run
         if self._forcing or self._stop or self._expired:

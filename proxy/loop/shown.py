@@ -26,12 +26,12 @@ class TurnBegan(Struct, frozen=True):
 
 @final
 class CallBegan(Struct, frozen=True):
-    """A call of a server tool is complete, and would be run if the turn ended here, or was answered without being run.
+    """A call of a server tool is complete. It would run if the turn ended here, or it was answered without running.
 
     Attributes:
         turn: the number of its turn.
         call: the call, with its tool's own name.
-        model: the upstream's name for the model, which may not have been in a chunk yet; None: not known.
+        model: the upstream's name for the model, which no chunk may have had yet; None if not known.
     """
 
     turn: int
@@ -41,7 +41,7 @@ class CallBegan(Struct, frozen=True):
 
 @final
 class CallEnded(Struct, frozen=True):
-    """A call that has begun has its result, which may be the answer to a call that was not run.
+    """A call that has begun now has its result. The result can also be the answer to a call that was not run.
 
     Attributes:
         turn: the number of its turn.
@@ -58,16 +58,16 @@ class CallEnded(Struct, frozen=True):
 
 @final
 class CallsAnswered(Struct, frozen=True):
-    """All server calls of the turn are answered, those that were not run included; in call order.
+    """All server calls of the turn are answered, including calls that were not run. They are in call order.
 
-    Each has its result as the model reads it.
+    Each call has its result as the model reads it.
     """
 
     calls: tuple[AnsweredCall, ...]
 
 
 class EnoughShown(Exception):
-    """Raised by a `Show` if the client needs no more of the answer, which then ends here, as a success."""
+    """Raised by a `Show` if the client needs no more of the answer. The answer then ends here, as a success."""
 
 
 RunEvent: TypeAlias = TurnBegan | CallBegan | CallEnded | CallsAnswered

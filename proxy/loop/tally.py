@@ -18,12 +18,12 @@ class Tally(Struct):
         turns: the number of upstream calls.
         tool_calls: the tool's own name -> the number of its calls.
         total_tool_calls: the number of all tool calls.
-        usage: the sum of the upstream's counts of tokens; None: it has sent none.
+        usage: the sum of the upstream's token counts; None if the upstream has sent none.
         web_searches: the number of calls of tools that search the web.
         failed_tool_calls: the number of tool calls that failed.
-        tool_cost: the cost of the tool calls; None: none of them has a price.
-        dropped: the tool's own name -> the number of its calls that were started early for a turn that came to nothing.
-            They are used and paid for, but no limit of a request counts them.
+        tool_cost: the cost of the tool calls; None if no call has a price.
+        dropped: the tool's own name -> the number of its calls that were started early for a turn that was dropped.
+            These calls count as use and have a cost, but do not count for the limits of the request.
     """
 
     turns: int = 0
@@ -56,7 +56,7 @@ class Tally(Struct):
 
     @property
     def total_cost(self) -> float | None:
-        """The cost of tools and models; None: no cost is known. Some upstreams, such as OpenRouter, send a cost."""
+        """The cost of tools and models; None if no cost is known. Some upstreams, such as OpenRouter, send a cost."""
         sent = self.usage.get("cost") if self.usage else None
         models = None if sent is None else credible_amount(sent)
         if self.tool_cost is None and models is None:
@@ -68,8 +68,8 @@ class Tally(Struct):
 
         Args:
             tool: the tool.
-            times: how often the call counts, which is once for each query of a search.
-            dropped: whether it was started early for a turn that came to nothing.
+            times: how often the call counts: once, or once per query of a search.
+            dropped: whether the call was started early for a turn that was dropped.
         """
         if dropped:
             self.dropped[tool.name] = self.dropped.get(tool.name, 0) + times
@@ -110,7 +110,7 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
 
 
 class Use(Struct):
-    """The use of one or more requests. `input_tokens` include `cached_tokens`."""
+    """The use by one or more requests. `input_tokens` include `cached_tokens`."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -125,7 +125,7 @@ class Use(Struct):
         return self.input_tokens + self.output_tokens
 
     def add(self, other: "Use") -> None:
-        """Add the tokens, calls and cost of another use to these; no sum exceeds 2^53, which every store can hold."""
+        """Add the tokens, calls and cost of another use. No sum exceeds 2^53, which every store can hold."""
         for name in self.__struct_fields__:
             setattr(self, name, min(getattr(self, name) + getattr(other, name), MOST_TOKENS))
 
@@ -134,9 +134,9 @@ class Rate(Struct, frozen=True):
     """The requests of a client in the last 60 seconds, after one more request.
 
     Attributes:
-        allowed: whether that request is within the limit, and is counted.
+        allowed: whether the one more request is within the limit and counted.
         count: the number of requests, each counted from the beginning of its second.
-        reset: seconds until the oldest of them no longer counts, so that one more is allowed.
+        reset: seconds until the oldest request no longer counts, so that one more is allowed.
     """
 
     allowed: bool

@@ -1,4 +1,4 @@
-"""What `toolproxy serve` prints on a terminal once it serves: what is usable, and three lines to paste."""
+"""The text that `toolproxy serve` prints on a terminal at start: what is usable, and three lines to paste."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -64,7 +64,7 @@ def _command(*parts: str) -> list[str]:
 
 
 def _offered(loaded: Loaded) -> Iterator[str]:
-    """The tools that a model may be shown, in the order of the file; those without a key of their own come last."""
+    """The tools that a model may be offered, in the order of the file. Tools without a key come last."""
     yield from (name for name, tool in loaded.config.tools.items() if tool.offer != "never")
     for name, tool in loaded.answered_by_fallback.items():
         if tool.offer != "never":

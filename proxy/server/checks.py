@@ -1,4 +1,4 @@
-"""Checks of a configuration before it is served, beyond those of the file itself."""
+"""Checks of a configuration before it is served, in addition to the checks of the file itself."""
 
 import errno
 import socket
@@ -16,10 +16,10 @@ from proxy.wire.errors import ConfigurationError
 
 
 def check_startable(loaded: Loaded) -> None:
-    """Refuse a configuration with which nothing can be served: for `serve`, and for `check`, so that they agree.
+    """Refuse a configuration that cannot be served. `serve` and `check` both use this, so that they agree.
 
     Raises:
-        ConfigurationError: no usable upstream, an address that is not safe to listen on, a tool that cannot be made.
+        ConfigurationError: no upstream is usable, the address is not safe to listen on, or a tool cannot be made.
     """
     if faults := [*_upstream_faults(loaded), *_exposure_faults(loaded), *_address_faults(loaded.config)]:
         raise ConfigurationError(faults)
@@ -31,7 +31,7 @@ def check_usable(loaded: Loaded, before: Loaded) -> None:
     """Refuse a reloaded configuration that cannot be served, or that would open the proxy to everyone.
 
     Raises:
-        ConfigurationError: as `check_startable`, or no client is left of those that `before` had.
+        ConfigurationError: as for `check_startable`, or none of the clients in `before` is left.
     """
     if faults := [*_upstream_faults(loaded), *_exposure_faults(loaded), *_opening_faults(loaded, before)]:
         raise ConfigurationError(faults)
@@ -63,7 +63,7 @@ def _invalid_keys(section: str, loaded: Loaded) -> list[str]:
 
 
 def _exposure_faults(loaded: Loaded) -> Iterator[str]:
-    """Beyond loopback, anybody may call where no key is required or a key can be guessed."""
+    """Faults of an address other than loopback: no key is required, or a key can be guessed."""
     host = loaded.config.server.host
     if loaded.config.server.allow_anonymous or is_loopback(host):
         return
@@ -80,13 +80,13 @@ def _exposure_faults(loaded: Loaded) -> Iterator[str]:
 
 
 def _opening_faults(loaded: Loaded, before: Loaded) -> Iterator[str]:
-    """Without clients anyone may call; that a key was not found must not lead to it unnoticed."""
+    """Faults of keys that were not found: without clients anyone may call, which must not happen unnoticed."""
     if before.needs_key and not loaded.needs_key and not loaded.config.server.allow_anonymous:
         yield "no client is usable any more, so anyone could call; to permit that, set server.allow_anonymous: true"
 
 
 def _address_faults(config: Config) -> Iterator[str]:
-    """An address that is not this machine's. One in use is no fault: the proxy that is to be reloaded may use it."""
+    """Faults of an address that is not this machine's. An address in use is no fault: a running proxy may use it."""
     try:
         listen(config.server.host, config.server.port).close()
     except ConfigurationError as exc:

@@ -1,7 +1,7 @@
 """One request and its response, as the ASGI application sees them.
 
-The head of a response waits for the first bytes of its body, as ASGI demands: one system call, and one packet that the
-client wakes up for.
+As ASGI demands, the head of a response waits for the first bytes of its body. Both then need one system call, and one
+packet that the client wakes up for.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from proxy.wire.errors import InternalError
 _BodyEnd: TypeAlias = Literal["none", "length", "chunked", "close"]
 """How the end of a response's body is told (RFC 9112, section 6.3)."""
 
-# What could be read as more than one header is a bug of ours, and is not sent.
+# A value that could be read as more than one header is a bug of the proxy, and is not sent.
 _NO_HEAD = "A header of the response cannot be sent."
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
@@ -40,9 +40,9 @@ class Cycle:
         on_response: called when the response is complete.
 
     Attributes:
-        keep_alive: as above; once the response has begun, whether the connection stays open after it.
-        body: the bytes of the body that have arrived and were not taken.
-        response_started: the application has given the head of the response.
+        keep_alive: as above. Once the response has begun: whether the connection stays open after it.
+        body: the bytes of the body that have arrived and have not been taken.
+        response_started: whether the application has given the head of the response.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Cycle:
         scope["extensions"] = {CONNECTION: self}
 
     async def run(self, app: ASGIApp) -> None:
-        """Have the application answer. If it does not, the client gets a 500, or the connection ends too early."""
+        """Let the application answer. If it fails, the client gets a 500, or the connection ends too early."""
         try:
             await app(self._scope, self.receive, self.send)
         except BaseException as exc:  # noqa: BLE001 - there is nobody else whom it could reach
@@ -120,7 +120,7 @@ class Cycle:
         return {"type": "http.request", "body": body, "more_body": self._more_body}
 
     def take_body(self) -> bytes | None:
-        """The rest of the body, in place of `receive`; None where it is not complete, or the client has left."""
+        """The rest of the body, instead of `receive`; None if the body is not complete or the client has left."""
         if self._more_body or self._has_left:
             return None
         body, self.body = bytes(self.body), bytearray()
@@ -129,7 +129,7 @@ class Cycle:
         return body
 
     def add_to_body(self, data: bytes) -> None:
-        """Take a part of the body that has arrived; while much of it waits, reading pauses."""
+        """Take a part of the body that has arrived. Reading pauses while many bytes wait."""
         self.body += data
         if len(self.body) > HIGH_WATER:
             self._flow.pause_reading()
@@ -141,7 +141,7 @@ class Cycle:
         self._news.set()
 
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
-        """Set the one callback for when the client leaves; None removes it. False where the client has left already."""
+        """Set the one callback for when the client leaves; None removes it. Return False if the client has left."""
         self._on_left = callback
         return not self._has_left
 
@@ -155,21 +155,21 @@ class Cycle:
             callback()
 
     def drop(self) -> None:
-        """Forget the connection, which is lost, perhaps before the turn of this pipelined request has come."""
+        """Forget the lost connection. The turn of this pipelined request may not have come yet."""
         self._on_response = _nothing
         self._scope["extensions"].clear()
 
     # -- the response --
 
     def write_chunk(self, data: bytes) -> bool:
-        """Write a part of a chunked response that has begun; False where it has to be sent."""
+        """Write a part of a chunked response that has begun. Return False if the part has to go through `send`."""
         if not self._is_streaming or not data or self._flow.write_paused or self._has_left:
             return False
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
     async def send(self, message: Message) -> None:
-        """Implements ASGI's `send`. What is sent to a client that has left is dropped."""
+        """Implements ASGI's `send`. Messages to a client that has left are dropped."""
         if self._flow.write_paused and not self._has_left:
             await self._flow.drain()
         if self._has_left:
@@ -212,7 +212,7 @@ class Cycle:
         self._head = head
 
     def _body_end_of(self, status: int) -> _BodyEnd:
-        """The end of a body whose length the application does not tell."""
+        """The end of a body of unknown length."""
         if self._scope["method"] == "HEAD" or status in _WITHOUT_BODY:
             return "none"
         return "close" if self._scope["http_version"] == "1.0" else "chunked"

@@ -2,16 +2,16 @@
 
 import asyncio
 
-# Bytes of a body that wait for whoever reads it; beyond that, reading pauses. uvicorn has the same bound.
+# Bytes of a body that may wait for their reader. With more, reading pauses. uvicorn has the same limit.
 HIGH_WATER = 64 * 1024
 
 
 class Flow:
-    """Pauses reading while a body is not taken or too many requests wait, and aborts when the client takes nothing.
+    """Pauses reading while a body is not taken or too many requests wait, and aborts if the client reads nothing.
 
     Attributes:
-        write_paused: the buffer of the transport is full; `drain` waits until it is not.
-        send_timer: runs while it is watched whether the client takes anything; otherwise None.
+        write_paused: whether the buffer of the transport is full. `drain` waits until it has room.
+        send_timer: runs while the client is watched for reading; otherwise None.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, send_timeout: float) -> None:
@@ -32,18 +32,18 @@ class Flow:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on; without effect while the connection is full."""
+        """Continue reading. This has no effect while the connection is full."""
         if self._read_paused and not self._is_full:
             self._read_paused = False
             self._transport.resume_reading()
 
     def fill(self) -> None:
-        """Read nothing until `make_room`, whatever else would resume reading."""
+        """Read nothing until `make_room`. `resume_reading` has no effect before that."""
         self._is_full = True
         self.pause_reading()
 
     def make_room(self) -> None:
-        """Read on, if the connection was full."""
+        """Continue reading if the connection was full."""
         if self._is_full:
             self._is_full = False
             self.resume_reading()
@@ -67,7 +67,7 @@ class Flow:
         await self._writable.wait()
 
     def watch_sending(self) -> None:
-        """Abort the connection where the client takes nothing of what is buffered now for `send_timeout` seconds."""
+        """Abort the connection if the client reads none of the bytes buffered now for `send_timeout` seconds."""
         if self.send_timer is not None:
             self.send_timer.cancel()
         unsent = self._unsent = self._transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""uvicorn's server, which reports when it is ready and stops without losing a request; alone, or one of several."""
+"""uvicorn's server, extended to report readiness and to stop without losing a request, alone or as one of several."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ _LAST_EVENT_SECONDS_WHEN_FORCED = 0.5
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which reports when it is ready, and stops in order.
+    """uvicorn's server with a report of readiness and an orderly stop.
 
     signal --> draining: accepts connections, answers health checks, refuses new work, finishes open requests; requests
                that another proxy forwards are still admitted for a few seconds, until its health check has failed
@@ -40,7 +40,7 @@ class Server(uvicorn.Server):
 
     Args:
         config: uvicorn's.
-        lifecycle: through which the application learns that the process is about to stop.
+        lifecycle: tells the application that the process is about to stop.
         grace: seconds that open requests may take after the first signal.
         ready: called once the server accepts connections.
         background: runs while the server serves, until it is cancelled; raises nothing.
@@ -76,7 +76,7 @@ class Server(uvicorn.Server):
             self._ready()
 
     async def main_loop(self) -> None:
-        """Serve until the process is to stop."""
+        """Serve until the process should stop."""
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self._background()) if self._background else None
             await super().main_loop()
@@ -94,7 +94,7 @@ class Server(uvicorn.Server):
         self.force_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
-        """Handle a signal: the first one drains, the second one aborts, whichever it is."""
+        """Handle a signal. The first signal drains, the second one aborts, SIGINT and SIGTERM alike."""
         if self.should_exit:
             self.abort()
         else:
@@ -102,7 +102,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Stop on SIGINT and SIGTERM, and let the process end with 0; uvicorn would raise the signal again."""
+        """Stop on SIGINT and SIGTERM, and let the process end with 0. uvicorn would raise the signal again."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop in the order above; uvicorn would close the listener first, and health checks would fail to connect."""
+        """Stop in the order above. uvicorn would close the listener first, and health checks could not connect."""
         systemd.notify("STOPPING=1")
         self._observe("server.draining", grace=self.grace)
         loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ class Server(uvicorn.Server):
         self._lifecycle.refuses_forwarded = True
 
     async def _stop_listening(self, listeners: list[socket.socket]) -> None:
-        """Close the listener, and accept the connections that the kernel holds already: it would reset them."""
+        """Close the listener, but first accept the connections that the kernel holds, because it would reset them."""
         for server in self.servers[1:]:
             server.close()
         accepted = []
@@ -168,7 +168,7 @@ class Server(uvicorn.Server):
         return any(isinstance(one, HttpProtocol) and one.awaits_request for one in connections)
 
     async def _await_requests(self, seconds: float, *, even_if_forced: bool = False) -> None:
-        """Wait until no request is open, for at most so many seconds."""
+        """Wait until no request is open, for at most the given seconds."""
         ends_at = asyncio.get_running_loop().time() + seconds
         while self.server_state.tasks and (even_if_forced or not self.force_exit):
             left = ends_at - asyncio.get_running_loop().time()
@@ -178,7 +178,7 @@ class Server(uvicorn.Server):
 
 
 class Worker(Server):
-    """A process among several: its supervisor orders when to reload, when to stop, and whether at once.
+    """One of several worker processes. Its supervisor orders when to reload, when to stop, and whether at once.
 
     Args:
         config: uvicorn's.
@@ -233,11 +233,11 @@ class Worker(Server):
 
 
 def _tune_gc() -> None:
-    """Exempt the objects that exist now from garbage collection, and collect seldom.
+    """Exempt the objects that exist now from garbage collection, and collect rarely.
 
-    Requests form few reference cycles, so a collection after each 50,000 new objects is enough, rather than after 700.
-    With some hundreds of requests open, it would search their objects again and again, and find nothing. With 256
-    connections, that takes 7 to 10 % of the CPU.
+    Requests form few reference cycles, so a collection after each 50,000 new objects is enough, instead of after 700.
+    With some hundreds of open requests, the collector would search their objects repeatedly, and find nothing. With 256
+    connections, this takes 7 to 10 % of the CPU.
     """
     gc.enable()
     gc.collect()
@@ -246,8 +246,8 @@ def _tune_gc() -> None:
 
 
 def _tune_threads() -> None:
-    """Let the event loop interrupt threads in Python code sooner than after 5 ms, which it would often wait for.
+    """Let the event loop interrupt threads that run Python code sooner than after the default of 5 ms.
 
-    Where a large request is read in a thread beside it, the median delay of a chunk falls from 3.2 to 0.6 ms.
+    While a thread reads a large request, the median delay of a chunk falls from 3.2 to 0.6 ms.
     """
     sys.setswitchinterval(0.0005)

@@ -1,8 +1,8 @@
-"""Whether a SIGHUP says that the terminal is gone that the server was started on, which stops it, or asks for a reload.
+"""Tells whether a SIGHUP means that the server's terminal is gone, which stops the server, or asks for a reload.
 
-    SIGHUP, and within two seconds of it the terminal goes        --> the server drains and stops
-    any other SIGHUP: beside a living terminal, without one, or
-    long after it has gone, which `disown` keeps from the server  --> the configuration is read anew
+    SIGHUP, and the terminal goes within two seconds of it        --> the server drains and stops
+    any other SIGHUP: with a living terminal, without a terminal,
+    or long after it has gone (the server was disowned)           --> the configuration is read again
 
 When a terminal goes, the kernel and the shell send the signal at about the same time, in either order.
 """
@@ -28,7 +28,7 @@ class Hangup:
 
     Args:
         now: the time in seconds.
-        is_ignored: whether SIGHUP was ignored when the process started, as by `nohup`, so that nothing is noticed.
+        is_ignored: whether SIGHUP was ignored when the process started, as with `nohup`. Then nothing is noticed.
         has_terminal: whether the process has a terminal now.
     """
 
@@ -42,16 +42,16 @@ class Hangup:
         self._signal_at: float | None = None
 
     def signal(self) -> None:
-        """Note that SIGHUP has come."""
+        """Note that SIGHUP has arrived."""
         self._signal_at = self._now()
         self._observe()
 
     def look(self) -> bool:
-        """Whether the terminal has gone with the signal; to be asked several times a second, and True once."""
+        """Whether the terminal has gone with the signal. Call this several times a second; it returns True once."""
         self._observe()
         if self._seen_at is None or self._gone_at is None:
             return False
-        # It went at some time in between, which is long where the process was busy.
+        # It went since the last look, which may be long ago if the process was busy.
         first, last = self._seen_at - _TOGETHER_SECONDS, self._gone_at + _TOGETHER_SECONDS
         has_hung_up = self._signal_at is not None and first <= self._signal_at <= last
         if has_hung_up or self._now() > last:

@@ -1,7 +1,7 @@
-"""The head of a request: its bounds, and the checks that a parser leaves to the server; and those of a response's head.
+"""The head of a request: its limits, and the checks that a parser leaves to the server. Also checks of response heads.
 
-A head that two parsers could read in two ways is refused, because a proxy in front of this one, or the upstream behind
-it, may read it in the other way.
+A head that two parsers could read differently is refused, because a proxy in front of this one, or the upstream behind
+it, may read the head in the other way.
 """
 
 import re
@@ -25,10 +25,10 @@ from proxy.wire.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, Pr
 
 Fields: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-# How long a client that has its response may go on sending, so that a reset does not destroy the response.
+# How long a client with a complete response may continue sending, so that a reset does not destroy the response.
 # nginx: lingering_timeout 5 s.
 _LINGER_SECONDS = 5.0
-# For a longer rest of a body, a new connection is cheaper (Go: maxPostHandlerReadBytes).
+# If more of a body is left, a new connection is cheaper (Go: maxPostHandlerReadBytes).
 _SMALL_BODY = 256 * 1024
 _UPGRADE_FIELDS = frozenset({b"upgrade", b"http2-settings"})
 _VERSIONS = ("1.1", "1.0")
@@ -39,18 +39,18 @@ _ALLOWED = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 # makes a URL of it would take a part of it for another host, or for a path.
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
 _NAME = re.compile(TOKEN)
-MOST_CACHED_URL = 256  # characters; longer ones are a stranger's, and would fill the cache of `split_url`
+MOST_CACHED_URL = 256  # characters; longer URLs are not normal, and would fill the cache of `split_url`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The bounds of a client's connection; seconds and bytes.
+    """The limits of a client's connection, in seconds and bytes.
 
     header_timeout    from connecting, or from the first byte of a further request, to the end of the head
-    send_timeout      the longest time in which a client may take nothing of what is being sent
+    send_timeout      the longest time in which a client may read nothing of its response
     max_headers       fields of one request, trailers included
     max_header_bytes  of the request line and all fields
-    linger            for what a client is still sending when it has its response
+    linger            the time for the rest of a request when the client already has its response
     """
 
     header_timeout: float
@@ -61,7 +61,7 @@ class Bounds:
 
     @classmethod
     def of(cls, server: ServerConfig) -> "Bounds":
-        """The bounds that are configured."""
+        """The configured limits."""
         return cls(
             header_timeout=server.header_timeout_seconds,
             send_timeout=server.send_timeout_seconds,
@@ -71,7 +71,7 @@ class Bounds:
         )
 
     def too_large(self) -> HeadersTooLarge:
-        """The error for a head beyond these bounds."""
+        """The error for a head that exceeds these limits."""
         most = f"{self.max_headers} header fields and {self.max_header_bytes} bytes of them"
         return HeadersTooLarge(f"A request may have at most {most}.")
 
@@ -80,9 +80,9 @@ class Framing(Struct, frozen=True):
     """The framing of a message, as its head declares it.
 
     Attributes:
-        has_small_body: its length is known and small.
-        is_chunked: its body comes in chunks.
-        expects_continue: the client waits for `100 Continue` before it sends the body.
+        has_small_body: whether the length of the body is known and small.
+        is_chunked: whether the body comes in chunks.
+        expects_continue: whether the client waits for `100 Continue` before it sends the body.
     """
 
     has_small_body: bool
@@ -93,9 +93,9 @@ class Framing(Struct, frozen=True):
 def check_head(  # noqa: C901, PLR0911 - a flat list of rules
     method: bytes, version: str, headers: Fields
 ) -> Framing | ProxyError:
-    """The framing of a request, or the fault for which it is refused though the parser found none.
+    """The framing of a request, or the fault that the parser did not find.
 
-    The fault is not raised: its traceback would keep what was read.
+    The fault is returned and not raised, because its traceback would keep the bytes that were read.
     """
     if version not in _VERSIONS:
         return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
@@ -125,9 +125,9 @@ def check_head(  # noqa: C901, PLR0911 - a flat list of rules
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Fields) -> bytes:
-    """A head whose `Connection` offers no upgrade: the parser would take an offer for the end of the request.
+    """The head without an offer to upgrade in `Connection`: the parser would take an offer for the end of the request.
 
-    `Upgrade` itself stays, so that an endpoint can say that it will never be taken up.
+    `Upgrade` itself stays, so that an endpoint can refuse the upgrade.
     """
     lines = [b"%s %s HTTP/%s\r\n" % (method, url, version.encode())]
     for name, value in headers:

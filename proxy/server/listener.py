@@ -1,4 +1,4 @@
-"""The listening socket: bound before anything else is done, duplicated for the event loop, named in the log."""
+"""The listening socket. It is bound before anything else, duplicated for the event loop, and named in the log."""
 
 import errno
 import socket
@@ -6,8 +6,8 @@ import socket
 from proxy.server.occupant import occupant_of
 from proxy.wire.errors import ConfigurationError
 
-# Bytes that the kernel buffers for a client and has not sent yet. Unbounded, they would be megabytes for each slow
-# reader, and the socket would become writable, which shows that the client reads at all, only after a third of them.
+# Unsent bytes that the kernel buffers for a client. Without a limit, each slow reader would need megabytes, and the
+# socket would become writable, which is the sign that the client reads, only after a third of them.
 _MOST_UNSENT_BYTES = 128 * 1024
 # libuv accepts one connection from a listener in each iteration of its loop, and a busy loop makes few iterations: a
 # health check would wait for a second behind the connections before it.
@@ -15,7 +15,7 @@ _ACCEPTED_PER_ITERATION = 32
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises `ConfigurationError` where the address cannot be bound."""
+    """A bound socket. Raises `ConfigurationError` if the address cannot be bound."""
     listener = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -38,9 +38,9 @@ def listen(host: str, port: int) -> socket.socket:
 def accept_in_bulk(listener: socket.socket) -> list[socket.socket]:
     """Duplicates of the listener, one for each connection that libuv may accept in one iteration of the event loop.
 
-    The listener is made non-blocking first. A duplicate gets the timeout that Python has stored for the original, and
-    that of a socket from another process is "blocking". All of them are one socket to the kernel: it would block for
-    the workers that serve already, and each would hang in `accept` until the next client connects.
+    The listener is made non-blocking first. A duplicate gets the timeout that Python has stored for the original, and a
+    socket from another process counts as "blocking". The duplicates are one socket for the kernel: it would also block
+    for workers that already serve, and each would hang in `accept` until the next client connects.
     """
     listener.setblocking(False)
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_PER_ITERATION - 1))]

@@ -1,4 +1,4 @@
-"""Who listens at an address that is taken, as /proc tells it on Linux."""
+"""Finds the process that listens at an address, from /proc on Linux."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ _OURS = ("toolproxy", "proxy")
 
 
 def occupant_of(port: int) -> str | None:
-    """A sentence on the process that listens at a port: its id, its command, and how to reload it if it is ours."""
+    """A sentence about the process that listens at a port: its id, its command, and how to reload a proxy."""
     pids = sorted(_pids_with({inode for inode, _ in _listening(port)}))
     if not pids:
         return None
@@ -21,7 +21,7 @@ def occupant_of(port: int) -> str | None:
 
 
 def is_all_of_user(port: int, user: int) -> bool:
-    """Whether something listens at a port, and nothing that another user than this one has opened."""
+    """Whether all listeners at a port belong to this user, and there is at least one."""
     return {owner for _, owner in _listening(port)} == {user}
 
 
@@ -38,7 +38,7 @@ def _listening(port: int) -> Iterator[tuple[str, int]]:
 
 
 def _pids_with(inodes: set[str]) -> Iterator[int]:
-    """The processes that have one of these sockets open, as far as this one may see them."""
+    """The visible processes that have one of these sockets open."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The app under uvicorn, in one process or several: checks before the start, the listening socket, the address line."""
+"""Runs the app with uvicorn, in one process or several: the checks at start, the listening socket, the address line."""
 
 import functools
 import gc
@@ -44,12 +44,11 @@ _BACKLOG = 2048
 
 
 def serve(load: Callable[[], Loaded], *, watched: Sequence[Path] = ()) -> None:
-    """Serve until a signal, or until the terminal is gone; at any other SIGHUP, read the configuration anew.
+    """Serve until a signal, or until the terminal is gone. Any other SIGHUP reloads the configuration.
 
     Args:
         load: reads the configuration.
-        watched: files whose changes do the same as the signal: that of the configuration, and files beside it that need
-            not exist.
+        watched: files that are reloaded when they change: the configuration, and files next to it that need not exist.
 
     Raises:
         ConfigurationError: the configuration does not permit it, the address is taken, or there is no folder for the
@@ -137,7 +136,7 @@ def _start_worker(loaded: Loaded, listener: socket.socket, orders: Connection) -
 
 
 def work(loaded: Loaded, listener: socket.socket, orders: Connection) -> None:
-    """Run one of several workers, in a process of its own."""
+    """Run one of several workers, in its own process."""
     # The supervisor says when to reload. A handler, since processes that are started here would inherit SIG_IGN.
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
@@ -161,7 +160,7 @@ def work(loaded: Loaded, listener: socket.socket, orders: Connection) -> None:
 
 
 async def _put_in_force(app: Application, server: Server, loaded: Loaded) -> None:
-    """Answer requests, and bound the connections of clients, by another configuration from now on."""
+    """Use another configuration from now on, for requests and for the limits of connections."""
     await app.reload(loaded)
     config = loaded.config
     server.grace = config.server.shutdown_grace_seconds
@@ -170,12 +169,12 @@ async def _put_in_force(app: Application, server: Server, loaded: Loaded) -> Non
 
 
 def _protocol(server: ServerConfig) -> Any:
-    """The factory of the protocol of a connection; to uvicorn, it is a class."""
+    """The factory of connection protocols. uvicorn takes it for a class."""
     return functools.partial(HttpProtocol, bounds=Bounds.of(server), observe=log.LogObserver())
 
 
 def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
-    """The settings of uvicorn, whose logs the proxy's own replace."""
+    """The settings of uvicorn. The proxy's own log replaces uvicorn's."""
     return uvicorn.Config(
         app,
         http=_protocol(config.server),

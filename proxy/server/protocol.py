@@ -1,23 +1,23 @@
-"""HTTP/1.1 with a client, with a bound on everything that a client can draw out or pile up.
+"""HTTP/1.1 with a client, with a limit on everything that a client can delay or accumulate.
 
-A connection is in one of five states, which say what the next byte belongs to, and how long the client may take:
+A connection is in one of five states. The state says what the next byte belongs to, and how long the client may take:
 
     DUE   to the lines before a head, or to the head     header_timeout, since connecting or since the first byte
     HEAD  to a head that has begun                       the same
     BODY  to a body                                      as api.body says; once the request is answered, linger
     IDLE  to a request that has not begun                without bound; once all requests are answered, idle_timeout
-    END   to nothing: it is thrown away                  linger, once all requests are answered
+    END   to nothing: the byte is discarded              linger, once all requests are answered
 
-    DUE --> HEAD --> BODY --> IDLE --> HEAD where requests are pipelined, otherwise DUE
+    DUE --> HEAD --> BODY --> IDLE --> HEAD if requests are pipelined, otherwise DUE
     any --> END   a request is refused, or the last response is complete while the client is still sending
 
 Requests are parsed ahead, and answered one after the other. The bounds:
 
-- a head has `header_timeout`, and a client that takes nothing of what is sent `send_timeout`;
+- a head has `header_timeout`, and a client that reads nothing of its response has `send_timeout`;
 - fields and bytes of a head are counted, and so are the bytes of a chunked body that are not data;
-- of pipelined requests, no more than sixteen or so are open: beyond that, reading pauses;
+- about sixteen pipelined requests may be open. With more, reading pauses;
 - an ambiguous head (`server.head`) is refused, in the shape of its API, and its connection closed;
-- an upgrade is not taken up, which leaves an ordinary request (RFC 9110, section 7.8);
+- an upgrade is ignored, and the request is an ordinary one (RFC 9110, section 7.8);
 - a response that is complete before the body has arrived reaches a client that is still sending: the rest of a small
   body is discarded and the connection stays open; with any other the connection ends, as announced, after a delay.
 
@@ -55,7 +55,7 @@ _MOST_OPEN = 16
 _END_OF_HEAD = b"\r\n\r\n"
 # Bytes that a client with a response may still send; nginx has no such bound.
 _MOST_DISCARDED = 64 * 1024 * 1024
-# Bytes that the framing of a chunk may take beside as many as its data; the rest is extensions, trailers (Go's rule).
+# Bytes that a chunk's framing may take in addition to the size of its data, for extensions and trailers (Go's rule).
 _CHUNK_OVERHEAD = 16
 # Bytes of a field beside its name and its value: the colon, a space, the line's end.
 _FIELD_OVERHEAD = 4
@@ -63,7 +63,7 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class _Reading(Enum):
-    """What the client's next byte belongs to; the head of this file says more."""
+    """The part of a request that the client's next byte belongs to; see the docstring of this module."""
 
     DUE = auto()
     HEAD = auto()
@@ -76,7 +76,7 @@ DUE, HEAD, BODY, IDLE, END = _Reading
 
 
 class _ParsingEnded(Exception):
-    """Ends the parser's work from within a callback; the fault itself would keep what was read in its traceback."""
+    """Ends parsing from within a callback. The fault itself is not raised: its traceback would keep the bytes read."""
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -87,11 +87,11 @@ class HttpProtocol(asyncio.Protocol):
         server_state: of uvicorn: its connections, the tasks of requests, and the headers of all responses.
         app_state: of the application's lifespan.
         bounds: of this connection.
-        observe: is told of requests that are refused here.
+        observe: takes events about requests that are refused here.
 
     Attributes:
         transport: of the connection.
-        requests: those that are not answered completely, oldest first; only the first is being answered.
+        requests: the requests without a complete answer, the oldest first. Only the first one is being answered.
     """
 
     transport: asyncio.Transport
@@ -122,7 +122,7 @@ class HttpProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timed: _Reading | None = None  # the state that the timer is of
         self._fault: ProxyError | None = None  # for which a callback has ended the parsing
-        self._unparsed = bytearray()  # what was read beyond as many requests as may be open
+        self._unparsed = bytearray()  # bytes read after the most requests were open
         self._discarded = 0
         # Of the request that is being read:
         self._url = b""
@@ -149,7 +149,7 @@ class HttpProtocol(asyncio.Protocol):
         self._set_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Stop the requests of a connection that is closed, by whichever side."""
+        """Stop the requests of a connection that either side has closed."""
         self._server_state.connections.discard(self)
         self._reading = END
         self._stop_timer()
@@ -169,7 +169,7 @@ class HttpProtocol(asyncio.Protocol):
         self._flow.resume_writing()
 
     def shutdown(self) -> None:
-        """Close the connection, or announce it with the response. A request that is on its way in is not cut off."""
+        """Close the connection, or announce this in the response. A request that is arriving is not cut off."""
         if self.awaits_request:
             return
         if self.requests:
@@ -180,7 +180,7 @@ class HttpProtocol(asyncio.Protocol):
     # -- what comes in --
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, and start the request that it completes."""
+        """Parse the bytes that have arrived, and start a request that they complete."""
         if self._reading is IDLE and not self.requests:
             self._reading = DUE
         if self._reading is END:
@@ -190,7 +190,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         # The search stops at the last CR, so it costs nothing for body data, which rarely contains one.
         heads = data.count(_END_OF_HEAD, 0, data.rfind(b"\r") + 2)
-        # Each of two heads has its turn, and so has the end of a chunked body: bytes are counted for the right request.
+        # Each head, and the end of a chunked body, is parsed separately, to count bytes for the right request.
         if self._unparsed or heads > 1:
             self._unparsed += data
             self._parse_in_pieces()
@@ -200,7 +200,7 @@ class HttpProtocol(asyncio.Protocol):
         self._answer_next()
 
     def _parse_in_pieces(self) -> None:
-        """Parse what was read, head by head, until as many requests are open as may; then reading pauses."""
+        """Parse the bytes head by head, until the most requests are open. Then reading pauses."""
         while self._unparsed and self._reading is not END and len(self.requests) < _MOST_OPEN:
             end = self._unparsed.find(_END_OF_HEAD)
             size = len(self._unparsed) if end < 0 else end + len(_END_OF_HEAD)
@@ -235,14 +235,14 @@ class HttpProtocol(asyncio.Protocol):
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # Requests behind one that says `Connection: close` are answered no more; they are no fault either.
+        # Requests after `Connection: close` are not answered, and are no fault.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser
 
     # -- the parser's callbacks; what they raise ends the parsing --
 
     def on_message_begin(self) -> None:
-        """Prepare for a request, of which the first byte was read."""
+        """Prepare for a request after its first byte."""
         self._reading = HEAD
         self._url = b""
         self._fields = []
@@ -256,7 +256,7 @@ class HttpProtocol(asyncio.Protocol):
             self._reject(self._bounds.too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field. A field of a trailer is counted as well, and dropped."""
+        """Take a header field. A field of a trailer is counted too, and dropped."""
         count = self._field_count = self._field_count + 1
         size = self._head_bytes = self._head_bytes + len(name) + len(value) + _FIELD_OVERHEAD
         if size > self._bounds.max_header_bytes or count > self._bounds.max_headers:
@@ -265,11 +265,11 @@ class HttpProtocol(asyncio.Protocol):
             self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Accept the request, unless it offers an upgrade: then its head is read once more, without the offer."""
+        """Accept the request. If it offers an upgrade, its head is read once more without the offer."""
         parser, url = self._parser, self._url
         method, version = parser.get_method(), parser.get_http_version()
         if self._read.find(b"%b HTTP/" % url) < 0:
-            version = ""  # of RTSP, which the parser reads as well, without a word of it
+            version = ""  # of RTSP, which the parser also accepts
         framing = check_head(method, version, self._fields)
         if isinstance(framing, ProxyError):
             self._reject(framing)
@@ -310,7 +310,7 @@ class HttpProtocol(asyncio.Protocol):
         self._stop_timer()  # the next head has a time of its own
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body; without a request that is not answered, it is of one that did not need it."""
+        """Take a part of the body. If all requests are answered, the answered one did not need it."""
         self._framing_bytes = max(0, self._framing_bytes - 2 * len(body) - _CHUNK_OVERHEAD)
         if self.requests:
             self.requests[-1].add_to_body(body)
@@ -340,7 +340,7 @@ class HttpProtocol(asyncio.Protocol):
             task.add_done_callback(self._server_state.tasks.discard)
 
     def _response_complete(self) -> None:
-        """Go on with the next request, or close the connection. Called by the cycle."""
+        """Continue with the next request, or close the connection. The cycle calls this."""
         self._server_state.total_requests += 1
         self._is_answering = False
         if not self.requests.popleft().keep_alive:
@@ -366,7 +366,7 @@ class HttpProtocol(asyncio.Protocol):
             self.requests[-1].keep_alive = False  # the connection ends with its response
             return
         if not is_started:
-            # Before a head has begun, fields and URL are still those of the request before.
+            # Before a head has begun, fields and URL still belong to the previous request.
             fields, url = (self._fields, self._url) if reading in (HEAD, BODY) else ((), b"")
             request_id = request_id_in(fields)
             self.transport.write(error_response(error, request_id, self._server_state.default_headers, url=url))
@@ -374,13 +374,13 @@ class HttpProtocol(asyncio.Protocol):
         self._end()
 
     def _drop_requests(self) -> None:
-        """Forget the requests of which none is being answered."""
+        """Forget the requests that are not being answered."""
         for cycle in self.requests:
             cycle.drop()
         self.requests.clear()
 
     def _end(self) -> None:
-        """Close the connection in such a way that the response arrives, though the client may be sending."""
+        """Close the connection so that the response arrives even if the client is still sending."""
         if self._reading not in (BODY, END):
             self._close()
             return
@@ -401,10 +401,10 @@ class HttpProtocol(asyncio.Protocol):
     # -- the timer --
 
     def _set_timer(self) -> None:
-        """Start the timer of the present state; one that runs already is not extended by what comes in meanwhile."""
+        """Start the timer of the present state. Bytes that arrive do not extend a timer that already runs."""
         state = HEAD if self._reading is DUE else self._reading
         if self.requests and state is not HEAD:
-            self._stop_timer()  # it is not the client that is waited for
+            self._stop_timer()  # the client is not the one to wait for
         elif state is not self._timed:
             self._stop_timer()
             self._timed = state

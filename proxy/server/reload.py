@@ -1,14 +1,14 @@
-r"""Reloading: when the configuration is read anew, what of it can take effect, and what comes of a faulty one.
+r"""Reloading: when the configuration is read again, which parts can take effect, and what happens with a faulty one.
 
     SIGHUP, or with `--watch` another content of the file --> read and checked --> handed to the application
                                                                               \-> faulty: logged, nothing changes
     with `--watch` no file any more --> logged, nothing changes
     SIGHUP, since the terminal is gone (`hangup`) --> the process stops as at SIGTERM
 
-A file beside it, such as `.env` or `clients_file`, need not exist: that it is gone is another content of it. Where the
-file of clients is gone, its clients are, and callers go on to need a key.
+Other files, such as `.env` or `clients_file`, need not exist: a missing file counts as another content. If the file of
+clients is gone, its clients are gone too, and callers still need a key.
 
-Signals that come while a configuration is read are answered by reading it once more.
+If signals arrive while a configuration is read, it is read once more.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ News: TypeAlias = Literal["changed", "gone", "hung up"]
 
 
 class FileWatch:
-    """Whether the content of a file has changed, and has stayed the same for one look: editors write in pieces.
+    """Whether the content of a file has changed, and has then stayed the same for one look: editors write in pieces.
 
-    A file that is replaced is followed by its name, and so is a symbolic link that leads to another file, as those of
-    Kubernetes' ConfigMaps do. A file that comes back has changed, whatever is in it.
+    The watch follows the name: a replaced file is noticed, and so is a symbolic link to another file, as in a
+    Kubernetes ConfigMap. A file that comes back has changed, even with the same content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,13 +51,13 @@ class FileWatch:
 
     @classmethod
     def since(cls, path: Path, digest: bytes | None) -> "FileWatch":
-        """The watch of a file that was read with this content; None: it was not there."""
+        """The watch of a file that was read with this content; None if there was no file."""
         watch = cls(path)
         watch._known = digest
         return watch
 
     def look(self) -> News | None:
-        """Look at the file; there is news once for each new content, and once when the file is gone."""
+        """Look at the file. There is news once for each new content, and once when the file is gone."""
         if (stat := self._stat()) != self._seen:
             self._seen, before, self._latest = stat, self._latest, self._digest()
             if self._latest != before:
@@ -84,11 +84,11 @@ class FileWatch:
 
 
 class Trigger:
-    """Whether the configuration is to be read anew: since a signal has come, or a file has changed.
+    """Whether the configuration should be read again, because of a signal or a changed file.
 
     Args:
         now: the time in seconds.
-        hangup: notices that a signal has come since the terminal is gone; None: each signal asks for the file.
+        hangup: notices that a signal means a lost terminal; None if each signal asks for a reload.
     """
 
     def __init__(self, *, now: Callable[[], float], hangup: Hangup | None = None) -> None:
@@ -101,25 +101,25 @@ class Trigger:
         self._looks_at = 0.0
 
     def ask(self, *_: object) -> None:
-        """Have the configuration read; a signal handler."""
+        """Request a reload. This is the signal handler."""
         self._is_asked = True
         if self._hangup is not None:
             self._hangup.signal()
 
     def watch(self, path: Path, *beside: Path) -> None:
-        """Watch the file, and those beside it that need not exist, from their present content on."""
+        """Watch the file, and other files that need not exist, for changes of their present content."""
         self._watch = FileWatch(path)
         self._beside = [FileWatch(one) for one in beside]
 
     def watch_clients(self, file: ClientsFile | None) -> None:
-        """Watch the file of clients as well, if files are watched, from the content on that was read."""
+        """If files are watched, watch the file of clients too, for changes of the content that was read."""
         if file is None or self._watch is None:
             self._clients = None
         elif self._clients is None or self._clients[0] != file.path:
             self._clients = (file.path, FileWatch.since(Path(file.path), file.digest))
 
     def take(self) -> News | None:
-        """Why something is to be done now; looks at the files about once a second."""
+        """The reason to do something now, if there is one. Looks at the files about once a second."""
         was_asked, self._is_asked = self._is_asked, False
         if self._hangup is not None and self._hangup.look():
             return "hung up"
@@ -134,20 +134,20 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A configuration that was read anew, and what in it takes effect only after a restart."""
+    """A configuration that was read again, and the settings that take effect only after a restart."""
 
     loaded: Loaded
     needs_restart: Sequence[str]
 
 
 class Reloads:
-    """Reads the configuration anew, and tells what came of it.
+    """Reads the configuration again, and reports the result.
 
     Args:
         loaded: the configuration in force.
-        load: reads the file, with what the command line puts over it.
-        check: raises `ConfigurationError` for a configuration that cannot take the place of the one in force.
-        trigger: says when the configuration is to be read.
+        load: reads the file, with the overrides of the command line.
+        check: raises `ConfigurationError` for a configuration that cannot replace the one in force.
+        trigger: says when to read the configuration.
         observe: takes the events.
 
     Attributes:
@@ -171,7 +171,7 @@ class Reloads:
         self._observe = observe
 
     def reload(self) -> Loaded | None:
-        """The configuration, if it is to be read now and is valid; from then on it is the one in force."""
+        """The configuration, if a reload is due and the file is valid. It is in force from then on."""
         if not self._is_due():
             return None
         systemd.notify_reloading()
@@ -184,7 +184,7 @@ class Reloads:
         return reading.loaded
 
     async def run(self, apply: Callable[[Loaded], Awaitable[None]], clock: Clock) -> None:
-        """Reload whenever it is asked for, until cancelled; `apply` puts a valid configuration in force."""
+        """Reload on each request, until cancelled. `apply` puts a valid configuration in force."""
         while True:
             await clock.sleep(_TICK_SECONDS)
             if not self._is_due():
@@ -199,7 +199,7 @@ class Reloads:
                 self._accept(reading)
 
     def _is_due(self) -> bool:
-        """Whether the configuration is to be read now."""
+        """Whether a reload is due."""
         news = self._trigger.take()
         if news == "gone":
             self._observe("configuration.gone")
@@ -208,9 +208,9 @@ class Reloads:
         return news == "changed"
 
     def _read(self) -> Reading:
-        """The configuration of the file, with the present values of what needs a restart. Raises `ConfigurationError`.
+        """The configuration of the file, with the present values of settings that need a restart.
 
-        A bug must not end a process that serves, so it is a fault like any other.
+        A bug must not end a process that serves, so every exception becomes a `ConfigurationError`.
         """
         try:
             found = keep_closed(self._load(), self.loaded)
@@ -237,7 +237,7 @@ class Reloads:
 
 
 def keep_closed(loaded: Loaded, before: Loaded) -> Loaded:
-    """A configuration in which a file of clients that is there no more still has the effect that callers need a key."""
+    """A configuration that still requires a key from callers, although its file of clients is gone."""
     file, known = loaded.clients_file, before.clients_file
     if file is None or known is None or file.path != known.path or not known.closes:
         return loaded
@@ -245,7 +245,7 @@ def keep_closed(loaded: Loaded, before: Loaded) -> Loaded:
 
 
 def keep_fixed(loaded: Loaded, before: Loaded) -> tuple[Loaded, list[str]]:
-    """A configuration with those values of the one before that only a restart can change, and where they stand."""
+    """A configuration with the previous values of settings that need a restart, and the paths of these settings."""
     config, changed = loaded.config, []
     for section in type(config).__struct_fields__:
         found, known = getattr(config, section), getattr(before.config, section)
@@ -258,7 +258,7 @@ def keep_fixed(loaded: Loaded, before: Loaded) -> tuple[Loaded, list[str]]:
 
 
 def report(loaded: Loaded, observe: Observer, *, before: Loaded | None = None, tells_unset: bool = True) -> None:
-    """Log what is disabled in a configuration, and what is doubtful.
+    """Log the disabled entries of a configuration, and its warnings.
 
     Args:
         loaded: the configuration.

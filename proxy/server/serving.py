@@ -1,4 +1,4 @@
-"""Applications that are served on loopback, in the event loop of whoever wants one for a while."""
+"""Serves an application on loopback for a while, in the event loop of the caller."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from proxy.server.listener import address_of, listen
 
 @asynccontextmanager
 async def serving(app: ASGIApp, *, lifespan: str, port: int = 0) -> AsyncIterator[str]:
-    """Serve an app on loopback, in this event loop; yields its URL. Port 0 is any free port.
+    """Serve an app on loopback, in this event loop, and yield its URL. Port 0 is any free port.
 
     Raises:
         ConfigurationError: the port is taken.

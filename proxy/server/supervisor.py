@@ -1,7 +1,7 @@
 """The supervisor of several worker processes: starts them, restarts those that die, and stops them.
 
-Orders go over a pipe, not as signals: a terminal's Ctrl-C and systemd's stop reach workers as well, and an order must
-not look like a second, impatient signal. A worker whose supervisor has died reads the end of the pipe, and stops.
+Orders are sent through a pipe, not as signals: a terminal's Ctrl-C and systemd's stop reach workers too, and an order
+must not look like a second, impatient signal. If the supervisor dies, its workers read the end of the pipe, and stop.
 """
 
 import contextlib
@@ -16,22 +16,22 @@ from proxy.ports import Observer
 from proxy.server import systemd
 from proxy.wire.errors import ConfigurationError
 
-# Of a worker: it serves, by the configuration that it was given last.
+# Sent by a worker: it serves the configuration that it was given last.
 READY = b"ready"
-# To a worker. The configuration stands behind `RELOAD`.
+# Sent to a worker. The configuration follows `RELOAD`.
 DRAIN, ABORT, RELOAD = b"drain", b"abort", b"reload"
 
 _TICK_SECONDS = 0.1
 _START_SECONDS = 30.0
 # A worker that dies at once would otherwise be restarted as fast as the machine can.
 _RESTART_SECONDS = 1.0
-# After the grace, for a worker's last events to its clients and its clean-up; then it is killed.
+# After the grace: time for a worker's last events to its clients and its clean-up. Then it is killed.
 _CLEAN_UP_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class _Worker:
-    """A process; one configuration is under way to it at most, so that a worker that is busy holds up nobody."""
+    """A process. At most one configuration is on its way to the process, so a busy worker does not hold up others."""
 
     process: BaseProcess
     orders: Connection
@@ -40,7 +40,7 @@ class _Worker:
     configuration: bytes | None = None  # to be sent when it is ready
 
     def hand_over(self) -> None:
-        """Send the configuration as soon as the worker is ready for it."""
+        """Send the configuration when the worker is ready for it."""
         with contextlib.suppress(OSError, EOFError):  # the worker has ended
             while self.orders.poll():
                 self.is_ready = self.orders.recv_bytes() == READY
@@ -53,14 +53,14 @@ class Supervisor:
     """Keeps a number of workers running until a signal.
 
     Args:
-        start: starts a worker that reads its orders from the pipe, and writes `READY` to it.
+        start: starts a worker, which reads its orders from the pipe and writes `READY` to it.
         count: the number of workers.
         grace: seconds that open requests may take after the first signal.
-        observe: is told of workers that die, and when the workers drain and have stopped.
-        reload: asked all the time for another configuration for all workers, written as they read it; None: there is
-            none. Workers that `start` starts later have it already.
-        stop_listening: closes the supervisor's own copy of the listener once no worker will be started any more. While
-            it is open, clients still connect after the last worker has closed its own, and are not answered.
+        observe: takes events about workers that die, and about workers that drain and have stopped.
+        reload: asked continuously for another configuration, in the form that workers read; None if there is none.
+            Workers that start later already have it.
+        stop_listening: closes the supervisor's copy of the listener when no more workers will start. While that copy is
+            open, clients can connect after the last worker has closed its own, and are not answered.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Supervisor:
         self._kill_at = float("inf")
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until a signal, and return when the last worker has ended; `ready` is called once all serve.
+        """Serve until a signal, and return when the last worker has ended. `ready` is called once all workers serve.
 
         Raises:
-            ConfigurationError: a worker did not even start.
+            ConfigurationError: a worker did not start.
         """
         with self._counting_signals():
             self._workers = [self._start_one() for _ in range(self._count)]
@@ -119,14 +119,14 @@ class Supervisor:
         self._observe("server.stopped")
 
     def _hand_out(self) -> None:
-        """Give another configuration, if there is one, to all workers."""
+        """Send another configuration, if there is one, to all workers."""
         configuration = self._reload()
         for worker in self._workers:
             worker.configuration = configuration or worker.configuration
             worker.hand_over()
 
     def _replace_if_dead(self, worker: _Worker) -> _Worker | None:
-        """The worker, or the one that takes its place; None where it has ended for good."""
+        """The worker, or its replacement; None if it has ended for good."""
         if worker.process.is_alive():
             if time.monotonic() >= self._kill_at:
                 worker.process.kill()
@@ -146,7 +146,7 @@ class Supervisor:
         return worker
 
     def _is_ready(self, worker: _Worker) -> bool:
-        """Whether a worker serves, after waiting for it."""
+        """Wait for a worker, and return whether it serves."""
         ends_at = time.monotonic() + _START_SECONDS
         while not self._signals and worker.process.is_alive() and time.monotonic() < ends_at:
             if worker.orders.poll(_TICK_SECONDS):
