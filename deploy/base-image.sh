@@ -4,6 +4,8 @@
 #   deploy/base-image.sh toolproxy-base && make image BASE=localhost/toolproxy-base
 #
 # Needs mmdebstrap, and podman, docker or buildah (ENGINE). MIRROR is a mirror of Debian, or a sources.list.
+# If podman may not raise limits, CONTAINERS_CONF names a file with `[containers] default_ulimits = ["nofile=20000:20000",
+# "nproc=30000:30000"]`. If crun refuses a machine that mixes cgroup versions, the file has `[engine] runtime = "runc"`.
 set -eu
 command -v mmdebstrap >/dev/null || { echo "mmdebstrap is missing: apt-get install mmdebstrap" >&2; exit 1; }
 name=${1:-toolproxy-base}
