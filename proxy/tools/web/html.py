@@ -12,8 +12,6 @@ from functools import cache
 from html import unescape
 from typing import Any, Final, TypeAlias
 
-from html_to_markdown import ConversionOptions, PreprocessingOptions, convert
-
 from proxy.loop.results import ToolError
 
 Extract: TypeAlias = Callable[[str, str], str]
@@ -95,8 +93,12 @@ def visible_text(html: str, url: str) -> str:
         url: the URL of the page, to which its links are relative.
 
     Raises:
-        ToolError: the page is no text.
+        ToolError: the page is no text, or the library is not installed.
     """
+    try:
+        from html_to_markdown import ConversionOptions, PreprocessingOptions, convert  # noqa: PLC0415 - takes 20 ms
+    except ImportError as exc:  # there are no wheels for macOS 14
+        raise ToolError("Pages in HTML cannot be read here: html-to-markdown is not installed.") from exc
     options = ConversionOptions(
         autolinks=False,
         base_url=url,

@@ -480,6 +480,12 @@ async def test_an_extractor_that_fails_is_stood_in_for():
     assert read == "one\n\ntwo"
 
 
+def test_without_the_library_for_html_a_page_is_refused_in_words(monkeypatch):
+    monkeypatch.setitem(sys.modules, "html_to_markdown", None)
+    with pytest.raises(ToolError, match="html-to-markdown is not installed"):
+        read_html("<p>one", "http://a.test/", None)
+
+
 @pytest.mark.parametrize(
     "markup",
     [
