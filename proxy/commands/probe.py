@@ -158,8 +158,8 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
 
 
 async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:
-    response = await endpoint.respond(endpoint.whole, orjson.dumps(_request(model, upstream)))
-    body = await endpoint.read_whole(response)  # the endpoint is closed with it
+    # The response is closed with the endpoint.
+    body = await endpoint.read_whole(await endpoint.respond(endpoint.whole, orjson.dumps(_request(model, upstream))))
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
