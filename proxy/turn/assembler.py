@@ -14,7 +14,7 @@ provider adds tomorrow survives. What it takes away or changes:
     marks             gpt-oss's citation marks, `【0†L1-L3】`, become citations beside the text (`citations`)
     blank lines       one is enough between the text of this turn and that of the next (`texts`)
 
-The text of a delta passes these parts in this order; `feed_text` leaves out the last two:
+The text of a delta passes these parts in this order; `feed_text` leaves out the last two. Each owns what it holds back:
 
     ThoughtsInText        takes out thoughts that the model has written before its answer
     TurnTexts             finds the FieldText of each field of the delta
@@ -25,6 +25,10 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
     HeldLogprobs          adds the log probabilities of text that was held back before
     TurnBuffer            holds back the chunk while the turn may not be the answer
 
+States:       a turn is open until `close`. Of each text that it has, the two filters say where it stands.
+Held text:    is the filter's or the buffer's that holds it, never the assembler's; it keeps the message alone.
+At a cut:     nothing happens. A text that is held is shown with the next piece that decides it, or before the next
+              thing that must stand behind it: a refusal, a call, the end.
 """
 
 from collections.abc import Mapping, Sequence

@@ -104,11 +104,12 @@ class TurnTexts(Struct):
             keep_open: the fields whose text goes on.
             is_cut: whether a limit has cut off the turn, so that its text may end with the beginning of a call.
         """
+        # A refusal follows the whole text; any text that follows has no thoughts.
         if self.thinking is not None and (not keep_open or "refusal" in keep_open):
-            held: Json = {}
-            self._end_thinking(held)
+            held, self.thinking = self.thinking.close(), None
             self.fold(held)
-            _append(delta, held)
+            for name, text in held.items():
+                delta[name] = (delta.get(name) or "") + text
         for name, known in self.fields.items():
             if known.leak_filter is None or name in keep_open:
                 continue
@@ -124,12 +125,6 @@ class TurnTexts(Struct):
         has_thoughts = any(name in self.fields or delta.get(name) for name in _THOUGHTS)
         thinking.split(delta, has_thoughts=has_thoughts)
         if thinking.is_done:
-            self.thinking = None
-
-    def _end_thinking(self, delta: Json) -> None:
-        """Add the text that was held back for thoughts to a delta; the text that follows has none."""
-        if self.thinking is not None:
-            _append(delta, self.thinking.close())
             self.thinking = None
 
     def leaks(self, *, has_calls: bool) -> list[Leak]:
@@ -170,9 +165,3 @@ class TurnTexts(Struct):
             self._detail = {**detail, "text": shown}
             entries += [self._detail] if shown else []
         return entries
-
-
-def _append(delta: Json, more: Json) -> None:
-    """Append texts to those of a delta."""
-    for name, text in more.items():
-        delta[name] = (delta.get(name) or "") + text

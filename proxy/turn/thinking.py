@@ -69,7 +69,7 @@ class ThoughtsInText(Struct):
                 return self._think(text)
             case _State.AFTER:
                 return "", self._answer(text)
-            case _State.DONE:
+            case _:  # done
                 return "", text
 
     def _begin(self, text: str, *, has_thoughts: bool) -> tuple[str, str]:

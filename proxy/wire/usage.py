@@ -46,25 +46,9 @@ def credible(usage: Json | None) -> Json | None:
     """
     if not usage:
         return None
-    if _holds_counts_only(usage):  # as most usages do, which need not be copied then
-        return usage
     kept = _credible_fields(usage)
     details = {name: _credible_fields(value) for name, value in kept.items() if isinstance(value, dict)}
     return {**kept, **details} or None
-
-
-def _holds_counts_only(usage: Json) -> bool:
-    """Whether all numbers of a usage, and of its details, are whole ones that may be counts."""
-    values = [*usage.values()]
-    for value in values:
-        if type(value) is int:
-            if not 0 <= value <= MOST_TOKENS:
-                return False
-        elif type(value) is dict:
-            values += value.values()
-        else:
-            return False
-    return True
 
 
 def _credible_fields(fields: Json) -> Json:

@@ -153,6 +153,31 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     }
 
 
+def test_newlines_beyond_a_blank_line_wait_also_where_nothing_else_is_added():
+    assembler = Assembler()
+    feed(assembler, says("It is\n"))
+    assert [assembler.feed_text(text) for text in ("\n", "\n\n")][1] == []
+    assert deltas(assembler.feed_text("so")) == [{"content": "\n\nso"}]
+
+
+def test_thoughts_before_an_answer_are_taken_out_of_its_text_streamed_and_whole():
+    def assembler():
+        return AssemblerOfCall(CallUpstream({}, number=1), thoughts_in_text=True)
+
+    streamed = assembler()
+    shown = feed(streamed, says("<think>Hm"), says(".</th"), says("ink>\nIt"), says(" is."), ends())
+    assert [[*delta] for delta in deltas(shown)][:2] == [["content", "reasoning_content"]] * 2
+    assert finish(streamed).message == {"role": "assistant", "content": "It is.", "reasoning_content": "Hm."}
+    cut_off = assembler()
+    feed(cut_off, says("<think>Hm.</thi"), ends("length"))
+    assert deltas(cut_off.close()) == [{"reasoning_content": "</thi"}]
+    whole_answer = assembler()
+    choice = {"message": {"role": "assistant", "content": "<think>Hm.</think>It is."}, "finish_reason": "stop"}
+    whole_answer.begin_whole(choice)
+    feed(whole_answer, *pieces_of_whole({"choices": [choice]}))
+    assert finish(whole_answer).message == {"role": "assistant", "content": "It is.", "reasoning_content": "Hm."}
+
+
 def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
     assembler = Assembler()
     feed(assembler, says("It ", web_search=[1]))
@@ -813,6 +838,13 @@ def test_reasoning_details_show_no_leak_that_the_thoughts_do_not(size):
     assert {detail["index"] for detail in details} == {1}
     kept = assembler.finish().message["reasoning_details"]
     assert "".join(detail["text"] for detail in kept) == thoughts
+
+
+def test_the_end_of_thoughts_that_waited_has_the_index_of_their_details():
+    assembler = Assembler(first_detail=2)
+    feed(assembler, chunk({"reasoning": "a <", "reasoning_details": [{"text": "a <", "index": 0}]}), ends())
+    (delta,) = deltas(assembler.close())
+    assert delta == {"reasoning": "<", "reasoning_details": [{"text": "<", "index": 2}]}
 
 
 # -- content in parts --

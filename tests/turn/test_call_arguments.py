@@ -94,6 +94,11 @@ def test_one_empty_object_before_another_is_taken_back(text, rest):
     assert "".join(shown) + arguments.end() == arguments.text == without_repetition(text) == rest
 
 
+def test_an_empty_object_before_the_arguments_of_a_whole_call_is_taken_back():
+    assert without_repetition('{}{"a":1}') == '{"a":1}'
+    assert without_repetition('{"a":"{} {"}') == '{"a":"{} {"}'
+
+
 def test_an_empty_object_is_shown_at_its_end():
     arguments, shown = fed("{}", "\n")
     assert (shown, arguments.text, arguments.is_whole, arguments.end()) == (["{", ""], "{}\n", False, "}")

@@ -144,6 +144,14 @@ def test_arguments_of_too_many_bytes_are_a_failure_of_the_upstream():
         whole(function(arguments={"q": "x" * MOST_ARGUMENT_BYTES}))
 
 
+def test_the_arguments_of_all_calls_of_a_turn_are_bounded_together():
+    text = '{"q":"' + "x" * (MOST_ARGUMENT_BYTES - 8) + '"}'
+    calls = CallAssembler(CALL)
+    calls.add([function(arguments=text, index=at) for at in range(4)])
+    with pytest.raises(UpstreamError, match="4194304 bytes"):
+        calls.add([function(arguments='{"q": 1}', index=4)])
+
+
 def test_objects_that_are_closed_in_very_many_calls_are_looked_at_no_longer_than_the_budget_lasts():
     calls = CallAssembler(CALL)
     dense = '{"q":[' + "{}," * 30_000 + "0]}"

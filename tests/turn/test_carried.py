@@ -35,6 +35,13 @@ def test_unknown_fields_of_a_message_and_its_calls_are_carried_under_the_ids_of_
     assert restored["tool_calls"][1]["function"] == {**CALL["function"], "provider": 1}
 
 
+def test_fields_go_into_a_message_without_calls_too():
+    assert Carried({"reasoning_details": [1]}).put_into({"content": "Hi"}) == {
+        "content": "Hi",
+        "reasoning_details": [1],
+    }
+
+
 @pytest.mark.parametrize(
     ("received", "expected"),
     [

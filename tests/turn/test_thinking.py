@@ -66,6 +66,13 @@ def test_behind_thoughts_of_its_own_a_text_waits_for_no_lone_end_mark():
     assert split(["</thi", "nk>\nYes."], has_thoughts=True) == ("", "Yes.", 0)
 
 
+@pytest.mark.parametrize("delta", [{}, {"content": ""}, {"content": None}, {"reasoning_content": "Hm."}])
+def test_a_delta_without_text_stays_as_it_is(delta):
+    thinking, given = ThoughtsInText(), {**delta}
+    thinking.split(given, has_thoughts=False)
+    assert (given, thinking.close()) == (delta, {})
+
+
 def test_only_the_first_piece_of_a_text_waits():
     thinking, shown = ThoughtsInText(), ""
     for character in LONG:

@@ -97,7 +97,7 @@ def visible_text(html: str, url: str) -> str:
     """
     try:
         from html_to_markdown import ConversionOptions, PreprocessingOptions, convert  # noqa: PLC0415 - takes 20 ms
-    except ImportError as exc:  # there are no wheels for macOS 14
+    except ImportError as exc:
         raise ToolError("Pages in HTML cannot be read here: html-to-markdown is not installed.") from exc
     options = ConversionOptions(
         autolinks=False,

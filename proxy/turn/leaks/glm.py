@@ -107,9 +107,7 @@ SYNTAX = Syntax((OPEN, ARGUMENT), _header_length, lambda _: CallScanner(), _read
 
 
 def split_glued_name(name: str, arguments: str, tools: Mapping[str, Json]) -> tuple[str, str]:
-    """A call's name without raw format around it, and its arguments, which GLM has been seen to append to the name."""
-    if name in tools:
-        return name, arguments
+    """An unknown name without raw format around it, and its arguments, which GLM has been seen to append to it."""
     if "{" in name or ARGUMENT in name:
         glued, rest = _parse(name.removeprefix(OPEN).removesuffix(CLOSE), tools)
         if glued is not None and glued.name in tools and not rest:
