@@ -88,6 +88,13 @@ def test_the_words_that_people_search_for_are_tags_of_the_page_about_them(word, 
     assert [other for other, words in docs_site.WORDS.items() if word in words] == [page]
 
 
+def test_every_picture_is_made_by_make_pictures_and_shown_by_a_page():
+    pictures = {path.stem for path in (ROOT / "docs" / "images").iterdir()}
+    made = re.findall(r'picture(?:_of_terminal)?\(page, "([\w-]+)"', (ROOT / "docs" / "pictures.py").read_text())
+    pages = "".join((ROOT / source).read_text() for source in docs_site.sources())
+    assert {*made} == {*re.findall(r"images/([\w-]+)\.png\)", pages)} == pictures
+
+
 def test_every_page_with_words_is_one_of_the_site():
     assert docs_site.WORDS.keys() - docs_site.sources().values() == set()
 
