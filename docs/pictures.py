@@ -32,7 +32,7 @@ from tests.free_port import free_port
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 IMAGES: Final = ROOT / "docs" / "images"
-COLUMNS_OF_A_LOG, COLUMNS, LINES = 120, 80, 60
+COLUMNS, LINES = 80, 60
 QUESTION: Final = "What is the weather in Nanaimo, and is the ferry running?"
 ANSWER: Final = """\
 **Take a jacket**: Nanaimo has 11 degrees, and rain from two o'clock on (https://weather.example/nanaimo).
@@ -226,12 +226,12 @@ async def main() -> None:
                 "SERPER_API_KEY": "key-for-pictures", "SERPER_BASE_URL": mock_url,
             }  # fmt: skip
             serve = (sys.executable, "-m", "proxy", "serve", "--port", str(port))
-            async with on_terminal(*serve, environ=environ, folder=folder, columns=COLUMNS_OF_A_LOG) as terminal:
+            async with on_terminal(*serve, environ=environ, folder=folder, columns=COLUMNS) as terminal:
                 await terminal.until(b"server.ready")
                 await page.open(f"http://127.0.0.1:{port}/chat")
                 await picture_the_pages(page, f"http://127.0.0.1:{port}")
                 shown = terminal.written.decode().replace(f":{port}", ":8080").replace(mock_url, "https://api.z.ai")
-            await picture_of_terminal(page, "console", "toolproxy serve", shown, COLUMNS_OF_A_LOG)
+            await picture_of_terminal(page, "console", "toolproxy serve", shown, COLUMNS)
             await picture_an_agent(page, environ, folder)
 
 
