@@ -86,8 +86,8 @@ def test_without_any_key_it_says_in_one_line_which_it_wants():
     done = toolproxy("serve")
     assert done.returncode == 1
     assert done.stderr == (
-        "toolproxy: there is no usable upstream: set ZAI_API_KEY or GMI_API_KEY, in the environment or in a file .env "
-        "beside the configuration (`toolproxy demo` needs no key); keys come from z.ai/manage-apikey/apikey-list and "
+        "toolproxy: there is no usable upstream: set ZAI_API_KEY or GMI_API_KEY, in the environment or in a .env file "
+        "next to the configuration (`toolproxy demo` needs no key); keys come from z.ai/manage-apikey/apikey-list and "
         "console.gmicloud.ai\n"
     )
     assert done.stdout == ""
