@@ -15,7 +15,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from proxy.config.model import keys_of
-from proxy.kit.rests import KeyRests, KeyState, Refusal
+from proxy.kit.rests import KeyRefusal, KeyRests, KeyState
 from proxy.ports import Clock, Observer
 
 _MOST_ORDERS: Final = 4096  # of conversations, of a hundred bytes each
@@ -111,7 +111,7 @@ class KeyPool:
         """Report that a call is made with a key."""
         self._observe(self._events.used, **self._owner, key=key.number)
 
-    def refused(self, key: PoolKey, refusal: Refusal, error: Exception, *, began: float, model: str) -> None:
+    def refused(self, key: PoolKey, refusal: KeyRefusal, error: Exception, *, began: float, model: str) -> None:
         """Put a key to rest because of a call that began at `began`. `error` is kept, without its traceback."""
         now = self.clock.monotonic()
         if key.rests.refused(refusal, error, began=began, now=now, model=model):

@@ -80,13 +80,13 @@ def encode(recording: Recording, context: CaseContext) -> bytes:
     """The case as JSON. Raises `CaseTooLarge`."""
     if recording.size > MOST_BYTES:
         raise CaseTooLarge(recording.size, MOST_BYTES)
-    text = orjson.dumps(_Writer(recording, context).case(), option=orjson.OPT_INDENT_2)
+    text = orjson.dumps(_CaseWriter(recording, context).case(), option=orjson.OPT_INDENT_2)
     if len(text) > MOST_BYTES:
         raise CaseTooLarge(len(text), MOST_BYTES)
     return text
 
 
-class _Writer:
+class _CaseWriter:
     """Writes one case."""
 
     def __init__(self, recording: Recording, context: CaseContext) -> None:

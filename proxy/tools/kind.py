@@ -77,7 +77,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeResult:
     """The result of a probe: a message for people, whether it reports a fault, and whether anything was tried."""
 
     message: str
@@ -133,7 +133,7 @@ class Kind(Generic[Entry]):
     address: Callable[[Entry], str | None] = _address
     describe: Callable[[Entry, str], Iterator[str]] = _describe
     page_rules: "Callable[[Entry], PageRules] | None" = None
-    probe: Callable[[str, Entry, Resources], Awaitable[Finding]] | None = None
+    probe: Callable[[str, Entry, Resources], Awaitable[ProbeResult]] | None = None
 
 
 AnyKind: TypeAlias = Kind[Any]

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.http.key_pool import KeyPools
 from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
-from proxy.kit.rests import Refusal
+from proxy.kit.rests import KeyRefusal
 from tests.fakes import FakeClock
 
 HOUR = 3600.0
@@ -15,7 +15,7 @@ class No(Exception):
 
     def __init__(self, cause, seconds=None):
         super().__init__(cause, seconds)
-        self.refusal = Refusal(cause, seconds)
+        self.refusal = KeyRefusal(cause, seconds)
 
 
 def refusal_of(exc):
