@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
+from proxy.kit.readiness import KeyState
 from proxy.kit.recording import Recording
-from proxy.kit.rests import KeyState
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_context import CallContext
 from proxy.loop.decisions import ToolDialect

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from proxy.config.model import keys_of
 from proxy.config.redaction import without_pieces
-from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
-from proxy.kit.rests import KeyRefusal
+from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.cooldowns import KeyRefusal
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.state import refusal_in
 

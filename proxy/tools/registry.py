@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
+from proxy.kit.readiness import KeyState
 from proxy.kit.recording import CURRENT
-from proxy.kit.rests import KeyState
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
 from proxy.loop.offer import SEARCH

@@ -5,9 +5,9 @@ import math
 from contextlib import nullcontext
 from copy import copy
 
+from proxy.keys.cooldowns import KeyRefusal, rest_seconds
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.counted import counted
-from proxy.kit.rests import KeyRefusal, rest_seconds
 from proxy.loop.results import Cause, ToolUnavailable
 from proxy.ports import Caches
 from proxy.tools.tool import Tool

@@ -15,9 +15,9 @@ from proxy.http.client import HttpClient, PreparedRequest
 from proxy.http.connect import reason
 from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
-from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.recorded import recorded
 from proxy.http.response import Response
+from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
 from proxy.kit.recording import CURRENT, Recording
 from proxy.kit.sent import Sent

@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 import orjson
 
-from proxy.kit.reset_times import CHINA, Reset, reset_of
-from proxy.kit.rests import LONGEST_RATE, KeyCause, KeyRefusal, rest_seconds
+from proxy.keys.cooldowns import LONGEST_RATE, KeyCause, KeyRefusal, rest_seconds
+from proxy.keys.refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
+from proxy.keys.reset_times import CHINA, Reset, reset_of
 from proxy.kit.sent import NOTHING, Sent
 from proxy.upstreams.full_context import full_context
-from proxy.upstreams.key_refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
 from proxy.upstreams.profile import Profile
 from proxy.wire.chat import Json
 from proxy.wire.errors import (

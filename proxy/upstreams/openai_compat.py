@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from proxy.config.model import PriceConfig
 from proxy.config.redaction import redactor, without_pieces
-from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import READ_BYTES, Response
+from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
 from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.http.key_turn import KeyTurn
+from proxy.keys.attempts import KeyTurn
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
 from proxy.kit.recording import CURRENT, DOWN
 from proxy.kit.timeouts import elapsed

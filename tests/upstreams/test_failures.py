@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.kit.rests import KeyRefusal
+from proxy.keys.cooldowns import KeyRefusal
 from proxy.kit.sent import NOTHING
 from proxy.upstreams.answers import Mender
 from proxy.upstreams.failures import clipped, from_response, raise_if_failed

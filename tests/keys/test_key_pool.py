@@ -2,9 +2,9 @@ from collections import Counter
 
 import pytest
 
-from proxy.http.key_pool import KeyPools
-from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
-from proxy.kit.rests import KeyRefusal
+from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.cooldowns import KeyRefusal
+from proxy.keys.pool import KeyPools
 from tests.fakes import FakeClock
 
 HOUR = 3600.0

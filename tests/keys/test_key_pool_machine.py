@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.http.key_pool import KeyPools
-from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.cooldowns import KeyRefusal
+from proxy.keys.pool import KeyPools
 from proxy.kit.no_observer import NoObserver
-from proxy.kit.rests import KeyRefusal
 from tests.fakes import FakeClock
 
 NAMES = "abcde"

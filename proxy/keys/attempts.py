@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from proxy.http.key_pool import KeyPool, PoolKey
-from proxy.kit.rests import KeyRefusal, Rest
+from proxy.keys.cooldowns import KeyRefusal, Rest
+from proxy.keys.pool import KeyPool, PoolKey
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.kit.rests import KeyRefusal, KeyRests
+from proxy.keys.cooldowns import KeyRefusal, KeyRests
 
 HOUR, DAY = 3600.0, 86400.0
 NO = ValueError("no")

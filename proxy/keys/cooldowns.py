@@ -14,13 +14,11 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct, field
 
 from proxy.kit.breaker import doubled
+from proxy.kit.readiness import KeyState
 
 KeyCause: TypeAlias = Literal["refused", "credit", "window", "rate", "model"]
 """Why a key rests: the provider refuses it or its account (`refused`), it has no credit left, its quota of some hours
 or days is used up (`window`), it has sent too much just now (`rate`), or its plan lacks the model."""
-
-KeyState: TypeAlias = Literal["usable", "refused", "credit", "window", "rate"]
-"""Whether a key can be used, for any model that its plan has; otherwise why not."""
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 # The first rest of each kind where the provider names no time, and the longest one; each is twice the one before.
