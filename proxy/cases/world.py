@@ -18,8 +18,8 @@ from proxy.cases.comparison import is_same
 from proxy.cases.mcp_server import McpPlayer
 from proxy.cases.replies import parsed, reply_of
 from proxy.cases.strict import refusals
-from proxy.kit import recording
-from proxy.kit.recording import NOT_MADE
+from proxy.recording import recording
+from proxy.recording.recording import NOT_MADE
 from proxy.upstreams.failures import KeyRefused
 from proxy.wire.chat import Json
 from proxy.wire.errors import UpstreamDown

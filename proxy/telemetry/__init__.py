@@ -11,8 +11,8 @@ from proxy.config.model import Config
 from proxy.config.redaction import Redactor
 from proxy.kit.secrets import Secrets
 from proxy.ports import Clock, ExtraHeaders, Observer, RecentRequests, Scrape
+from proxy.recording.cases import CasesUnder, KeptCases, Tools
 from proxy.telemetry import log, workers
-from proxy.telemetry.cases import CasesUnder, KeptCases, Tools
 from proxy.telemetry.events import FanOut, Subscriber
 from proxy.telemetry.log import LogObserver
 from proxy.telemetry.recent import Recent

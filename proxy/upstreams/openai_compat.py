@@ -16,10 +16,10 @@ from proxy.config.redaction import redactor, without_pieces
 from proxy.http.response import READ_BYTES, Response
 from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
-from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
 from proxy.ports import EarlyCalls, Show
+from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import Mender, as_stream, plain
 from proxy.upstreams.ending import Ending

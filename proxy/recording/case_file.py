@@ -22,9 +22,9 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import Config, ModelConfig, UpstreamConfig
 from proxy.config.redaction import secrets_of
 from proxy.kit.header_names import SECRET_NAME
-from proxy.kit.recording import MOST_BYTES, Headers, Recording, ToolRun, UpstreamCall
 from proxy.loop.results import ToolTimeout
-from proxy.telemetry.masking import Masker
+from proxy.recording.masking import Masker
+from proxy.recording.recording import MOST_BYTES, Headers, Recording, ToolRun, UpstreamCall
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.credentials import forms_of
 from proxy.wire.errors import CaseTooLarge

@@ -15,17 +15,17 @@ from hypothesis import settings
 from proxy.api.access import Caller
 from proxy.app.configuration import parse
 from proxy.cases.case_format import schema
-from proxy.kit import recording as recording_of
-from proxy.kit.recording import Recording, ToolRun
 from proxy.loop.results import ToolOutput
-from proxy.telemetry import case_file
-from proxy.telemetry import cases as telemetry_cases
-from proxy.telemetry.case_file import CaseContext, encode
-from proxy.telemetry.cases import KeptCases
+from proxy.recording import case_file
+from proxy.recording import cases as recorded_cases
+from proxy.recording import recording as recording_of
+from proxy.recording.case_file import CaseContext, encode
+from proxy.recording.cases import KeptCases
+from proxy.recording.recording import Recording, ToolRun
 from proxy.tools.tool import Tool
 from proxy.wire.errors import CaseTooLarge
 from proxy.wire.search import SearchHit
-from tests.telemetry.test_masking import runs
+from tests.recording.test_masking import runs
 
 VALIDATOR = jsonschema_rs.Draft202012Validator(schema())
 CONFIG = """
@@ -236,7 +236,7 @@ def test_each_case_that_cannot_be_written_is_an_event(tmp_path, breaks, raised):
 async def test_a_case_that_is_too_large_is_refused_with_its_size(tmp_path, monkeypatch, folder):
     monkeypatch.setattr(recording_of, "MOST_BYTES", 10_000)
     monkeypatch.setattr(case_file, "MOST_BYTES", 10_000)
-    monkeypatch.setattr(telemetry_cases, "MOST_BYTES_OF_ONE", 10_000)
+    monkeypatch.setattr(recorded_cases, "MOST_BYTES_OF_ONE", 10_000)
     if folder:
         (tmp_path / folder).mkdir()
     cases = KeptCases(folder and str(tmp_path / folder), observe=lambda *_, **__: None)

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from proxy.config.loaded import Loaded
 from proxy.kit.last_entries import Folder, Memory
-from proxy.kit.recording import MOST_BYTES as MOST_BYTES_OF_ONE
-from proxy.kit.recording import Recording
 from proxy.kit.secrets import Secrets
 from proxy.ports import Observer
-from proxy.telemetry.case_file import CaseContext, encode
+from proxy.recording.case_file import CaseContext, encode
+from proxy.recording.recording import MOST_BYTES as MOST_BYTES_OF_ONE
+from proxy.recording.recording import Recording
 from proxy.wire.chat import ToolSpec
 from proxy.wire.errors import CaseTooLarge
 
