@@ -5,7 +5,7 @@ import math
 from contextlib import nullcontext
 from copy import copy
 
-from proxy.keys.cooldowns import KeyRefusal, rest_seconds
+from proxy.keys.cooldowns import KeyRefusal, cooldown_seconds
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.counted import counted
 from proxy.loop.results import Cause, ToolUnavailable
@@ -63,7 +63,7 @@ class ToolState:
         if refusal is None or (cause == "busy" and (refusal.seconds or 0) <= LONGEST_WAIT):
             opened = self.breaker.failed(now, client=client if blame == "request" else None, spare=spare)
         else:
-            opened = self.breaker.trip(now, rest_seconds(refusal, self.refusals))
+            opened = self.breaker.trip(now, cooldown_seconds(refusal, self.refusals))
             self.refusals += opened and refusal.seconds is None
         if opened:
             self.cause = cause

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from proxy.keys.cooldowns import LONGEST_RATE, KeyCause, KeyRefusal, rest_seconds
+from proxy.keys.cooldowns import LONGEST_RATE, KeyCause, KeyRefusal, cooldown_seconds
 from proxy.keys.refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
 from proxy.keys.reset_times import CHINA, Reset, reset_of
 from proxy.kit.sent import NOTHING, Sent
@@ -487,4 +487,4 @@ def advise(failure: ProxyError, now: float) -> None:
     if refusal.cause == "window":
         failure.headers["x-should-retry"] = "false"
     if refusal.cause in ("window", "rate") and not retry_after(failure, now):
-        failure.rest_for(rest_seconds(refusal))
+        failure.rest_for(cooldown_seconds(refusal))

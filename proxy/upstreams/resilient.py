@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.keys.attempts import KeyTurn
+from proxy.keys.attempts import KeyAttempts
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
@@ -214,9 +214,9 @@ class Resilient:
     ) -> T:
         """The result of `work` with the first key that the candidate's upstream does not refuse."""
         keys = self._own_keys
-        if attempt.turn is None or attempt.candidate is not candidate:
-            attempt.candidate, attempt.turn = candidate, keys.turn(candidate)
-        return await keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
+        if attempt.key_attempts is None or attempt.candidate is not candidate:
+            attempt.candidate, attempt.key_attempts = candidate, keys.attempts(candidate)
+        return await keys.call(attempt.key_attempts, candidate, work, lambda: not attempt.was_shown)
 
     async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""
@@ -292,7 +292,7 @@ class Attempt(Struct, eq=False):
         guard: the breaker of the upstream that is tried.
         body: the body of the call, if it is one of a run.
         pictured: the messages of the call, whose pictures its model may refuse.
-        turn: the turn at the keys of `candidate`; retries use no key again that was refused.
+        key_attempts: the keys of `candidate` that were tried; retries use no key again that was refused.
         first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
     """
 
@@ -304,7 +304,7 @@ class Attempt(Struct, eq=False):
     began: float = 0.0
     guard: BreakerGuard | None = None
     candidate: OpenAICompatible | None = None
-    turn: KeyTurn | None = None
+    key_attempts: KeyAttempts | None = None
     first_after: float | None = None
 
     @property
