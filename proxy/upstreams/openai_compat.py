@@ -17,7 +17,7 @@ from proxy.http.response import READ_BYTES, Response
 from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
 from proxy.loop.actions import CallUpstream
-from proxy.loop.shown import EnoughShown
+from proxy.loop.run_events import StopGenerating
 from proxy.ports import EarlyCalls, Show
 from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
@@ -118,7 +118,7 @@ class OpenAICompatible:
             for visible in assembler.close(done=reader.done):
                 await reader.show(visible)
             turn = assembler.finish()
-        except EnoughShown:  # the connection is closed by now, so the upstream stops writing
+        except StopGenerating:  # the connection is closed by now, so the upstream stops writing
             turn = _ended_early(assembler.finish())
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()

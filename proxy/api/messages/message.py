@@ -26,7 +26,7 @@ from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.api.reply import Events
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
-from proxy.loop.shown import RunEvent, TurnBegan
+from proxy.loop.run_events import RunEvent, TurnBegan
 from proxy.turn.call_ids import server_call_id
 from proxy.turn.carried import Carried, carried_by
 from proxy.turn.citations import Citation
@@ -113,9 +113,9 @@ class MessageBuilder(Fold[ShownCall]):
         """Whether a block of text is open."""
         return self.blocks.is_writing_text
 
-    def hear(self, event: RunEvent) -> Events:
+    def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run; another upstream call has blocks of its own."""
-        events = super().hear(event)
+        events = super().take_event(event)
         if isinstance(event, TurnBegan):
             self._turn, self._number = self._turn + 1, event.number
             self._calls_client = False
