@@ -141,7 +141,7 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
     endpoint = Endpoint.of(name, means.http_client_for(upstream), upstream)
     path = f"upstreams.{name}"
     try:
-        if endpoint.credential.of_client:
+        if endpoint.credential.uses_client_key:
             return await _reach(endpoint, path)
         if model is None:
             await _get_models(endpoint)

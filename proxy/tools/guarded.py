@@ -136,7 +136,7 @@ class GuardedTool:
         tool, state = self.tool, self.state
         async with state.slots:
             now = self._clock.monotonic()
-            if not state.breaker.allows(now, client=attempt.context.scope, spare=attempt.has_fallback):
+            if not state.breaker.allows(now, client=attempt.context.scope, has_fallback=attempt.has_fallback):
                 raise state.refusal(now)
             attempt.was_begun = True
             retried = 0
@@ -162,7 +162,7 @@ class GuardedTool:
     def _failed(self, attempt: ToolAttempt, error: ToolUnavailable | None) -> None:
         """Count a failed call for the circuit breaker of the tool; None: it has timed out."""
         state, now = self.state, self._clock.monotonic()
-        if state.failed(now, error, client=attempt.context.scope, spare=attempt.has_fallback):
+        if state.failed(now, error, client=attempt.context.scope, has_fallback=attempt.has_fallback):
             seconds = state.breaker.wait(now)
             self._observe("tool.breaker_opened", tool=self.tool.name, seconds=seconds, cause=state.cause)
 

@@ -214,7 +214,7 @@ class OpenAICompatible:
         for name in ("message", "type", "code", "param", "upstream_code"):
             if text := getattr(error, name):
                 setattr(error, name, self._redacted(text))
-        if isinstance(error, UpstreamRefused) and not self.of_client:
+        if isinstance(error, UpstreamRefused) and not self.uses_client_key:
             if error.operator_code:
                 error.message = _CUT_KEY.sub("***", error.message)
             error.blame_operator(self.name, self.key_advice, source=self.key_source)
@@ -229,9 +229,9 @@ class OpenAICompatible:
         return without_pieces(clipped(redactor(secrets)(text)), secrets)
 
     @property
-    def of_client(self) -> bool:
+    def uses_client_key(self) -> bool:
         """Whether the client's own key is sent, so that errors about it are for the client."""
-        return self.endpoint.credential.of_client
+        return self.endpoint.credential.uses_client_key
 
     def with_cost(self, usage: Json) -> Json:
         """A usage with its cost, if the model has a price."""

@@ -153,7 +153,7 @@ class Resilient:
             except ProxyError as exc:
                 current.redact(exc)
                 advise(exc, self._shared.clock.time())
-                self._count_failure(guard, exc, spare=False)
+                self._count_failure(guard, exc, has_fallback=False)
                 raise
         guard.succeeded()
 
@@ -178,7 +178,7 @@ class Resilient:
                 guard = attempt.guard = self._shared.guards[candidate.name]
                 began = attempt.began = clock.monotonic()
                 try:
-                    if not guard.breaker.allows(began, spare=has_fallback):
+                    if not guard.breaker.allows(began, has_fallback=has_fallback):
                         raise guard.refusal(began)
                     if candidate.keys is None:
                         result = await work(candidate)
@@ -192,7 +192,7 @@ class Resilient:
                 except ProxyError as exc:
                     candidate.redact(exc)
                     failure = exc
-                    self._count_failure(guard, exc, spare=has_fallback)
+                    self._count_failure(guard, exc, has_fallback=has_fallback)
                     if attempt.was_shown:  # another attempt would repeat it
                         exc.was_shown = True
                         raise
@@ -237,13 +237,13 @@ class Resilient:
             shared.observe("upstream.retried", **fields, wait=round(wait, 3))
             await shared.clock.sleep(wait)
             return True
-        if self._fallbacks and may_work_elsewhere(failure, of_client=self.current.of_client):
+        if self._fallbacks and may_work_elsewhere(failure, uses_client_key=self.current.uses_client_key):
             self._switch_to(self._fallbacks.pop(0))
             shared.observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
 
-    def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, spare: bool) -> None:
+    def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, has_fallback: bool) -> None:
         """Count a failure for the breaker.
 
         Refusals do not count, because they show that the upstream works; nor do calls that the breaker stopped.
@@ -252,7 +252,7 @@ class Resilient:
             return
         if failure.unreachable or guard.name not in self._blamed:
             self._blamed.add(guard.name)
-            guard.failed(failure, client=self._client, spare=spare)
+            guard.failed(failure, client=self._client, has_fallback=has_fallback)
 
 
 class BreakerGuard:
@@ -276,10 +276,10 @@ class BreakerGuard:
         if self.breaker.succeeded():
             self._observe("upstream.breaker_closed", upstream=self.name)
 
-    def failed(self, failure: UpstreamError, *, client: str, spare: bool) -> None:
+    def failed(self, failure: UpstreamError, *, client: str, has_fallback: bool) -> None:
         """Count a call that failed; `client` is the client whose request it was."""
         blamed = None if failure.unreachable else client
-        if self.breaker.failed(self._clock.monotonic(), client=blamed, spare=spare):
+        if self.breaker.failed(self._clock.monotonic(), client=blamed, has_fallback=has_fallback):
             seconds = self.breaker.seconds
             self._observe("upstream.breaker_opened", upstream=self.name, code=failure.code, seconds=seconds)
 
