@@ -8,7 +8,8 @@
 
 A failure may be caused by the client's own request. So the breaker opens for all requests only if several clients have
 failures: no client's failures count for more than half of `threshold`. Failures that no request can have caused count
-in full. For a request that something else can answer (`has_fallback`), failures in a row open the breaker whichever clients they come from, and for such requests only.
+in full. For a request that something else can answer (`has_fallback`), failures in a row open the breaker,
+whichever clients they come from, and for such requests only.
 
 A service may also say itself that calls are useless for a while, or refuse its key: then the breaker is tripped for
 all calls at once.

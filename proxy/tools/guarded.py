@@ -56,7 +56,8 @@ class GuardedTool:
         tool: the tool.
         state: its cache, slots and circuit breaker.
         schema: the schema of its arguments.
-        last_read: the latest arguments as written, and for the history, which asks for them soon afterwards.
+        last_parsed_arguments: the latest arguments as written, and as the history has them, which asks for them soon
+            afterwards.
         fallbacks: the names of the tools that are tried in order if it fails.
     """
 
@@ -64,7 +65,7 @@ class GuardedTool:
         self.tool = tool
         self.state = state
         self.schema = schema_of(tool.parameters)
-        self.last_read: tuple[str, str] = ("{}", "{}")
+        self.last_parsed_arguments: tuple[str, str] = ("{}", "{}")
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
         self._run = _run_of(tool)
         self._clock = clock

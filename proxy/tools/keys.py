@@ -12,7 +12,7 @@ from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.state import refusal_in
 
 if TYPE_CHECKING:
-    from proxy.tools.kind import Resources
+    from proxy.tools.tool_type import Resources
 
 T = TypeVar("T")
 
