@@ -104,7 +104,7 @@ class TurnTexts(Struct):
             keep_open: the fields whose text goes on.
             is_cut: whether a limit has cut off the turn, so that its text may end with the beginning of a call.
         """
-        if self.thinking is not None and not keep_open:  # the text that follows has no thoughts
+        if self.thinking is not None and (not keep_open or "refusal" in keep_open):
             held, self.thinking = self.thinking.close(), None
             self.fold(held)
             for name, text in held.items():
