@@ -155,9 +155,12 @@ class Assembler:
         self._repeated["choices"][0]["delta"] = delta
         return [self._repeated]
 
-    def begin_whole(self, choice: Json) -> None:
+    def begin_whole(self, choice: Json, usage: Json | None = None) -> None:
         """Keep the message and the other fields of a whole answer as received; its pieces are still to be fed."""
+        self._usage = usage
         self._choice = {key: value for key, value in choice.items() if key not in _CHOICE_KEYS}
+        if choice["finish_reason"] not in BROKEN_OFF:
+            self._texts.begin_whole(choice["message"])
         self._others.begin_whole(choice["message"])
         self.calls.received = choice["message"].get("tool_calls") or ()
 
