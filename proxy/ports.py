@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
-from proxy.kit.recording import Recording
-from proxy.kit.rests import KeyState
+from proxy.kit.readiness import KeyState
 from proxy.loop.actions import CallUpstream
 from proxy.loop.call_context import CallContext
 from proxy.loop.decisions import ToolDialect
@@ -412,22 +411,6 @@ class RecentRequests(Protocol):
 
     def find(self, request_id: str) -> Json | None:
         """The record of the newest request with that id, if there still is one."""
-        ...
-
-
-class Cases(Protocol):
-    """The recordings of the last requests, each available as a case."""
-
-    def reserve(self, size: int) -> bool:
-        """Reserve so many bytes for a recording; False: there is no more memory for recordings."""
-        ...
-
-    def keep(self, recording: Recording) -> None:
-        """Keep a recording that is complete."""
-        ...
-
-    async def find(self, request_id: str) -> bytes | None:
-        """The case of the newest request with that id, as JSON; None if it is not kept."""
         ...
 
 

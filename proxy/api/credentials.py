@@ -9,8 +9,8 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.body import header
 from proxy.api.ports import Ports
 from proxy.api.sealed import SealingKeys
-from proxy.kit.recording import CURRENT
 from proxy.ports import MayUse, Toolset
+from proxy.recording.recording import CURRENT
 from proxy.wire.chat import ToolSpec
 from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.credentials import NO_CREDENTIALS, Credentials

@@ -14,8 +14,8 @@ from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
 from proxy.api.runs import note_use
+from proxy.execution.deadline import Deadline
 from proxy.execution.observed import observed
-from proxy.kit.timeouts import Deadline
 from proxy.loop.call_context import CallContext
 from proxy.loop.limits import Limits
 from proxy.loop.queries import may_have_several, searches_in

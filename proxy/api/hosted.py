@@ -13,7 +13,7 @@ from msgspec import Struct
 Where: TypeAlias = Literal["tools", "tool_choice"]
 
 
-class Refuse(Protocol):
+class RefuseHosted(Protocol):
     """Refuses a request because of a hosted tool, in the words of its API."""
 
     def __call__(self, name: str, where: Where) -> NoReturn:
@@ -42,7 +42,7 @@ def hosted_within(
     chosen: str | None,
     has_functions: bool,
     leave_out: bool,
-    refuse: Refuse,
+    refuse: RefuseHosted,
 ) -> Hosted:
     """Decide which of the declared hosted tools a request may have.
 

@@ -16,7 +16,7 @@ from proxy.api.preparation import Preparation, Prepared
 from proxy.api.relayed import relay, relay_stream
 from proxy.api.reply import Reply
 from proxy.api.reply_stream import ReplyStream
-from proxy.api.response import RESPONSE, Response
+from proxy.api.response import RESPONSE, OutgoingResponse
 from proxy.api.runs import Runs, tool_headers
 from proxy.kit.beside import beside
 from proxy.wire import rawjson
@@ -79,7 +79,7 @@ class ModelEndpoint:
             await self._ports.store.put(prepared.request.caller.scope, *reply.kept)
         return rawjson.dumps_answer(whole), (*tool_headers(answers), *reply.headers)
 
-    async def _stream(self, prepared: Prepared, reply: Reply, response: Response, stream: EventStream) -> None:
+    async def _stream(self, prepared: Prepared, reply: Reply, response: OutgoingResponse, stream: EventStream) -> None:
         if reply.measures:
             await beside(prepared.size, reply.measure)
         shown = ReplyStream(stream, reply)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from proxy.api.known import KnownMessages
 from proxy.config.model import Config
@@ -9,7 +10,6 @@ from proxy.kit.readiness import Readiness
 from proxy.kit.secrets import Secrets
 from proxy.ports import (
     Budgets,
-    Cases,
     ClientStore,
     Clock,
     MakeDialect,
@@ -20,7 +20,24 @@ from proxy.ports import (
     Scrape,
     Toolset,
 )
+from proxy.recording.recording import Recording
 from proxy.wire.credentials import Credentials
+
+
+class Cases(Protocol):
+    """The recordings of the last requests, each available as a case."""
+
+    def reserve(self, size: int) -> bool:
+        """Reserve so many bytes for a recording; False: there is no more memory for recordings."""
+        ...
+
+    def keep(self, recording: Recording) -> None:
+        """Keep a recording that is complete."""
+        ...
+
+    async def find(self, request_id: str) -> bytes | None:
+        """The case of the newest request with that id, as JSON; None if it is not kept."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from proxy.ports import Clock, Observer
 from proxy.wire.errors import ProxyError
 
 RESPONSE: Final = "toolproxy.response"
-"""The key of a request's `Response` in its scope."""
+"""The key of a request's `OutgoingResponse` in its scope."""
 
 
-class Response(Struct):
+class OutgoingResponse(Struct):
     """A response: the headers that the layers add, and how much of it has been sent.
 
     Attributes:

@@ -28,8 +28,8 @@ from proxy.api.ports import Ports
 from proxy.config.keys import FROM_CLIENT, is_guessable
 from proxy.config.model import UpstreamConfig, keys_of
 from proxy.kit.beside import MOST_AT_ONCE
-from proxy.kit.recording import CURRENT
 from proxy.kit.secrets import Secrets
+from proxy.recording.recording import CURRENT
 from proxy.wire.chat import Json
 from proxy.wire.credentials import BOUND, NO_CREDENTIALS, Credentials
 from proxy.wire.errors import RequestTooLarge

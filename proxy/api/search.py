@@ -50,7 +50,7 @@ _DEMANDS = {
 _NO_RETRY = {"x-should-retry": "false"}
 
 
-class _Asked(Struct, frozen=True):
+class _SearchRequest(Struct, frozen=True):
     query: _Query | None = None
     queries: Annotated[list[_Query], Meta(min_length=1, max_length=MOST_QUERIES)] | None = None
     max_results: Annotated[int, Meta(ge=1, le=_MOST_RESULTS)] | None = None
@@ -69,7 +69,7 @@ class Search:
         self._door.admit(scope)
         calls = await self._door.open(scope)
         body = parse_object(await read_body(scope, receive, self._ports.config.server, self._ports.clock))
-        asked = read_fields(body, _Asked, _DEMANDS)
+        asked = read_fields(body, _SearchRequest, _DEMANDS)
         queries, filters = _queries_in(asked), _filters_in(asked, body)
         tool = _search_of(spec for _, spec in calls.offered())
         request_context.add({"search": tool.name})
@@ -85,13 +85,13 @@ def _search_of(tools: Iterable[ToolSpec]) -> ToolSpec:
     return next((tool for tool in searches if tool.name == SEARCH), searches[0])
 
 
-def _queries_in(asked: _Asked) -> list[str]:
+def _queries_in(asked: _SearchRequest) -> list[str]:
     """The queries of a request, each once. Raises `RequestError`."""
     expect(asked.query or asked.queries, "query", "is required, or 'queries'")
     return list(dict.fromkeys([*([asked.query] if asked.query else []), *(asked.queries or [])]))
 
 
-def _filters_in(asked: _Asked, body: Json) -> SearchFilters:
+def _filters_in(asked: _SearchRequest, body: Json) -> SearchFilters:
     """The filters of a request. Raises `RequestError`."""
     allow, block = (domains_in(body, name, name) for name in ("allowed_domains", "blocked_domains"))
     expect(not (allow and block), "blocked_domains", "must not be given together with 'allowed_domains'")

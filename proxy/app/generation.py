@@ -26,9 +26,8 @@ from proxy.app.routes import error_shape, router_of
 from proxy.config.loaded import Loaded
 from proxy.config.model import UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
-from proxy.kit.readiness import Readiness
-from proxy.kit.rests import KeyState
-from proxy.stores.recorded import RecordedStore
+from proxy.kit.readiness import KeyState, Readiness
+from proxy.recording.store import RecordedStore
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import tool_servers_of
 from proxy.tools.registry import Registry

@@ -14,7 +14,7 @@ from proxy.app.adapters import SystemClock, tool_client
 from proxy.config.loaded import Loaded
 from proxy.config.model import ServerConfig
 from proxy.config.redaction import secrets_of
-from proxy.http.key_pool import KeyPools
+from proxy.keys.pool import KeyPools
 from proxy.ports import Clock
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry

@@ -46,7 +46,7 @@ class PlayedClock:
 
 
 @dataclass(slots=True, eq=False)
-class Response:
+class CollectedResponse:
     """A response of an application, while it is being made.
 
     Attributes:
@@ -87,7 +87,7 @@ class Response:
             await asyncio.wait([self._task])
 
 
-async def send(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -> Response:
+async def send(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -> CollectedResponse:
     """The response of an application to a request.
 
     Args:
@@ -117,7 +117,7 @@ async def send(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -> Response:
             messages.put_nowait(exc)
         messages.put_nowait(_ENDED)
 
-    task = asyncio.create_task(run())  # noqa: TID251 - `Response.aclose` ends it
+    task = asyncio.create_task(run())  # noqa: TID251 - `CollectedResponse.aclose` ends it
     try:
         first = await messages.get()
     except asyncio.CancelledError:
@@ -128,7 +128,7 @@ async def send(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -> Response:
         raise first
     if first is _ENDED:
         raise httpx.RemoteProtocolError("The application has not answered.")
-    return Response(first["status"], first.get("headers", ()), messages, task, leaving)
+    return CollectedResponse(first["status"], first.get("headers", ()), messages, task, leaving)
 
 
 def _scope(told: Mapping[str, Any]) -> Scope:
@@ -178,7 +178,7 @@ class WorldTransport(httpx.AsyncBaseTransport):
 class _Stream(httpx.AsyncByteStream):
     """The body of a response of the world."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: CollectedResponse) -> None:
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

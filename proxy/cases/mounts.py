@@ -14,8 +14,8 @@ from proxy.app.application import Application
 from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
 from proxy.cases import in_process
-from proxy.cases.played_tools import Results, played_tools
-from proxy.cases.player import Proxy, Received
+from proxy.cases.played_tools import PlayedResults, played_tools
+from proxy.cases.player import CaseProxy, Received
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.settings import CLIENT_KEY, settings_of
@@ -39,7 +39,7 @@ _PATIENCE: Final = 30.0  # seconds for which an application may take to end afte
 class InProcess:
     """Mounts proxies without sockets. Implements `player.Mount`; a context manager."""
 
-    def __init__(self, world: World, results: Results) -> None:
+    def __init__(self, world: World, results: PlayedResults) -> None:
         self._world = world
         self._results = results
         self._stack = AsyncExitStack()
@@ -52,7 +52,7 @@ class InProcess:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:
+    async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:
         """The proxy of that name. Raises `ConfigurationError`."""
         if name not in self._proxies:
             loaded = settings_of(config, WORLD, name, is_closed=True)
@@ -80,7 +80,7 @@ class OverSockets(InProcess):
         self._url = await self._stack.enter_async_context(serving(self._world, lifespan="off"))
         return self
 
-    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:  # noqa: ARG002 - sockets take real time
+    async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:  # noqa: ARG002 - sockets take real time
         """The proxy of that name. Raises `ConfigurationError`."""
         if name not in self._proxies:
             loaded = settings_of(config, self._url, name, is_closed=False)
@@ -90,7 +90,7 @@ class OverSockets(InProcess):
 
 
 class _ProxyInProcess:
-    """A proxy that is called directly. Implements `player.Proxy`."""
+    """A proxy that is called directly. Implements `player.CaseProxy`."""
 
     def __init__(self, app: Application, process: Process, loaded: Loaded) -> None:
         self._app = app

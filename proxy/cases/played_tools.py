@@ -44,7 +44,7 @@ _FAILURES: Final[Mapping[str, type[ToolError]]] = {
 _OF_TOOLS: Final = frozenset(ToolSpec.__struct_fields__) - {"name"} | {"timeout", "fallback", "block", "price"}
 
 
-class Results:
+class PlayedResults:
     """The results of one exchange, each of which is given once; the last one of a tool again and again."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Results:
         return _output_of(result)
 
 
-def played_tools(tools: Mapping[str, Json], results: Results) -> Iterator[Tool]:
+def played_tools(tools: Mapping[str, Json], results: PlayedResults) -> Iterator[Tool]:
     """The tools of a case, but for those that the proxy's own code plays.
 
     Raises:
@@ -86,7 +86,7 @@ def played_tools(tools: Mapping[str, Json], results: Results) -> Iterator[Tool]:
             yield _tool(name, told, results)
 
 
-def _tool(name: str, told: Json, results: Results) -> Tool:
+def _tool(name: str, told: Json, results: PlayedResults) -> Tool:
     async def run(arguments: Json) -> ToolOutput:
         return await results.give(name, arguments)
 

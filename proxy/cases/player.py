@@ -17,7 +17,7 @@ from proxy.cases.answers import Answer, fold
 from proxy.cases.case_format import Play, surface_of
 from proxy.cases.comparison import MISSING, Comparison, Difference, without_ids
 from proxy.cases.expectations import Outcome, check, expected
-from proxy.cases.played_tools import Results
+from proxy.cases.played_tools import PlayedResults
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.turns import written
@@ -96,7 +96,7 @@ class _Played:
         )  # fmt: skip
 
 
-class Proxy(Protocol):
+class CaseProxy(Protocol):
     """A running proxy with the configuration of a case."""
 
     async def seed(self, state: list[Json], request: Request) -> Request:
@@ -111,7 +111,7 @@ class Proxy(Protocol):
 class Mount(Protocol):
     """Runs proxies in front of the world of a case."""
 
-    async def proxy(self, name: str, config: Json, began_at: float) -> Proxy:
+    async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:
         """The proxy of that name, which is started where it is not running yet.
 
         Raises:
@@ -129,7 +129,7 @@ class Player:
         results: the results of tools that are not the proxy's own.
     """
 
-    def __init__(self, mount: Mount, world: World, results: Results) -> None:
+    def __init__(self, mount: Mount, world: World, results: PlayedResults) -> None:
         self.world = world
         self.results = results
         self._mount = mount
@@ -158,7 +158,7 @@ class Player:
         found = [one for differences, _ in (*whole, *streamed) for one in differences]
         return found or [*_unlike(play.surface, [answer for _, answer in whole], [answer for _, answer in streamed])]
 
-    async def _conversation(self, play: Play, proxy: Proxy, *, stream: bool) -> Any:
+    async def _conversation(self, play: Play, proxy: CaseProxy, *, stream: bool) -> Any:
         """The differences in each exchange, with its answer; the first exchange that differs is the last one."""
         before: Request | None = None
         answer = Answer()

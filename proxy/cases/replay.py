@@ -12,7 +12,7 @@ from msgspec import Struct, to_builtins
 from proxy.cases import case_format
 from proxy.cases.comparison import Difference
 from proxy.cases.mounts import InProcess, OverSockets
-from proxy.cases.played_tools import Results
+from proxy.cases.played_tools import PlayedResults
 from proxy.cases.player import Player
 from proxy.cases.settings import needs_sockets
 from proxy.cases.world import World
@@ -24,7 +24,7 @@ _OUTCOMES: Final = {"same": "as then", "different": "different", "not_played": "
 _MOST_SHOWN: Final = 20  # differences of one case; programs get them all
 
 
-class Verdict(Struct, frozen=True):
+class ReplayResult(Struct, frozen=True):
     """The result of playing one file.
 
     Attributes:
@@ -73,32 +73,32 @@ def replay(paths: Sequence[Path], *, as_json: bool = False) -> bool:
     return "same" in outcomes and outcomes <= {"same", "not_played"}
 
 
-def played(path: Path) -> Verdict:
+def played(path: Path) -> ReplayResult:
     """Play one file. No fault of a case, or of the proxy that plays it, ends the others."""
     try:
         case = case_format.load(path)
     except ConfigurationError as exc:
-        return Verdict(str(path), fault="; ".join(exc.faults))
+        return ReplayResult(str(path), fault="; ".join(exc.faults))
     if reasons := case_format.not_played(case):
-        return Verdict(str(path), not_played=reasons)
+        return ReplayResult(str(path), not_played=reasons)
     plays = [*case_format.plays(case)]
     try:
         differences = asyncio.run(_differences(case, plays))
     except ConfigurationError as exc:
-        return Verdict(str(path), len(plays), fault="; ".join(exc.faults))
+        return ReplayResult(str(path), len(plays), fault="; ".join(exc.faults))
     except Exception as exc:  # noqa: BLE001 - whatever a case does, the others are played
-        return Verdict(str(path), len(plays), fault=f"{type(exc).__name__}: {exc}")
-    return Verdict(str(path), len(plays), tuple(differences))
+        return ReplayResult(str(path), len(plays), fault=f"{type(exc).__name__}: {exc}")
+    return ReplayResult(str(path), len(plays), tuple(differences))
 
 
 async def _differences(case: Json, plays: Sequence[case_format.Play]) -> list[tuple[str, Difference]]:
-    world, results = World(), Results()
+    world, results = World(), PlayedResults()
     async with (OverSockets if needs_sockets(case) else InProcess)(world, results) as mount:
         player = Player(mount, world, results)
         return [(play.name, one) for play in plays for one in await player.play(play)]
 
 
-def _print(verdict: Verdict, out: TextIO) -> None:
+def _print(verdict: ReplayResult, out: TextIO) -> None:
     style = style_of(out)
     told = {
         "same": style("as it was", "green"),
@@ -111,7 +111,7 @@ def _print(verdict: Verdict, out: TextIO) -> None:
         print(f"  {line}", file=out)
 
 
-def _reasons(verdict: Verdict, style: Style) -> list[str]:
+def _reasons(verdict: ReplayResult, style: Style) -> list[str]:
     reasons = [*([verdict.fault] if verdict.fault else []), *verdict.not_played]
     several = len({play for play, _ in verdict.differences}) > 1 or verdict.plays > 1
     shown = [f"{style(f'{play}: ', 'dim') if several else ''}{one}" for play, one in verdict.differences[:_MOST_SHOWN]]
@@ -119,13 +119,13 @@ def _reasons(verdict: Verdict, style: Style) -> list[str]:
     return [*reasons, *shown, *([f"and {more} more differences"] if more > 0 else [])]
 
 
-def _summary(verdicts: Sequence[Verdict]) -> str:
+def _summary(verdicts: Sequence[ReplayResult]) -> str:
     counts = {name: sum(verdict.outcome == name for verdict in verdicts) for name in _OUTCOMES}
     told = ", ".join(f"{counts[name]} {word}" for name, word in _OUTCOMES.items() if counts[name])
     return f"{len(verdicts)} {'case' if len(verdicts) == 1 else 'cases'}: {told}"
 
 
-def _as_json(verdicts: Sequence[Verdict]) -> str:
+def _as_json(verdicts: Sequence[ReplayResult]) -> str:
     cases = [
         {
             "path": verdict.path,

@@ -11,7 +11,7 @@ from proxy.cases import turns
 from proxy.wire.chat import Json
 
 
-class Reply(Struct, frozen=True):
+class HttpReply(Struct, frozen=True):
     """An HTTP response.
 
     Attributes:
@@ -27,14 +27,14 @@ class Reply(Struct, frozen=True):
     parts: Sequence[bytes | float]
 
 
-def reply_of(answer: Json, request: Json) -> Reply:
+def reply_of(answer: Json, request: Json) -> HttpReply:
     """The response to a request: a turn in short, or status, headers and pieces as they were recorded."""
     streamed, model = request.get("stream") is True, str(request.get("model"))
     if "by_stream" in answer:
         answer = answer["by_stream"]["stream" if streamed else "whole"]
     parts, kind = _parts(answer, model, streamed=streamed)
     headers = {"content-type": kind, **answer.get("headers", {})}
-    return Reply(
+    return HttpReply(
         answer,
         answer.get("status", 200),
         [(name.encode(), value.encode()) for name, value in headers.items() if value is not None],

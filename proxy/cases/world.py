@@ -18,8 +18,8 @@ from proxy.cases.comparison import is_same
 from proxy.cases.mcp_server import McpPlayer
 from proxy.cases.replies import parsed, reply_of
 from proxy.cases.strict import refusals
-from proxy.kit import recording
-from proxy.kit.recording import NOT_MADE
+from proxy.recording import recording
+from proxy.recording.recording import NOT_MADE
 from proxy.upstreams.failures import KeyRefused
 from proxy.wire.chat import Json
 from proxy.wire.errors import UpstreamDown
@@ -41,7 +41,7 @@ _FAILURES: Final[Mapping[str, type[httpx.HTTPError]]] = {
 """The failures of a call, by the names that cases have for them."""
 
 
-class Asked(Struct):
+class UpstreamRequest(Struct):
     """A request to an upstream, and the answer of the case that it got, if that was recorded for it."""
 
     upstream: str
@@ -65,7 +65,7 @@ class World:
     """
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[UpstreamRequest] = []
         self.refused: list[str] = []
         self.searches: list[str] = []
         self.received: list[Any] = []
@@ -158,7 +158,7 @@ class World:
         if name in self._system_first and isinstance(request, dict) and _has_late_system(request):
             await _reply(send, 400, _ONLY_FIRST)  # which the proxy knew already when the case was recorded
             return
-        asked = Asked(name, path, body, request)
+        asked = UpstreamRequest(name, path, body, request)
         self.asked.append(asked)
         is_strict = isinstance(request, dict) and not self.is_recorded
         strict = [*refusals(request, strict=self._strict, given=self._given)] if is_strict else []

@@ -28,7 +28,7 @@ from proxy.kit.terminal import style_of
 from proxy.wire.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from proxy.commands.overview import Verdict
+    from proxy.commands.overview import CheckSummary
     from proxy.commands.probe import Finding
 
 _DEFAULT_CONFIG = "config.yaml"
@@ -308,13 +308,13 @@ def _check(arguments: argparse.Namespace) -> None:
         verdict = _checked(loaded, arguments, redact)
     except ConfigurationError as exc:
         _complain(exc.faults)
-        verdict = overview.Verdict(arguments.config.name, len(exc.faults))
+        verdict = overview.CheckSummary(arguments.config.name, len(exc.faults))
     print(verdict, flush=True)
     if verdict.faults:
         sys.exit(_FAULT)
 
 
-def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "Verdict":
+def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "CheckSummary":
     """Print the faults and the parts of a configuration. Raises `ConfigurationError` where a tool cannot be made."""
     from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
     from proxy.commands import overview  # noqa: PLC0415 - as above
@@ -332,7 +332,7 @@ def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "
     style = style_of(sys.stdout)
     for line in [*lines, *overview.answers(findings or ())]:
         print(overview.tinted(redact(line), style))
-    return overview.Verdict(arguments.config.name, len(faults), None if findings is None else len(findings))
+    return overview.CheckSummary(arguments.config.name, len(faults), None if findings is None else len(findings))
 
 
 def _probed(loaded: Loaded) -> "Sequence[Finding]":

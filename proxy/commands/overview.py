@@ -72,7 +72,7 @@ def _key(entry: UpstreamConfig | ToolConfig) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckSummary:
     """The last line of `toolproxy check`.
 
     Attributes:

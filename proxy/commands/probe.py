@@ -213,7 +213,7 @@ def _nothing_there(path: str) -> Finding:
 
 async def _ask_tool(
     name: str,
-    ask: Callable[[str, ToolConfig, kind.Resources], Awaitable[kind.Finding]],
+    ask: Callable[[str, ToolConfig, kind.Resources], Awaitable[kind.ProbeResult]],
     resources: kind.Resources,
     tool: ToolConfig,
 ) -> Finding:

@@ -88,7 +88,7 @@ def parse(
     root = document.read(text, name=name, environ=environ)
     if root is None:
         return Loaded(c.Config())
-    reader, clients = _Reader(kinds=kinds), None
+    reader, clients = _ConfigReader(kinds=kinds), None
     read = reader.value(root, c.Config, Path("", 1))
     if read.clients_file is not None and folder is not None:
         clients, held = _read_clients_file(folder / read.clients_file, environ)
@@ -160,7 +160,7 @@ def _read_clients_file(path: File, environ: Mapping[str, str]) -> tuple[ClientsF
 
 
 @dataclass(kw_only=True)
-class _Reader(Converter):
+class _ConfigReader(Converter):
     """Reads the parts of a configuration that are more than values of their types.
 
     Attributes:

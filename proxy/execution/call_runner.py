@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from proxy.execution.deadline import Deadline
 from proxy.execution.observed import IN_OUR_WORDS, observed
-from proxy.kit.timeouts import Deadline, elapsed
+from proxy.kit.timeouts import elapsed
 from proxy.loop import many_tools, results
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.call_context import CallContext

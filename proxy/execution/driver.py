@@ -8,7 +8,8 @@ import asyncio
 from contextlib import suppress
 
 from proxy.execution.call_runner import CallRunner
-from proxy.kit.timeouts import Deadline, elapsed
+from proxy.execution.deadline import Deadline
+from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import FindTools

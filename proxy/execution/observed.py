@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any
 
-from proxy.kit.timeouts import Deadline, elapsed, within
+from proxy.execution.deadline import Deadline
+from proxy.kit.timeouts import elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import InvalidArguments, ToolError, ToolOutput, ToolTimeout

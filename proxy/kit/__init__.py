@@ -1,1 +1,1 @@
-"""Small tools without a word of the proxy's: deadlines, a circuit breaker, a second thread, a terminal's colours."""
+"""Small tools without a word of the proxy's: timeouts, a circuit breaker, a second thread, a terminal's colours."""

@@ -1,9 +1,11 @@
-"""The state of one thing that the proxy depends on."""
+"""Whether the things that the proxy depends on can be used."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from proxy.kit.rests import KeyState
+KeyState: TypeAlias = Literal["usable", "refused", "credit", "window", "rate"]
+"""Whether a key can be used, for any model that its plan has; otherwise why not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,43 +1,15 @@
-"""Deadlines, and timeouts for coroutines that mostly finish without waiting.
+"""Timeouts for coroutines that mostly finish without waiting.
 
 Only a coroutine that waits gets a timer or a task. With the two nested timeouts of a tool call, this saves 3.7 % of a
 loop's instructions if the tool does not wait.
 """
 
 import asyncio
-import math
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from types import coroutine as awaitable_generator
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
-from proxy.kit.recording import note_timed
-
 T = TypeVar("T")
-
-
-class Deadline(Struct):
-    """The end of a run's time.
-
-    Attributes:
-        timer: returns seconds that never go back.
-        at: the time of the deadline, by the timer.
-    """
-
-    timer: Callable[[], float]
-    at: float
-
-    def seconds_left(self) -> float:
-        """Seconds until the deadline; 0 once it has passed."""
-        left = max(0.0, self.at - self.timer())
-        if not left:
-            note_timed("the deadline of the request passed")
-        return left
-
-    def end(self) -> None:
-        """Mark the deadline as passed: its timer has fired, with uvloop up to 1.5 ms before the clock gets there."""
-        self.at = -math.inf
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

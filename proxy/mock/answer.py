@@ -167,7 +167,7 @@ def manner_of(model: str) -> str:
     return "gpt_oss" if "gpt-oss" in model else "openai"
 
 
-class Answer(ABC):
+class ScriptedAnswer(ABC):
     """An answer of the scripted model, whole or in the pieces of a stream.
 
     Args:
@@ -205,7 +205,7 @@ class Answer(ABC):
         return bool((self._request.get("stream_options") or {}).get(option))
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(ScriptedAnswer):
     """An answer in the shapes of Chat Completions.
 
     Args:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from proxy.mock import pieces
-from proxy.mock.answer import Answer, write
+from proxy.mock.answer import ScriptedAnswer, write
 from proxy.mock.script import Script
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
@@ -25,7 +25,7 @@ def as_chat(request: Json) -> Json:
     return {**request, "messages": [{"role": "user", "content": prompt}], "tools": None, "n": None}
 
 
-class TextAnswer(Answer):
+class TextAnswer(ScriptedAnswer):
     """An answer in the shapes of the older completions, which have a text and nothing else.
 
     Args:

@@ -44,11 +44,11 @@ FIRST_FAILURE: Final = 300
 """The lowest HTTP status that no answer of a model has."""
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScriptValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mapping of the script."""
 
 
-class ScriptedCall(Value, frozen=True, kw_only=True):
+class ScriptedCall(ScriptValue, frozen=True, kw_only=True):
     """A tool call that the scripted model makes. Arguments given as text are written as they are, malformed or not."""
 
     name: str
@@ -56,7 +56,7 @@ class ScriptedCall(Value, frozen=True, kw_only=True):
     id: str | None = None
 
 
-class ScriptedTurn(Value, frozen=True, kw_only=True):
+class ScriptedTurn(ScriptValue, frozen=True, kw_only=True):
     """A scripted answer of the model; the fields of time and failure replace those of the script.
 
     Attributes:
@@ -101,7 +101,7 @@ class ScriptedTurn(Value, frozen=True, kw_only=True):
         return self.status >= FIRST_FAILURE or self.cut
 
 
-class Conversation(Value, frozen=True, kw_only=True, dict=True):  # `dict` for the cached property
+class Conversation(ScriptValue, frozen=True, kw_only=True, dict=True):  # `dict` for the cached property
     """The model's turns for a user's question that matches `when`."""
 
     when: Pattern = ""
@@ -118,7 +118,7 @@ class Conversation(Value, frozen=True, kw_only=True, dict=True):  # `dict` for t
         return steps if steps[-1] else steps[:-1]
 
 
-class Script(Value, frozen=True, kw_only=True):
+class Script(ScriptValue, frozen=True, kw_only=True):
     """All conversations, with the times and failures of every turn that has none of its own."""
 
     conversations: Annotated[tuple[Conversation, ...], Meta(min_length=1)]
@@ -187,7 +187,7 @@ def load(path: File) -> Script:
 
 def parse(text: str, *, name: str = "script") -> Script:
     """Read the text of a script, which messages call `name`. Raises `ConfigurationError`, as `load` does."""
-    reader = _Reader()
+    reader = _ScriptReader()
     script = reader.value(document.read(text, name=name) or Leaf(None, is_null=True), Script, Path("", 1))
     if reader.faults:
         raise ConfigurationError([f"{name}:{fault.path.line}: {fault}" for fault in reader.faults])
@@ -195,7 +195,7 @@ def parse(text: str, *, name: str = "script") -> Script:
     return read
 
 
-class _Reader(Converter):
+class _ScriptReader(Converter):
     def leaf(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
         value = super().leaf(node, kind, path, nullable=nullable)
         if kind == Pattern and isinstance(value, str):

@@ -23,7 +23,7 @@ from proxy.api.fields import expect
 from proxy.api.parsing import parse_object
 from proxy.app import SystemClock
 from proxy.config.model import ServerConfig
-from proxy.mock.answer import Answer, ChatAnswer
+from proxy.mock.answer import ChatAnswer, ScriptedAnswer
 from proxy.mock.completions import TextAnswer, as_chat, embeddings
 from proxy.mock.demo import DEMO, search_answer
 from proxy.mock.journal import MOST_REQUESTS, Attempts, Journal, entry_of, journal_in, requests_in, without_keys
@@ -176,7 +176,7 @@ class MockUpstream:
         await self._answer(request, body, as_chat(body), lambda _: TextAnswer(self.script, body))
 
     async def _answer(
-        self, request: _Request, body: Json, chat: Json, answer_of: Callable[[ScriptedTurn], Answer]
+        self, request: _Request, body: Json, chat: Json, answer_of: Callable[[ScriptedTurn], ScriptedAnswer]
     ) -> None:
         """Answer a request for a completion: with a failure, a body that is written out, or what the model says."""
         script = self.script
@@ -239,7 +239,7 @@ async def _healthy(request: _Request) -> None:
 
 
 async def _send_answer(
-    request: _Request, turn: ScriptedTurn, answer: Answer, pace: Pace, dice: Random, *, stream: bool
+    request: _Request, turn: ScriptedTurn, answer: ScriptedAnswer, pace: Pace, dice: Random, *, stream: bool
 ) -> None:
     """Send what the model says, each piece at its time; a whole answer at the time of its last piece."""
     times = pace.times(answer.length, dice)

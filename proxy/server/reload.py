@@ -133,7 +133,7 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReloadedConfig:
     """A configuration that was read again, and the settings that take effect only after a restart."""
 
     loaded: Loaded
@@ -207,7 +207,7 @@ class Reloads:
             signal.raise_signal(signal.SIGTERM)  # whose handler stops one process and the supervisor of several alike
         return news == "changed"
 
-    def _read(self) -> Reading:
+    def _read(self) -> ReloadedConfig:
         """The configuration of the file, with the present values of settings that need a restart.
 
         A bug must not end a process that serves, so every exception becomes a `ConfigurationError`.
@@ -220,9 +220,9 @@ class Reloads:
             raise
         except Exception as exc:
             raise ConfigurationError([f"it cannot be used: {type(exc).__name__}"]) from exc
-        return Reading(loaded, needs_restart)
+        return ReloadedConfig(loaded, needs_restart)
 
-    def _accept(self, reading: Reading) -> None:
+    def _accept(self, reading: ReloadedConfig) -> None:
         before, self.loaded = self.loaded, reading.loaded
         self._trigger.watch_clients(reading.loaded.clients_file)
         for where in reading.needs_restart:

@@ -14,7 +14,7 @@ from proxy.kit.secrets import Secrets
 from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Results
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
-from proxy.stores.shared import Backend
+from proxy.stores.shared import SharedBackend
 from proxy.stores.shared.state import SharedState
 
 
@@ -96,9 +96,9 @@ def connect(config: StateConfig, *, clock: Clock, observe: Observer) -> SharedSt
     return shared
 
 
-def _backend(config: StateConfig) -> Backend[Any]:
+def _backend(config: StateConfig) -> SharedBackend[Any]:
     """The backend of a shared state. It is imported only here, because it may need a package that is an extra."""
-    backend: Backend[Any] = import_module(f"{__name__}.{config.backend}").BACKEND
+    backend: SharedBackend[Any] = import_module(f"{__name__}.{config.backend}").BACKEND
     return backend
 
 

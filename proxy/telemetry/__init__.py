@@ -11,8 +11,8 @@ from proxy.config.model import Config
 from proxy.config.redaction import Redactor
 from proxy.kit.secrets import Secrets
 from proxy.ports import Clock, ExtraHeaders, Observer, RecentRequests, Scrape
+from proxy.recording.cases import CasesUnder, KeptCases, Tools
 from proxy.telemetry import log, workers
-from proxy.telemetry.cases import Cases, CasesUnder, Tools
 from proxy.telemetry.events import FanOut, Subscriber
 from proxy.telemetry.log import LogObserver
 from proxy.telemetry.recent import Recent
@@ -48,7 +48,7 @@ class Telemetry:
     version: str
     metrics: "Metrics | None" = None
     recent: Recent | None = None
-    cases: Cases | None = None
+    cases: KeptCases | None = None
     extra_headers: ExtraHeaders | None = None
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = lambda: None
@@ -75,7 +75,7 @@ class Telemetry:
         if not (config.telemetry.log_content and _may_be_read(config)):
             return None
         if self.cases is None:
-            self.cases = Cases(workers.directory(), version=self.version, observe=self.observe)
+            self.cases = KeptCases(workers.directory(), version=self.version, observe=self.observe)
         return self.cases.under(loaded, tools, secrets)
 
     def apply(self, config: Config, secrets: frozenset[str]) -> None:

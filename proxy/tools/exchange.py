@@ -16,7 +16,7 @@ _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": f"tool
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ServiceRequest:
     """The request of one call; `body`: JSON, or None."""
 
     method: str
@@ -26,7 +26,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServiceAnswer:
     """The answer to a request.
 
     Attributes:
@@ -42,7 +42,7 @@ class Answer:
     whole: bool
 
 
-async def send(client: ServiceClient, request: Request, *, most: int) -> Answer:
+async def send(client: ServiceClient, request: ServiceRequest, *, most: int) -> ServiceAnswer:
     """The answer to a request, with at most `most` bytes of its body, counted as they are decompressed.
 
     Redirects are not followed. The body of an error or a redirect that cannot be decompressed counts as empty.
@@ -67,7 +67,9 @@ async def send(client: ServiceClient, request: Request, *, most: int) -> Answer:
             if response.status in _SUCCESS:
                 raise
             body.clear()
-        return Answer(response.status, httpx.Headers(response.headers), bytes(body[:most]), whole=len(body) <= most)
+        return ServiceAnswer(
+            response.status, httpx.Headers(response.headers), bytes(body[:most]), whole=len(body) <= most
+        )
 
 
 def blame_of(failure: httpx.HTTPError) -> Blame:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from proxy.config.model import keys_of
 from proxy.config.redaction import without_pieces
-from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
-from proxy.kit.rests import Refusal
+from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.cooldowns import KeyRefusal
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.state import refusal_in
 
@@ -61,7 +61,7 @@ class ToolKeys:
     def _mask(self, exc: ToolError) -> None:
         exc.why = exc.why and without_pieces(exc.why, self._keys)
 
-    def _refusal_in(self, exc: Exception) -> Refusal | None:
+    def _refusal_in(self, exc: Exception) -> KeyRefusal | None:
         """The refusal of the key in a failure, which is masked; None: the failure has another cause."""
         if isinstance(exc, ToolError):
             self._mask(exc)

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from proxy.config.model import Config, ToolConfig
 from proxy.http.client import ServiceClient
-from proxy.http.key_pool import KeyPools
+from proxy.keys.pool import KeyPools
 from proxy.kit.no_observer import NoObserver
 from proxy.ports import Caches, Clock, Observer
 from proxy.tools.result_cache import local_caches
@@ -77,7 +77,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeResult:
     """The result of a probe: a message for people, whether it reports a fault, and whether anything was tried."""
 
     message: str
@@ -133,7 +133,7 @@ class Kind(Generic[Entry]):
     address: Callable[[Entry], str | None] = _address
     describe: Callable[[Entry, str], Iterator[str]] = _describe
     page_rules: "Callable[[Entry], PageRules] | None" = None
-    probe: Callable[[str, Entry, Resources], Awaitable[Finding]] | None = None
+    probe: Callable[[str, Entry, Resources], Awaitable[ProbeResult]] | None = None
 
 
 AnyKind: TypeAlias = Kind[Any]

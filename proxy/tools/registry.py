@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from proxy.kit.beside import beside
 from proxy.kit.no_observer import NoObserver
-from proxy.kit.recording import CURRENT
-from proxy.kit.rests import KeyState
+from proxy.kit.readiness import KeyState
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
 from proxy.loop.offer import SEARCH
@@ -34,6 +33,7 @@ from proxy.loop.results import (
     ToolOutput,
 )
 from proxy.ports import Caches, Clock, Observer
+from proxy.recording.recording import CURRENT
 from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check

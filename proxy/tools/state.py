@@ -5,9 +5,9 @@ import math
 from contextlib import nullcontext
 from copy import copy
 
+from proxy.keys.cooldowns import KeyRefusal, rest_seconds
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.counted import counted
-from proxy.kit.rests import Refusal, rest_seconds
 from proxy.loop.results import Cause, ToolUnavailable
 from proxy.ports import Caches
 from proxy.tools.tool import Tool
@@ -77,17 +77,17 @@ class ToolState:
         return ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)
 
 
-def refusal_in(exc: Exception | None) -> Refusal | None:
+def refusal_in(exc: Exception | None) -> KeyRefusal | None:
     """The refusal of the key, of its account or of its rate in a failure; None: the failure has another cause."""
     if not isinstance(exc, ToolUnavailable):
         return None
     why = exc.why or ""
     match exc.cause:
         case "key":
-            return Refusal("refused", why=why)
+            return KeyRefusal("refused", why=why)
         case "quota":
-            return Refusal("credit", why=why) if exc.wait is None else Refusal("window", exc.wait, why)
+            return KeyRefusal("credit", why=why) if exc.wait is None else KeyRefusal("window", exc.wait, why)
         case "busy":
-            return Refusal("rate", exc.wait, why)
+            return KeyRefusal("rate", exc.wait, why)
         case _:
             return None

@@ -43,7 +43,7 @@ class Placeholder(Struct, frozen=True):
         return value
 
 
-class _Text(Struct, frozen=True):
+class _TemplateText(Struct, frozen=True):
     """A string with placeholders, in pieces from left to right."""
 
     pieces: tuple[str | Placeholder, ...]
@@ -57,7 +57,7 @@ def parsed(template: Any) -> Any:
             texts = [piece for piece in pieces if isinstance(piece, str)]
             if len(texts) == len(pieces):
                 return "".join(texts)
-            return _Text(pieces) if len(pieces) > 1 else pieces[0]
+            return _TemplateText(pieces) if len(pieces) > 1 else pieces[0]
         case list() | tuple():
             return [parsed(part) for part in template]
         case dict():
@@ -96,7 +96,7 @@ def filled(template: Any, values: Mapping[str, Any], *, is_compact: bool = False
         case Placeholder():
             value = template.value(values)
             return ABSENT if is_compact and (value is None or value == []) else value
-        case _Text(pieces):
+        case _TemplateText(pieces):
             content = [piece.value(values) if isinstance(piece, Placeholder) else piece for piece in pieces]
             is_whole = not any(value is ABSENT or value is None or (is_compact and value == []) for value in content)
             return "".join(map(as_text, content)) if is_whole else ABSENT

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeAlias
 
-from proxy.http.key_pool import KeyPool
+from proxy.keys.pool import KeyPool
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolOutput
 from proxy.tools.check import Check

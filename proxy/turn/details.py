@@ -20,7 +20,7 @@ _TEXTS = ("text", "summary", "data")  # the fields that arrive in pieces
 _Key: TypeAlias = tuple[object, object]
 
 
-class _Entry(Struct):
+class _Detail(Struct):
     fields: Json
     texts: dict[str, list[str]] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class FoldedDetails(Struct):
     """The entries of one turn, as far as they have arrived."""
 
     _entries: list[Any] = []
-    _latest: dict[_Key, _Entry] = {}
+    _latest: dict[_Key, _Detail] = {}
 
     def add(self, pieces: Sequence[Any]) -> None:
         """Add the entries of a delta."""
@@ -52,13 +52,13 @@ class FoldedDetails(Struct):
             key = (piece["index"], piece.get("type") if isinstance(piece.get("type"), str) else None)
             entry = self._latest.get(key)
             if entry is None or _differ(entry.fields.get("id"), piece.get("id")):
-                entry = self._latest[key] = _Entry({})
+                entry = self._latest[key] = _Detail({})
                 self._entries.append(entry)
             entry.add(piece)
 
     def whole(self) -> list[Any]:
         """The entries, each in one piece."""
-        return [entry.whole() if isinstance(entry, _Entry) else entry for entry in self._entries]
+        return [entry.whole() if isinstance(entry, _Detail) else entry for entry in self._entries]
 
 
 def _differ(known: object, given: object) -> bool:

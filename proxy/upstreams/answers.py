@@ -85,7 +85,7 @@ class Mender(Struct, frozen=True):
     request: Json
 
     def chunk(
-        self, event: sse.Event, loads: Callable[[bytes], Any], calling: Collection[int] = ()
+        self, event: sse.SseEvent, loads: Callable[[bytes], Any], calling: Collection[int] = ()
     ) -> tuple[Json | None, bool]:
         """The chunk in an event, and whether it had to be mended; None: the event is only a sign of life.
 
@@ -132,7 +132,7 @@ class Mender(Struct, frozen=True):
         return answer, clean_calls(answer, self.request) or changed
 
 
-def _is_sign_of_life(event: sse.Event) -> bool:
+def _is_sign_of_life(event: sse.SseEvent) -> bool:
     """Whether an event that is no chunk says only that the server lives, such as `[PING]` or `: keep-alive`."""
     data = event.data
     if event.type.encode().lower() in _SIGNS_OF_LIFE:

@@ -15,12 +15,12 @@ from proxy.http.client import HttpClient, PreparedRequest
 from proxy.http.connect import reason
 from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
-from proxy.http.key_pool import KeyPool, PoolKey
-from proxy.http.recorded import recorded
 from proxy.http.response import Response
+from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
-from proxy.kit.recording import CURRENT, Recording
 from proxy.kit.sent import Sent
+from proxy.recording.recording import CURRENT, Recording
+from proxy.recording.upstream_calls import recorded
 from proxy.upstreams import failures
 from proxy.upstreams.profile import PROFILES
 from proxy.wire.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout

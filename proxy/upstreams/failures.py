@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 import orjson
 
-from proxy.kit.reset_times import CHINA, Reset, reset_of
-from proxy.kit.rests import LONGEST_RATE, KeyCause, Refusal, rest_seconds
+from proxy.keys.cooldowns import LONGEST_RATE, KeyCause, KeyRefusal, rest_seconds
+from proxy.keys.refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
+from proxy.keys.reset_times import CHINA, Reset, reset_of
 from proxy.kit.sent import NOTHING, Sent
 from proxy.upstreams.full_context import full_context
-from proxy.upstreams.key_refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
 from proxy.upstreams.profile import Profile
 from proxy.wire.chat import Json
 from proxy.wire.errors import (
@@ -204,15 +204,15 @@ class KeyRefused(UpstreamRefused):
     is_certain: bool = True
     is_final: bool = False
 
-    def as_refusal(self, now: float) -> Refusal:
+    def as_refusal(self, now: float) -> KeyRefusal:
         """The refusal as the table of rests takes it; `now` is in seconds since 1970."""
         seconds = None if self.reset is None else self.reset.seconds_from(now)
         wait = retry_after(self, now) or None
         if self.cause == "rate" and wait is None and seconds is not None and seconds > LONGEST_RATE:
-            return Refusal("window", seconds)
+            return KeyRefusal("window", seconds)
         if self.cause == "window":
-            return Refusal("window", seconds if seconds is not None else wait)
-        return Refusal(self.cause, wait if wait is not None or not seconds or seconds < 0 else seconds)
+            return KeyRefusal("window", seconds if seconds is not None else wait)
+        return KeyRefusal(self.cause, wait if wait is not None or not seconds or seconds < 0 else seconds)
 
     def blame_operator(self, upstream: str, advice: str = "", *, source: str | None = None) -> None:
         """As for any refusal; a rate, or a window that is used up, is a 429, whatever status it came with."""

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from proxy.config.model import PriceConfig
 from proxy.config.redaction import redactor, without_pieces
-from proxy.http.key_pool import KeyPool, PoolKey
 from proxy.http.response import READ_BYTES, Response
+from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
-from proxy.kit.recording import note_system_first
 from proxy.loop.actions import CallUpstream
 from proxy.loop.shown import EnoughShown
 from proxy.ports import EarlyCalls, Show
+from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
 from proxy.upstreams.answers import Mender, as_stream, plain
 from proxy.upstreams.ending import Ending
@@ -46,7 +46,7 @@ _CUT_KEY = re.compile(r"[\w-]*\*{2,}[\w*-]*|[\w-]+(?:\.{3}|…)[\w-]+")
 _DRAIN_SECONDS = 0.25
 
 
-class _Reader(Protocol):
+class _BodyReader(Protocol):
     """Takes the body of a stream; `done` once `[DONE]` has arrived, after which everything is ignored."""
 
     done: bool
@@ -269,7 +269,7 @@ class OpenAICompatible:
         return rawjson.replace_model(body, self.model), mender
 
     async def _read_stream(
-        self, content: bytes, reader: _Reader, end: Callable[[], Awaitable[None]] | None = None
+        self, content: bytes, reader: _BodyReader, end: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Make a Chat Completions call, and give the bytes of its stream to `reader`, read by read.
 
@@ -290,7 +290,7 @@ class OpenAICompatible:
                     while await response.read():
                         pass
 
-    async def _read_answer(self, content: bytes, reader: _Reader) -> bytes | None:
+    async def _read_answer(self, content: bytes, reader: _BodyReader) -> bytes | None:
         """Make a Chat Completions call, and return its answer; None: it was a stream, which `reader` has taken."""
         endpoint = self.endpoint
         response = await endpoint.respond(endpoint.whole, content)
@@ -313,7 +313,7 @@ class OpenAICompatible:
             await self._pump(response, reader, begin)
             return None
 
-    async def _pump(self, response: Response, reader: _Reader, begin: bytes) -> None:
+    async def _pump(self, response: Response, reader: _BodyReader, begin: bytes) -> None:
         """Give a stream to its reader: what was read of it already, and then the rest to its end.
 
         Once the answer is complete, a connection that breaks off or stays open ends the stream as well.
@@ -349,7 +349,7 @@ def _completion(raw: bytes, mender: Mender) -> Awaitable[tuple[Json, bool]]:
     return beside(len(raw), partial(mender.completion, raw))
 
 
-async def _read_all(stream: bytes, reader: _Reader) -> None:
+async def _read_all(stream: bytes, reader: _BodyReader) -> None:
     """Give `reader` a stream that was sent in place of a whole completion, in parts, between which others may run."""
     for at in range(0, len(stream), READ_BYTES):
         if await reader.take(stream[at : at + READ_BYTES]):
@@ -358,7 +358,7 @@ async def _read_all(stream: bytes, reader: _Reader) -> None:
     await _take_end(reader)
 
 
-async def _take_end(reader: _Reader) -> None:
+async def _take_end(reader: _BodyReader) -> None:
     """Let `reader` take the last event, which may have no blank line behind it, or be only the half of one."""
     with suppress(UpstreamError) if reader.ending.has_begun else nullcontext():
         await reader.take(b"")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, timezone
 from typing import Any
 
-from proxy.kit.reset_times import CHINA
+from proxy.keys.reset_times import CHINA
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerStep, AnswerSteps
 from proxy.wire.chat import Json
 

@@ -82,7 +82,7 @@ class RelayReader:
                 await self.write(b"".join(good))
         return self.done
 
-    def _mended(self, event: sse.Event) -> bytes:
+    def _mended(self, event: sse.SseEvent) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
         calling = [index for index, choice in self.choices.items() if choice.calls]
         chunk, changed = self.mender.chunk(event, orjson.loads, calling)

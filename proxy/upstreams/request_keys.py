@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
-from proxy.kit.rests import Refusal
+from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.cooldowns import KeyRefusal
 from proxy.ports import Clock
 from proxy.upstreams.failures import KeyRefused
 from proxy.upstreams.openai_compat import OpenAICompatible
@@ -76,7 +76,7 @@ class RequestKeys:
             except KeysSpent as spent:
                 raise _error_for(spent) from None
 
-    def _refusal_in(self, exc: Exception, candidate: OpenAICompatible) -> Refusal | None:
+    def _refusal_in(self, exc: Exception, candidate: OpenAICompatible) -> KeyRefusal | None:
         """The refusal of the key in a failure; None: the failure has another cause."""
         if not isinstance(exc, KeyRefused):
             return None

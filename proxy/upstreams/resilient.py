@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.http.key_turn import KeyTurn
+from proxy.keys.attempts import KeyTurn
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
-from proxy.kit.recording import CURRENT, DOWN
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
 from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
+from proxy.recording.recording import CURRENT, DOWN
 from proxy.upstreams.failures import advise, is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests

@@ -64,7 +64,7 @@ class TurnReader(Struct, eq=False):
             await self._show(piece, start_calls=False)
         self.done = True
 
-    async def _feed(self, event: sse.Event) -> None:
+    async def _feed(self, event: sse.SseEvent) -> None:
         """Take an event that does not fit the pattern of the last chunk."""
         chunk, _ = self.mender.chunk(event, self.characters.loads)
         if chunk is None:

@@ -37,10 +37,10 @@ class CodeResult(Struct, frozen=True):
         """The outcome in the text of a tool: an object with at least one of these fields, or all that was printed."""
         if text.lstrip().startswith("{"):
             try:
-                found = msgspec.convert(json_object(text), _Fields)
+                found = msgspec.convert(json_object(text), _CodeFields)
             except msgspec.ValidationError:
                 return cls(text)
-            if found != _Fields():
+            if found != _CodeFields():
                 return cls(found.stdout or "", found.stderr or "", found.return_code or 0)
         return cls(text)
 
@@ -55,7 +55,7 @@ class CodeResult(Struct, frozen=True):
         return "\n".join([part.removesuffix("\n") for part in parts]) or _NOTHING
 
 
-class _Fields(Struct):
+class _CodeFields(Struct):
     """The object that a tool returns; `None` for a field that it leaves out."""
 
     stdout: str | None = None

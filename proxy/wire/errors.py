@@ -23,7 +23,7 @@ SHORT_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FAILED_DEPENDENCY: Final = 424
 
 
-class _Fields(TypedDict, total=False):
+class _ErrorFields(TypedDict, total=False):
     status: int
     type: str
     code: str | None
@@ -63,7 +63,7 @@ class ProxyError(Exception):
     upstream_status: int | None = None
     upstream_code: str | None = None
 
-    def __init_subclass__(cls, **fields: Unpack[_Fields]) -> None:
+    def __init_subclass__(cls, **fields: Unpack[_ErrorFields]) -> None:
         super().__init_subclass__()
         for name, value in fields.items():
             setattr(cls, name, value)
@@ -74,7 +74,7 @@ class ProxyError(Exception):
         *,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
-        **fields: Unpack[_Fields],
+        **fields: Unpack[_ErrorFields],
     ) -> None:
         super().__init__(message)
         self.__dict__.update(fields)

@@ -11,7 +11,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.wire.chat import TEXT_FIELDS, Json
-from proxy.wire.sse import Event
+from proxy.wire.sse import SseEvent
 
 # Bytes of a chunk; to find the pattern of a longer one takes more than parsing the next.
 _LONGEST = 64 * 1024
@@ -25,7 +25,7 @@ class ChunkPattern(Struct, frozen=True):
     before: bytes
     after: bytes
 
-    def text_in(self, event: Event) -> str | None:
+    def text_in(self, event: SseEvent) -> str | None:
         """The text of a chunk that fits the pattern; None: it does not fit, has no text, or is an error."""
         data = event.data
         if not (data.startswith(self.before) and data.endswith(self.after)) or event.type == "error":

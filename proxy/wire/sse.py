@@ -60,7 +60,7 @@ def begins_stream(data: bytes) -> bool | None:
     return begin.split(b":", 1)[0] in _FIELDS
 
 
-class Event(Struct, frozen=True):
+class SseEvent(Struct, frozen=True):
     """An event: its bytes as received, its `data` lines joined, and its type, `message` by default."""
 
     raw: bytes
@@ -92,21 +92,21 @@ class Decoder(Struct):
     _at_start: bool = True
     _carried: bytearray = field(default_factory=bytearray)
 
-    def feed(self, data: bytes) -> Iterable[Event]:
+    def feed(self, data: bytes) -> Iterable[SseEvent]:
         """The events that `data` completes."""
         if not self._buffer and not self._carried and len(data) <= self.max_event_bytes:
             # Slices, here and in the readers: `startswith` and `endswith` would add 2.8 % to a chunk's instructions.
             is_plain = data[:6] == _DATA and data[-2:] == _BLANK_LINE and _CR not in data
             if is_plain and _SHORTEST < len(data) == data.find(b"\n") + _LINE_ENDS:  # one event, as in most reads
                 self._at_start = False
-                return [Event(data, data[6:-2])]
+                return [SseEvent(data, data[6:-2])]
             events = _whole_events(data) if is_plain else []
             if events:
                 self._at_start = False
                 return events
         return self._feed(data)
 
-    def _feed(self, data: bytes) -> Iterator[Event]:
+    def _feed(self, data: bytes) -> Iterator[SseEvent]:
         self._buffer += data
         if self._at_start and len(self._buffer) >= len(_BOM):
             self._at_start = False
@@ -123,14 +123,14 @@ class Decoder(Struct):
         if len(self._buffer) + len(self._carried) > self.max_event_bytes:
             raise UpstreamError(f"The upstream sent an event of more than {self.max_event_bytes} bytes.")
 
-    def close(self) -> Iterator[Event]:
+    def close(self) -> Iterator[SseEvent]:
         """The last event, if the stream ended without the empty line after it, as the streams of some servers do."""
         event = self._parse(bytes(self._buffer) + b"\n\n")
         self._buffer.clear()
         if event is not None:
             yield event
 
-    def _parse(self, raw: bytes) -> Event | None:
+    def _parse(self, raw: bytes) -> SseEvent | None:
         """The event in a block, which ends with an empty line; None: it has no data."""
         data: list[bytes] = []
         kind = "message"
@@ -153,7 +153,7 @@ class Decoder(Struct):
                 data, kind = [raw.strip()], "error"
                 break
         if any(data):
-            return Event(self._with_carried(raw), b"\n".join(data), kind)
+            return SseEvent(self._with_carried(raw), b"\n".join(data), kind)
         if is_comment:
             self._carried += raw
         return None
@@ -168,13 +168,13 @@ class Decoder(Struct):
         return comments + raw
 
 
-def _whole_events(data: bytes) -> list[Event]:
+def _whole_events(data: bytes) -> list[SseEvent]:
     """The events of a read without CR, if it consists of complete events of one `data: ` line each; else none."""
-    events: list[Event] = []
+    events: list[SseEvent] = []
     for line in data[:-2].split(b"\n\n"):
         if len(line) <= len(_DATA) or not line.startswith(_DATA):
             return []
-        events.append(Event(line + b"\n\n", line[len(_DATA) :]))
+        events.append(SseEvent(line + b"\n\n", line[len(_DATA) :]))
     return events if data.count(b"\n") == _LINE_ENDS * len(events) else []
 
 

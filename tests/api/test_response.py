@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.api.response import Response
+from proxy.api.response import OutgoingResponse
 from proxy.app import SystemClock
 from proxy.kit.no_observer import NoObserver
 
@@ -14,7 +14,7 @@ class Sent:
 
     def __init__(self):
         self.messages = []
-        self.response = Response(self.send, "r-1", NoObserver(), SystemClock(), 0.0)
+        self.response = OutgoingResponse(self.send, "r-1", NoObserver(), SystemClock(), 0.0)
 
     async def send(self, message):
         self.messages.append(message)

@@ -20,7 +20,7 @@ from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
 from proxy.http.forward_proxy import Proxies, environment_proxies
 from proxy.http.tunnel import ProxiedTransport
-from proxy.tools.exchange import Request, send
+from proxy.tools.exchange import ServiceRequest, send
 from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.wire.errors import ConfigurationError
 from tests.free_port import free_port
@@ -205,7 +205,7 @@ async def through_an_upstream(url, transport="auto"):
 async def through_a_tool(url):
     async with aclosing(app.tool_client()) as client:
         for _ in range(2):
-            assert (await send(client, Request("POST", url + "/v1", b"{}"), most=10)).body == b"ok"
+            assert (await send(client, ServiceRequest("POST", url + "/v1", b"{}"), most=10)).body == b"ok"
 
 
 async def through_mcp(url):

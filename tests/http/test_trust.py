@@ -13,7 +13,7 @@ from proxy.config.model import UpstreamConfig
 from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
 from proxy.loop.results import ToolError
-from proxy.tools.exchange import Request, send
+from proxy.tools.exchange import ServiceRequest, send
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.kinds.web_fetch import WebFetchConfig, web_fetch_tool
@@ -49,7 +49,7 @@ async def through_an_upstream(transport, url):
 
 async def through_a_tool(url):
     async with aclosing(app.tool_client()) as client:
-        await send(client, Request("GET", url), most=10)
+        await send(client, ServiceRequest("GET", url), most=10)
 
 
 async def through_mcp(url):

@@ -13,7 +13,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 
 from proxy.cases.case_format import surface_of
 from proxy.cases.mounts import silence
-from proxy.cases.played_tools import Results, played_tools
+from proxy.cases.played_tools import PlayedResults, played_tools
 from proxy.cases.player import Player, Received
 from proxy.cases.settings import CLIENT_KEY, settings_of
 from proxy.cases.world import World
@@ -29,7 +29,7 @@ TYPES = {
 class OverSdks:
     """The world on loopback, and a proxy on a socket for each configuration. Implements `player.Mount`."""
 
-    def __init__(self, world: World, results: Results) -> None:
+    def __init__(self, world: World, results: PlayedResults) -> None:
         self._world = world
         self._results = results
         self._stack = AsyncExitStack()
@@ -139,7 +139,7 @@ class SdkPlayer:
 
     async def __aenter__(self) -> Self:
         self.world = World()
-        results = Results()
+        results = PlayedResults()
         self._mount = OverSdks(self.world, results)
         await self._mount.__aenter__()
         self._player = Player(self._mount, self.world, results)

@@ -10,7 +10,7 @@ from proxy.loop.results import InvalidArguments, ResultRefused, ToolError, ToolO
 from proxy.tools.check import Check, function_judge, replaced
 from proxy.tools.registry import Registry
 from proxy.tools.search.hits import output_of
-from proxy.tools.search.provider import Found
+from proxy.tools.search.provider import SearchAnswer
 from proxy.tools.search.several import output_of_several
 from proxy.tools.tool import Tool
 from proxy.wire.chat import ToolCall
@@ -197,7 +197,10 @@ def test_after_a_replacement_a_hit_keeps_its_url_and_day_alone(text):
 
 
 def test_after_a_replacement_a_hit_of_several_queries_is_still_one_of_its_query():
-    found = [("bob", Found(tuple(HITS))), ("eve", Found((SearchHit("https://d.example/", "Eve", "Here."),)))]
+    found = [
+        ("bob", SearchAnswer(tuple(HITS))),
+        ("eve", SearchAnswer((SearchHit("https://d.example/", "Eve", "Here."),))),
+    ]
     output = replaced(output_of_several(found, provider="p", most_characters=500), "[taken out]")
     assert [(hit.query, hit.title, hit.text) for hit in output.hits] == [
         ("bob", "", ""),

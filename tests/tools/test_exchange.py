@@ -11,7 +11,7 @@ import pytest
 
 from proxy.app import tool_client
 from proxy.loop.results import ToolUnavailable
-from proxy.tools.exchange import Request, send
+from proxy.tools.exchange import ServiceRequest, send
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.serper import SerperConfig, serper_tool
 from proxy.tools.kinds.zai_search import ZaiSearchConfig, zai_search_tool
@@ -48,18 +48,18 @@ async def service(status, body, coding=""):
 async def test_an_answer_is_read_up_to_the_limit_and_says_whether_that_was_all():
     async with service(200, b"12345") as (url, client):
         for most, body, whole in ((5, b"12345", True), (4, b"1234", False)):
-            answer = await send(client, Request("GET", url), most=most)
+            answer = await send(client, ServiceRequest("GET", url), most=most)
             assert (answer.status, answer.body, answer.whole) == (200, body, whole)
 
 
 async def test_what_is_compressed_unasked_is_decompressed_and_an_error_that_cannot_be_is_empty():
     async with service(200, gzip.compress(b"fine"), "gzip") as (url, client):
-        assert (await send(client, Request("GET", url), most=10)).body == b"fine"
+        assert (await send(client, ServiceRequest("GET", url), most=10)).body == b"fine"
     async with service(200, b"?", "br") as (url, client):
         with pytest.raises(httpx.DecodingError, match="not understood"):
-            await send(client, Request("GET", url), most=10)
+            await send(client, ServiceRequest("GET", url), most=10)
     async with service(503, b"?", "br") as (url, client):
-        answer = await send(client, Request("GET", url), most=10)
+        answer = await send(client, ServiceRequest("GET", url), most=10)
         assert (answer.status, answer.body) == (503, b"")
 
 
@@ -94,7 +94,7 @@ async def test_while_a_large_body_is_decompressed_others_have_their_turn():
 
     async with service(200, gzip.compress(bytes(32 * 1024 * 1024)), "gzip") as (url, client):
         other = asyncio.create_task(take_turns())
-        answer = await send(client, Request("GET", url), most=64 * 1024 * 1024)
+        answer = await send(client, ServiceRequest("GET", url), most=64 * 1024 * 1024)
         other.cancel()
     assert len(answer.body) == 32 * 1024 * 1024
     assert turns >= 32

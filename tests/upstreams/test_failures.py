@@ -3,13 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.kit.rests import Refusal
+from proxy.keys.cooldowns import KeyRefusal
 from proxy.kit.sent import NOTHING
 from proxy.upstreams.answers import Mender
 from proxy.upstreams.failures import clipped, from_response, raise_if_failed
 from proxy.upstreams.profile import OPENAI
 from proxy.wire.errors import ProxyError
-from proxy.wire.sse import Event
+from proxy.wire.sse import SseEvent
 from tests import hostile
 from tests.conformance import recordings
 from tests.documents import WHOLE
@@ -136,7 +136,7 @@ def test_an_error_inside_a_success_that_names_itself_in_words_has_the_status_tha
 @pytest.mark.parametrize("named", [{"code": "429"}, {"type": "rate_limit_error"}])
 def test_a_time_after_which_to_retry_survives_inside_a_success(named):
     error = error_in({"error": {**named, "message": "m", "retry_after": 17}}).read_again(sent=NOTHING)
-    assert error.as_refusal(0.0) == Refusal("rate", 17)
+    assert error.as_refusal(0.0) == KeyRefusal("rate", 17)
 
 
 @pytest.mark.parametrize(("status", "body"), [(502, b"<html>502 Bad Gateway</html>"), (503, b""), (504, b"{}")])
@@ -197,7 +197,7 @@ def answer_in(raw):
 
 
 def chunk_in(raw):
-    return Mender(OPENAI, None, {}).chunk(Event(raw, raw), orjson.loads)
+    return Mender(OPENAI, None, {}).chunk(SseEvent(raw, raw), orjson.loads)
 
 
 @pytest.mark.parametrize("read", [answer_in, chunk_in])

@@ -5,7 +5,7 @@ from urllib.parse import quote
 import orjson
 import pytest
 
-from proxy.kit.rests import rest_seconds
+from proxy.keys.cooldowns import rest_seconds
 from proxy.kit.sent import Sent
 from proxy.upstreams.failures import KeyRefused, from_response
 

@@ -9,11 +9,11 @@ from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import Assembler
 from proxy.turn.request import Buffering, TurnView
 from proxy.wire.patterns import only_text_field, pattern_of
-from proxy.wire.sse import Event
+from proxy.wire.sse import SseEvent
 
 
 def event(data, kind="message"):
-    return Event(data=data, raw=data, type=kind)
+    return SseEvent(data=data, raw=data, type=kind)
 
 
 TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}}

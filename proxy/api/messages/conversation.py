@@ -19,9 +19,9 @@ from proxy.api.known import is_read
 from proxy.api.messages.history import NO_CHANGES, HistoryChanges
 from proxy.api.messages.pages import FoundPage
 from proxy.api.messages.parts import BETWEEN, as_blocks, named, refuse
-from proxy.api.messages.past_turns import Result, Turn
+from proxy.api.messages.past_turns import PastTurn, Result
 from proxy.api.messages.signatures import Signed
-from proxy.api.messages.translation import Asked, Entry, Translator, Unseal
+from proxy.api.messages.translation import Entry, TranslationContext, Translator, Unseal
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, NotShown
 from proxy.wire.cache_marks import markable_content
 from proxy.wire.chat import Json
@@ -84,7 +84,7 @@ def read_conversation(
         refuse("messages", "must be a list of messages, at least one")
     if len(messages) > MOST_MESSAGES:
         refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
-    translator = Translator(Asked(unseal, own_names, read_signature), keeps_marks=keeps_marks)
+    translator = Translator(TranslationContext(unseal, own_names, read_signature), keeps_marks=keeps_marks)
     prompt = translator.system_prompt(system, "system")
     chat = [{"role": "system", "content": prompt}] if prompt else []
     chat += _Joiner(translator, keeps_marks=keeps_marks).read(messages, changes.left_out)
@@ -107,7 +107,7 @@ class _Joiner:
     def __init__(self, translator: Translator, *, keeps_marks: bool) -> None:
         self._translator = translator
         self._keeps_marks = keeps_marks
-        self._open: Turn | None = None
+        self._open: PastTurn | None = None
         self._answers: dict[str, PastResult] = {}  # to the client's calls of the open turn, by id
         self._said: list[Json] = []  # by the user, and not yet in the chat
         self._chat: list[Json] = []

@@ -15,14 +15,14 @@ from proxy.turn.carried import Carried
 from proxy.wire.chat import Json
 
 
-class Call(PastCall, kw_only=True):
+class BlockCall(PastCall, kw_only=True):
     """A call of a turn; `block_id` is its id in the client's block, `id` its id in the chat request."""
 
     block_id: str
     is_server_tool: bool
 
 
-class Turn(Struct):
+class PastTurn(Struct):
     """An upstream turn, read back from an assistant message: its thoughts, text and calls.
 
     `origin` is the run and turn in the ids of its calls; None: the ids were not made here. `carried` are the fields
@@ -31,13 +31,13 @@ class Turn(Struct):
 
     thoughts: list[str] = []
     texts: list[str] = []
-    calls: list[Call] = []
+    calls: list[BlockCall] = []
     has_results: bool = False
     ends_with_citation: bool = False
     origin: str | None = None
     carried: Carried = Carried()
     message: Json = {}
-    _by_id: dict[str, Call] = {}
+    _by_id: dict[str, BlockCall] = {}
 
     def continues_with(self, origin: str | None) -> bool:
         """Whether a call of this origin belongs to the turn, although it comes after the turn's results."""
@@ -50,16 +50,16 @@ class Turn(Struct):
         self.texts.append(text)
         self.ends_with_citation = is_cited
 
-    def add_call(self, call: Call) -> None:
+    def add_call(self, call: BlockCall) -> None:
         """Add a call; of several with one id, results belong to the first."""
         self.calls.append(call)
         self._by_id.setdefault(call.id, call)
 
-    def call(self, call_id: object) -> Call | None:
+    def call(self, call_id: object) -> BlockCall | None:
         """The call that was added with that id."""
         return self._by_id.get(call_id) if isinstance(call_id, str) else None
 
-    def result_of(self, call: Call, answers: Mapping[str, PastResult]) -> PastResult | None:
+    def result_of(self, call: BlockCall, answers: Mapping[str, PastResult]) -> PastResult | None:
         """The result of a call of the turn: its own, or the client's in `answers`, by id."""
         return call.result or (answers.get(call.id) if self._by_id[call.id] is call else None)
 
@@ -85,9 +85,9 @@ class Result(Struct, frozen=True):
     result: PastResult
 
 
-class Reading(Struct, frozen=True):
+class TranslatedMessage(Struct, frozen=True):
     """A message translated by itself: the assistant's turns, or the user's tool results and content parts."""
 
-    turns: Sequence[Turn] = ()
+    turns: Sequence[PastTurn] = ()
     results: Sequence[Result] = ()
     parts: Sequence[Json] = ()

@@ -1,7 +1,7 @@
 """A message of a Messages request translated by itself, once for all requests that send it.
 
-What the translation depends on beside the message (`Asked`) has one door, `Translator._request`; whoever passes it
-has a translation for this request alone.
+The translation depends on the message and on a `TranslationContext`. The context has one door, `Translator._request`:
+a translation that passes it is for this request alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from proxy.api.messages.call_ids import client_id, origin_of
 from proxy.api.messages.history import TOOL_CHANGES
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, parts_of, refuse, string_in
-from proxy.api.messages.past_turns import Call, Reading, Result, Turn
+from proxy.api.messages.past_turns import BlockCall, PastTurn, Result, TranslatedMessage
 from proxy.api.messages.signatures import Signed, may_say
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown, note, text_part, type_of
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
@@ -42,7 +42,7 @@ _LEFT_OUT = frozenset({*_SERVER_CALLS, "redacted_thinking"})  # in assistant mes
 _READ = frozenset({"text", "thinking", "tool_use", "compaction", *_SERVER_CALLS, *_SERVER_RESULTS})
 
 
-class Asked(Struct, frozen=True):
+class TranslationContext(Struct, frozen=True):
     """What the translation of a message may depend on, beside the message: what its request has, and its client."""
 
     unseal: Unseal
@@ -62,21 +62,21 @@ class Translator:
         unshown: the types of blocks that the model is not shown.
     """
 
-    def __init__(self, asked: Asked, *, keeps_marks: bool) -> None:
+    def __init__(self, asked: TranslationContext, *, keeps_marks: bool) -> None:
         self._asked = asked
         self._depends_on_request = False  # whether what is being translated may be another in another request
         self._keeps_marks = keeps_marks
         self.pages: list[FoundPage] = []
         self.unshown = Unshown()
 
-    def assistant(self, group: Sequence[Entry]) -> Sequence[Turn]:
+    def assistant(self, group: Sequence[Entry]) -> Sequence[PastTurn]:
         """The turns in adjacent messages of the assistant. Raises `RequestError`."""
         return self._reading_of(group, self._read_assistant).turns
 
-    def user(self, entry: Entry, forgiven: Forgiven) -> Reading:
+    def user(self, entry: Entry, forgiven: Forgiven) -> TranslatedMessage:
         """The results and the parts in a message of the user's. Raises `RequestError` for a fault not forgiven."""
         if isinstance(content := entry[1].get("content"), str):
-            return Reading(parts=[text_part(content)] if content else [])
+            return TranslatedMessage(parts=[text_part(content)] if content else [])
         return self._reading_of([entry], partial(self._read_user, forgiven=forgiven))
 
     def system_prompt(self, content: Any, where: str) -> str | list[Json]:
@@ -124,16 +124,18 @@ class Translator:
         return note(kind)
 
     @property
-    def _request(self) -> Asked:
+    def _request(self) -> TranslationContext:
         """What the request decides; there is no other way to it, so that no cached translation depends on it."""
         self._depends_on_request = True
         return self._asked
 
-    def _reading_of(self, group: Sequence[Entry], read: Callable[[Mapping[str, Any]], Reading]) -> Reading:
+    def _reading_of(
+        self, group: Sequence[Entry], read: Callable[[Mapping[str, Any]], TranslatedMessage]
+    ) -> TranslatedMessage:
         """The translation of a group of messages; `read` translates their content blocks, each under its path."""
         alone = group[0][1] if len(group) == 1 else None
         if is_read(alone):
-            known: Reading = alone.reading
+            known: TranslatedMessage = alone.reading
             return known
         blocks = {
             f"messages.{at}.content.{number}": block
@@ -146,8 +148,8 @@ class Translator:
             alone.reading = reading
         return reading
 
-    def _read_assistant(self, blocks: Mapping[str, Any]) -> Reading:
-        turns = [Turn()]
+    def _read_assistant(self, blocks: Mapping[str, Any]) -> TranslatedMessage:
+        turns = [PastTurn()]
         for place, block in blocks.items():
             kind, turn = block.get("type") if isinstance(block, dict) else None, turns[-1]
             if not isinstance(kind, str) or kind not in _READ or (kind in _SERVER_CALLS and not self._is_ours(block)):
@@ -157,11 +159,11 @@ class Translator:
             # The order tells the turns apart, but the AI SDK moves the client's calls to the end of the message.
             is_late = kind == "tool_use" and turn.continues_with(origin_of(block))
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
-                turns.append(Turn())
+                turns.append(PastTurn())
             self._read_block(turns[-1], block, place)
         for turn in turns:
             turn.close()
-        return Reading(turns)
+        return TranslatedMessage(turns)
 
     def _is_ours(self, use: Json) -> bool:
         """Whether the block of a server's call is of a kind that this proxy shows."""
@@ -170,7 +172,7 @@ class Translator:
         name = use.get("name")
         return name in _ALWAYS_SHOWN or (isinstance(name, str) and name in self._request.own_names)
 
-    def _read_block(self, turn: Turn, block: Json, where: str) -> None:
+    def _read_block(self, turn: PastTurn, block: Json, where: str) -> None:
         """Add a block to its turn."""
         match block["type"]:
             case "text":
@@ -196,7 +198,7 @@ class Translator:
                     known.result = PastResult(self._read_result(block, known.name))
                     turn.has_results = True
 
-    def _read_call(self, block: Json, where: str) -> Call:
+    def _read_call(self, block: Json, where: str) -> BlockCall:
         """The call in the block at `where`. Raises `RequestError`."""
         for key in ("id", "name"):
             if not isinstance(block.get(key), str) or not block[key]:
@@ -207,12 +209,12 @@ class Translator:
         except orjson.JSONEncodeError as exc:
             raise RequestError(f"{where}.input: is nested too deep", param=f"{where}.input") from exc
         if block["type"] == "tool_use":
-            return Call(client_id(block_id), name, arguments, block_id=block_id, is_server_tool=False)
+            return BlockCall(client_id(block_id), name, arguments, block_id=block_id, is_server_tool=False)
         if block["type"] == "server_tool_use":
             name = self._request.own_names.get(name, name)
-        return Call(block_id, name, arguments, block_id=block_id, is_server_tool=True)
+        return BlockCall(block_id, name, arguments, block_id=block_id, is_server_tool=True)
 
-    def _read_user(self, blocks: Mapping[str, Any], forgiven: Forgiven) -> Reading:
+    def _read_user(self, blocks: Mapping[str, Any], forgiven: Forgiven) -> TranslatedMessage:
         results: list[Result] = []
         parts: list[Json] = []
         for at, (place, block) in enumerate(blocks.items()):
@@ -221,7 +223,7 @@ class Translator:
             else:
                 self._note_unknown(block)
                 parts += self._parts_of(block, place, forgiven)
-        return Reading(results=results, parts=parts)
+        return TranslatedMessage(results=results, parts=parts)
 
     def _read_result(self, block: Json, tool: str) -> str:
         """The result of a server's call as the model has read it, from the result block."""

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
 from proxy.api.middleware.cors import is_preflight
-from proxy.api.response import RESPONSE, Response
+from proxy.api.response import RESPONSE, OutgoingResponse
 from proxy.api.websocket import refuse_websocket
 from proxy.config.model import ClientConfig
 from proxy.kit import request_context
@@ -172,7 +172,7 @@ class Quota:
         So a client that waits for its response before it asks again is never refused for a request that it knows is
         over. Raises `RateLimitExceeded`.
         """
-        response: Response = scope[RESPONSE]
+        response: OutgoingResponse = scope[RESPONSE]
         limit = None if scope["path"] in UNCOUNTED_PATHS else client.requests_per_minute
         if limit is not None:
             rate = await self._rates.hit(client.name, limit)

@@ -8,9 +8,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT
 from proxy.api.exchange import CONNECTION
-from proxy.kit.recording import CURRENT, Recording, note_timed
+from proxy.api.ports import Cases
 from proxy.paths import OPEN_PATHS
-from proxy.ports import Cases, Clock
+from proxy.ports import Clock
+from proxy.recording.recording import CURRENT, Recording, note_timed
 
 _PAGES = "/debug"
 _LEFT = "the client left before its answer was complete"

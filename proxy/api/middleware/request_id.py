@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.api.body import header
 from proxy.api.error_shape import ErrorShape
 from proxy.api.exchange import ClientLeft, send_json
-from proxy.api.response import RESPONSE, Response
+from proxy.api.response import RESPONSE, OutgoingResponse
 from proxy.kit import request_context
 from proxy.kit.timeouts import elapsed
 from proxy.paths import OPEN_PATHS
@@ -50,7 +50,7 @@ class RequestId:
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
             self._observe("request.started", **where)
-        response = scope[RESPONSE] = Response(send, request_id, self._observe, self._clock, began)
+        response = scope[RESPONSE] = OutgoingResponse(send, request_id, self._observe, self._clock, began)
         status = await self._answer(scope, receive, response)
         del scope[RESPONSE]  # it refers to the server's `send`, and so to this scope
         response.encode_error = None  # which refers to the response
@@ -64,7 +64,7 @@ class RequestId:
         )
         request_context.fields.set({})  # this task may go on, and the request has ended
 
-    async def _answer(self, scope: Scope, receive: Receive, response: Response) -> int:
+    async def _answer(self, scope: Scope, receive: Receive, response: OutgoingResponse) -> int:
         """Run the application; the status of the response, for the log."""
         try:
             try:
@@ -92,7 +92,7 @@ class RequestId:
             await self._send_failure(scope, response, InternalError(response.request_id))
         return response.status or CLIENT_CLOSED_REQUEST
 
-    async def _send_failure(self, scope: Scope, response: Response, error: ProxyError) -> None:
+    async def _send_failure(self, scope: Scope, response: OutgoingResponse, error: ProxyError) -> None:
         """Send an error: with its status where the response has not begun, in a stream as its last event.
 
         Any other response that has begun stays incomplete: the server closes the connection, by which the client knows.

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.api.access import BUDGET_REFUSAL, CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.api.calendar import Period, day_of, period_of
 from proxy.api.ports import Ports
-from proxy.api.response import RESPONSE, Response
+from proxy.api.response import RESPONSE, OutgoingResponse
 from proxy.config.model import BudgetConfig
 from proxy.kit import request_context
 from proxy.kit.counted import counted
@@ -65,7 +65,7 @@ class UseMeter:
             else:
                 if budget.tool_calls is not None:
                     scope[TOOL_CALLS_LEFT] = budget.tool_calls - used.tool_calls
-        response: Response = scope[RESPONSE]
+        response: OutgoingResponse = scope[RESPONSE]
         response.before_end.append(_Booking(partial(self._book, client, has_budget=budget is not None)).settle)
 
     async def _require_left(self, client: str, budget: BudgetConfig) -> Use:

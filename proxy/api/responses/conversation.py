@@ -234,7 +234,7 @@ def read_conversation(
     Raises:
         RequestError: a call has no output, or an output has no call.
     """
-    writer = _Writer(_outputs_in(items), name_of, unseal)
+    writer = _MessageWriter(_outputs_in(items), name_of, unseal)
     if instructions:
         writer.messages.append({"role": "system", "content": instructions})
     for item in items:
@@ -251,7 +251,7 @@ def _outputs_in(items: Sequence[Json]) -> dict[str, list[Json]]:
     return outputs
 
 
-class _Writer:
+class _MessageWriter:
     """Makes messages from items. Items of the assistant are collected in one message until an item of another role."""
 
     def __init__(

@@ -68,11 +68,11 @@ class _Reasoning(Struct, frozen=True):
     generate_summary: object = None  # the earlier name of `summary`
 
 
-class _Text(Struct, frozen=True):
+class _TextOptions(Struct, frozen=True):
     format: Json | None = None
 
 
-class _Asked(Struct, frozen=True):
+class _CreateFields(Struct, frozen=True):
     model: Name
     background: None = None
     conversation: None = None
@@ -81,7 +81,7 @@ class _Asked(Struct, frozen=True):
     store: bool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: _Reasoning | None = None
-    text: _Text | None = None
+    text: _TextOptions | None = None
     stream_options: Json | None = None
     metadata: Json | None = None
     instructions: str | None = None
@@ -106,7 +106,7 @@ class ResponsesRequest(Struct, frozen=True):
     """
 
     fields: Json
-    asked: _Asked
+    asked: _CreateFields
     items: tuple[Json, ...]
     format: Json
     check: SchemaCheck | None
@@ -170,7 +170,7 @@ def read_request(fields: Json) -> ResponsesRequest:
     for name in _UNSUPPORTED:
         if fields.get(name) is False:
             del fields[name]
-    asked = read_fields(fields, _Asked, _DEMANDS)
+    asked = read_fields(fields, _CreateFields, _DEMANDS)
     given = fields.get("input")
     new = [item for item in given if not is_read(item)] if isinstance(given, list) else given
     # The response echoes the fields one level deeper, where they must not be nested too deep to be written.

@@ -30,7 +30,7 @@ _LAST_COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*+[\]}}])", re.DOTALL)
 
 
 @dataclass(slots=True)
-class Models:
+class ModelChoice:
     """Whose choice of a model holds: the user's, if the proxy knows it and `--model` was not given; otherwise ours.
 
     Attributes:
@@ -90,7 +90,7 @@ class Setting:
     directory: Path
     url: str
     key: str
-    models: Models
+    models: ModelChoice
     keep_private: Callable[[str, bytes], Path]
     is_of_run: bool = False
 

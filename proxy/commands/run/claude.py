@@ -10,7 +10,7 @@ from proxy.commands.run.agent import (
     Agent,
     Json,
     Launch,
-    Models,
+    ModelChoice,
     Setting,
     folder_of,
     object_in,
@@ -127,7 +127,7 @@ def _models(setting: Setting, users: Mapping[str, str], arguments: list[str], la
     return {_MODEL: main, **roles, _SMALL: small, _SUBAGENTS: subagents}
 
 
-def _or_alias(models: Models, users: str | None, where: str, *, instead: str | None = None) -> str:
+def _or_alias(models: ModelChoice, users: str | None, where: str, *, instead: str | None = None) -> str:
     """A model that may be an alias, which stays: it leads to a role."""
     if users and not models.is_demanded:
         name = users.removesuffix(_LARGE_CONTEXT)

@@ -19,7 +19,7 @@ import msgspec
 
 from proxy.app import configuration
 from proxy.commands.run import companion, place, refusals
-from proxy.commands.run.agent import KEY_VARIABLE, Agent, Launch, Models, Setting
+from proxy.commands.run.agent import KEY_VARIABLE, Agent, Launch, ModelChoice, Setting
 from proxy.commands.run.claude import CLAUDE
 from proxy.commands.run.codex import CODEX
 from proxy.commands.run.opencode import OPENCODE
@@ -157,7 +157,7 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
     return companion.Proxy(url, key, log)
 
 
-def _models(proxy: companion.Proxy, order: Order) -> Models:
+def _models(proxy: companion.Proxy, order: Order) -> ModelChoice:
     """The models of a proxy, and the one to use.
 
     Raises:
@@ -170,7 +170,7 @@ def _models(proxy: companion.Proxy, order: Order) -> Models:
     if order.model and not proxy.knows(order.model):
         raise ConfigurationError([f"--model: there is no {order.model!r} here, but {', '.join(listed)}"])
     ours = order.model or (listed[0] if listed else None)
-    return Models(ours, listed, is_demanded=order.model is not None, knows=proxy.knows)
+    return ModelChoice(ours, listed, is_demanded=order.model is not None, knows=proxy.knows)
 
 
 def _absolute(path: str) -> str:

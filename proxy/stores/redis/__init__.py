@@ -5,9 +5,9 @@ from proxy.stores.redis.connection import SharedRedis
 from proxy.stores.redis.continuations import RedisContinuations
 from proxy.stores.redis.quota import RedisLeases, RedisRates
 from proxy.stores.redis.results import RedisResults
-from proxy.stores.shared import Backend
+from proxy.stores.shared import SharedBackend
 
-BACKEND = Backend(
+BACKEND = SharedBackend(
     connect=SharedRedis,
     continuations=RedisContinuations,
     rates=RedisRates,

@@ -14,7 +14,7 @@ Shared = TypeVar("Shared", bound=SharedState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend(Generic[Shared]):
+class SharedBackend(Generic[Shared]):
     """A kind of shared state: a package of `stores` with the name that it has in `config.model.BACKENDS`.
 
     Every store takes the shared state, and most of them one of this process, `local`, for while that is unavailable.

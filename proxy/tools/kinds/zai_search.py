@@ -21,7 +21,7 @@ from proxy.config.model import (
     keys_of,
     only_key,
 )
-from proxy.kit.reset_times import CHINA
+from proxy.keys.reset_times import CHINA
 from proxy.loop.limits import CountOrZero
 from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal

@@ -5,7 +5,7 @@ import httpx
 from proxy.http.client import ServiceClient
 from proxy.http.connect import reason
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
-from proxy.tools.exchange import Answer, Request, blame_of, send
+from proxy.tools.exchange import ServiceAnswer, ServiceRequest, blame_of, send
 from proxy.tools.search.refusals import Refused
 
 UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
@@ -23,7 +23,7 @@ _WORDS = {
 }
 
 
-async def ask(client: ServiceClient, request: Request) -> Answer:
+async def ask(client: ServiceClient, request: ServiceRequest) -> ServiceAnswer:
     """The answer of a search service, whole unless it is an error.
 
     Raises:

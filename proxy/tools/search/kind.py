@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from proxy.loop.results import ToolOutput
-from proxy.tools.kind import Entry, Finding, Kind, Make, Resources
+from proxy.tools.kind import Entry, Kind, Make, ProbeResult, Resources
 from proxy.tools.search.provider import Provider
 
 _SEARCHED, _RESULTS = "news", 5
@@ -31,7 +31,7 @@ def search_kind(
     def describe(entry: Entry, _: str) -> Iterator[str]:
         yield described(entry.type, provider_of(entry))
 
-    async def probe(name: str, entry: Entry, resources: Resources) -> Finding:
+    async def probe(name: str, entry: Entry, resources: Resources) -> ProbeResult:
         began = resources.clock.monotonic()
         async with asyncio.timeout(_PROBE_SECONDS):
             output = await make(name, entry, resources).run({"query": _SEARCHED, "num_results": _RESULTS})
@@ -40,9 +40,9 @@ def search_kind(
         note = output.note if isinstance(output, ToolOutput) else None
         if not hits:
             why = f": {note}" if note else f" for {_SEARCHED!r}"
-            return Finding(f"no results in {milliseconds:.0f} ms{why}", is_fault=note is not None)
+            return ProbeResult(f"no results in {milliseconds:.0f} ms{why}", is_fault=note is not None)
         dated = sum(hit.published is not None for hit in hits)
         found = f"{len(hits)} result{'' if len(hits) == 1 else 's'}"
-        return Finding(f"{found} in {milliseconds:.0f} ms, {dated} of them dated")
+        return ProbeResult(f"{found} in {milliseconds:.0f} ms, {dated} of them dated")
 
     return Kind(config=config, make=make, **{"address": address, "describe": describe, "probe": probe, **more})

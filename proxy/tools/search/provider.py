@@ -1,6 +1,6 @@
 """A search provider as described: turns a query into a request, and an answer into hits or a refusal. Pure.
 
-    SearchQuery --request--> Request ~~> status, headers, body --read--> Found | Refused
+    SearchQuery --request--> ServiceRequest ~~> status, headers, body --read--> SearchAnswer | Refused
 
 All filters are applied to the hits afterwards, even those that the provider has applied, because providers leak.
 """
@@ -17,7 +17,7 @@ from msgspec import Struct
 from proxy.config.keys import KEYLESS
 from proxy.kit.json_pointer import resolve
 from proxy.kit.sent import Sent
-from proxy.tools.exchange import Request
+from proxy.tools.exchange import ServiceRequest
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
 from proxy.tools.search.description import Description
@@ -36,7 +36,7 @@ PLACEHOLDERS = frozenset(
 )
 
 
-class Found(Struct, frozen=True):
+class SearchAnswer(Struct, frozen=True):
     """The hits of a search, and the other parts of its answer.
 
     Attributes:
@@ -104,7 +104,7 @@ class Provider:
         # A URL without placeholders is the same for all searches.
         self._fixed_url = self._url_with(self._constants) if self._names_in_url.isdisjoint(PLACEHOLDERS) else None
 
-    def request(self, query: SearchQuery, today: date) -> Request:
+    def request(self, query: SearchQuery, today: date) -> ServiceRequest:
         """The request to send for a query."""
         values = self._values(query, today)
         parts = urlsplit(self._fixed_url or self._url_with(values))
@@ -117,7 +117,7 @@ class Provider:
                 added.append((name, as_text(value)))
         in_query = "&".join(filter(None, (parts.query, urlencode(added, quote_via=quote))))
         body = filled(self._body, values, is_compact=True)
-        return Request(
+        return ServiceRequest(
             method=self.description.method,
             url=urlunsplit(parts._replace(query=in_query)),
             headers=self._headers,
@@ -131,7 +131,7 @@ class Provider:
 
     def read(
         self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
-    ) -> Found | Refused:
+    ) -> SearchAnswer | Refused:
         """The content of an answer; `headers` are in lower case. An answer that is nested too deep counts as none."""
         filters = query.filters
         try:
@@ -153,7 +153,7 @@ class Provider:
             # If pages are filtered, a direct answer has to come from a permitted page.
             if text and filters.has_rules and not (url and filters.permits(url)):
                 text = None
-            return Found(tuple(hits), text, url if text else None, note)
+            return SearchAnswer(tuple(hits), text, url if text else None, note)
         except (RecursionError, orjson.JSONEncodeError):
             return Refused("down", status, words="its answer is nested too deep")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import orjson
 from msgspec import Struct
 
-from proxy.kit.reset_times import Reset, reset_of
+from proxy.keys.reset_times import Reset, reset_of
 from proxy.kit.sent import Sent
 from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.tools.search.hits import output_of
-from proxy.tools.search.provider import Found
+from proxy.tools.search.provider import SearchAnswer
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.reading import NONE_READ, PagesRead
 from proxy.tools.web.urls import page_key
 from proxy.wire.search import SearchHit
 
-Outcome: TypeAlias = tuple[str, Found | ToolError]
+Outcome: TypeAlias = tuple[str, SearchAnswer | ToolError]
 """A query, and what was found for it or why nothing could be."""
 
 
@@ -23,7 +23,7 @@ ReadPages: TypeAlias = Callable[[Sequence[tuple[str, Sequence[SearchHit]]]], Awa
 
 
 def output_of_found(
-    query: str, found: Found, read: PagesRead = NONE_READ, *, provider: str, most_characters: int
+    query: str, found: SearchAnswer, read: PagesRead = NONE_READ, *, provider: str, most_characters: int
 ) -> ToolOutput:
     """The output of a search with one query, of whose pages some were read."""
     direct: dict[str, Any] = {"answer": found.answer, "answer_url": found.answer_url}
@@ -34,7 +34,7 @@ def output_of_found(
 
 async def search_all(
     queries: Iterable[SearchQuery],
-    look_up: Callable[[SearchQuery], Awaitable[Found]],
+    look_up: Callable[[SearchQuery], Awaitable[SearchAnswer]],
     read: ReadPages,
     *,
     provider: str,
@@ -93,7 +93,7 @@ def _listed(outcomes: Iterable[Outcome]) -> Iterator[tuple[SearchHit, ...]]:
     """The hits that are listed below each query: a page is listed once, below the first query that has found it."""
     listed: set[str] = set()
     for _, found in outcomes:
-        hits = found.hits if isinstance(found, Found) else ()
+        hits = found.hits if isinstance(found, SearchAnswer) else ()
         new = {key: hit for hit in hits if (key := page_key(hit.url)) not in listed}
         listed |= new.keys()
         yield tuple(new.values())

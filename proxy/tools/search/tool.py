@@ -21,7 +21,7 @@ from proxy.tools import browser
 from proxy.tools.keys import ToolKeys
 from proxy.tools.kind import Entry, Resources
 from proxy.tools.search.exchange import ask, refusal
-from proxy.tools.search.provider import Found, Provider
+from proxy.tools.search.provider import Provider, SearchAnswer
 from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair, several_of
 from proxy.tools.search.reading import NONE_READ, HitReader
 from proxy.tools.search.refusals import Refused
@@ -67,11 +67,11 @@ def search_tool_of(
     reader = HitReader(name, resources)
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
-    async def look_up(scope: str, query: SearchQuery) -> Found:
+    async def look_up(scope: str, query: SearchQuery) -> SearchAnswer:
         """What the provider finds for a query of a caller. Raises `ToolError`."""
         return await keys.use(lambda key: look_up_at(providers[key], scope, query))
 
-    async def look_up_at(provider: Provider, scope: str, query: SearchQuery) -> Found:
+    async def look_up_at(provider: Provider, scope: str, query: SearchQuery) -> SearchAnswer:
         today = datetime.fromtimestamp(resources.clock.time(), UTC).date()
         async with slots:
             answer = await ask(resources.client, provider.request(query, today))

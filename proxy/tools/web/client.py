@@ -36,7 +36,7 @@ Visit: TypeAlias = Callable[["PageSession", Target], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     """The answer of a server, after redirects.
 
     Attributes:
@@ -93,7 +93,7 @@ class PageSession:
 
     async def get(
         self, target: Target, *, most_bytes: int, wanted: CheckContentType, visit: Visit | None = None
-    ) -> Answer:
+    ) -> PageAnswer:
         """The page at the end of any redirects.
 
         Args:
@@ -111,7 +111,7 @@ class PageSession:
             if visit is not None:
                 await visit(self, target)
             answer = await self._hop(target, most_bytes, wanted)
-            if isinstance(answer, Answer):
+            if isinstance(answer, PageAnswer):
                 return answer
             target = answer
         raise ToolError(f"The server redirects more than {MOST_REDIRECTS} times.")
@@ -123,7 +123,7 @@ class PageSession:
         if visit is not None:
             await visit(self, target)
 
-    async def _hop(self, target: Target, most_bytes: int, wanted: CheckContentType) -> Answer | Target:
+    async def _hop(self, target: Target, most_bytes: int, wanted: CheckContentType) -> PageAnswer | Target:
         headers = [
             (b"Host", target.authority.encode()),
             (b"User-Agent", self._user_agent),
@@ -140,13 +140,15 @@ class PageSession:
                 await response.aclose()
 
 
-async def _read(target: Target, response: Http1Response, most_bytes: int, wanted: CheckContentType) -> Answer | Target:
+async def _read(
+    target: Target, response: Http1Response, most_bytes: int, wanted: CheckContentType
+) -> PageAnswer | Target:
     location = _header(response, b"location").strip()
     if response.status in _REDIRECTS and location:
         return _next(target, location)
     content_type = _header(response, b"content-type").lower()
     if not 200 <= response.status < 300:  # noqa: PLR2004 - the body of an error is not needed
-        return Answer(target, response.status, content_type, b"")
+        return PageAnswer(target, response.status, content_type, b"")
     wanted(content_type)
     body, decoded = bytearray(), DecodedResponse(response)
     try:
@@ -154,7 +156,7 @@ async def _read(target: Target, response: Http1Response, most_bytes: int, wanted
             body += piece
     except httpx.DecodingError as exc:
         raise ToolError("The page is packed in a way that cannot be read.") from exc
-    return Answer(target, response.status, content_type, bytes(body[:most_bytes]), cut=len(body) > most_bytes)
+    return PageAnswer(target, response.status, content_type, bytes(body[:most_bytes]), cut=len(body) > most_bytes)
 
 
 def _next(target: Target, location: str) -> Target:

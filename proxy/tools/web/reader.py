@@ -25,7 +25,7 @@ from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.ports import Clock
 from proxy.tools.threads import DaemonThreads
-from proxy.tools.web.client import Answer, PageClient, PageSession
+from proxy.tools.web.client import PageAnswer, PageClient, PageSession
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import Resolve, SystemResolver
 from proxy.tools.web.page import Page, expect_permitted
@@ -176,7 +176,7 @@ def permits(robots: str, agent: str, url: str) -> bool:
     return Protego.parse(_VERSION.sub(r"\1", "\n".join(lines))).can_fetch(url, agent)
 
 
-def _check_status(answer: Answer) -> None:
+def _check_status(answer: PageAnswer) -> None:
     status = answer.status
     if httpx.codes.is_success(status):
         return

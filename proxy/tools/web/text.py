@@ -4,7 +4,7 @@ import re
 
 from proxy.kit.pdf import ReadPdf
 from proxy.loop.results import ToolError, UnsupportedContent
-from proxy.tools.web.client import Answer
+from proxy.tools.web.client import PageAnswer
 from proxy.tools.web.html import installed_extractor, read_html, title_in
 from proxy.tools.web.page import Page, clean
 
@@ -57,7 +57,7 @@ def check_content_type(content_type: str, *, pdf: bool) -> None:
         raise UnsupportedContent(f"The page is {kind[:80]!a}, not text.")
 
 
-def read_page(answer: Answer, *, read_pdf: ReadPdf | None) -> Page:
+def read_page(answer: PageAnswer, *, read_pdf: ReadPdf | None) -> Page:
     """The page with its title and text. Raises `ToolError`: the body is not text after all, or cannot be read."""
     kind, url = _media_type(answer.content_type), answer.target.url
     if kind == _PDF or answer.body.startswith(b"%PDF-"):
@@ -79,7 +79,7 @@ def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip()
 
 
-def _decoded(answer: Answer) -> str:
+def _decoded(answer: PageAnswer) -> str:
     """The body as text, in the charset of its byte order mark, its header or its declaration, or else as UTF-8."""
     body = answer.body
     for mark, charset in _MARKS:
@@ -94,7 +94,7 @@ def _decoded(answer: Answer) -> str:
         return body.decode("utf-8", "replace")
 
 
-def _declared(answer: Answer) -> str:
+def _declared(answer: PageAnswer) -> str:
     header = _CHARSET.search(answer.content_type)
     label = header[1] if header else ""
     if not header and (meta := _META_CHARSET.search(answer.body[:_META_WITHIN])):
@@ -106,7 +106,7 @@ def _declared(answer: Answer) -> str:
     return _ALSO_KNOWN_AS.get(label, label) if _KNOWN_CHARSETS.fullmatch(label) or label in _ALSO_KNOWN_AS else "utf-8"
 
 
-def _pdf_page(answer: Answer, read: ReadPdf | None) -> Page:
+def _pdf_page(answer: PageAnswer, read: ReadPdf | None) -> Page:
     if read is None:
         raise UnsupportedContent(_NO_PDF)
     if answer.cut:

@@ -41,7 +41,7 @@ class Leak(Struct, frozen=True):
     arguments: str
 
 
-class Found(Struct, frozen=True):
+class LeakedContent(Struct, frozen=True):
     """The content of a text in a raw format.
 
     Attributes:
@@ -93,7 +93,7 @@ class Syntax(Struct, frozen=True):
     marks: tuple[str, ...]
     header_length: Callable[[str, str, Mapping[str, Json]], int | None]
     scanner: Callable[[Mapping[str, Json]], Scanner]
-    read: Callable[[str, Mapping[str, Json], End], Found]
+    read: Callable[[str, Mapping[str, Json], End], LeakedContent]
 
 
 def one_of(marks: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, bare_name, fitting_tool
+from proxy.turn.leaks import End, Leak, LeakedContent, NotACall, Syntax, bare_name, fitting_tool
 from proxy.wire.chat import Json
 from proxy.wire.json_text import is_too_deep, json_value
 from proxy.wire.rawjson import dumps_answer
@@ -100,18 +100,18 @@ def name_begun(text: str, tools: Mapping[str, Json]) -> str | None:
     return name if name in tools else None
 
 
-def _read(text: str, tools: Mapping[str, Json], end: End, *, only_sure: bool) -> Found:
+def _read(text: str, tools: Mapping[str, Json], end: End, *, only_sure: bool) -> LeakedContent:
     """Parse a text that may be a call: a name with arguments, or only arguments."""
     value = json_value(text.strip())
     if call := named_call(value, tools):
-        return Found(leaks=(Leak(call[0], dumps_answer(call[1]).decode()),))
+        return LeakedContent(leaks=(Leak(call[0], dumps_answer(call[1]).decode()),))
     if is_too_deep(text) and (name := name_begun(text, tools)) is not None:
-        return Found(leaks=(Leak(name, text.strip()),))  # arguments that nobody can read
+        return LeakedContent(leaks=(Leak(name, text.strip()),))  # arguments that nobody can read
     is_browsers = is_browsers_call(value)
     if (is_browsers or not only_sure) and (name := fitting_tool(value, tools)) is not None:
-        return Found(leaks=(Leak(name, text.strip()),))
+        return LeakedContent(leaks=(Leak(name, text.strip()),))
     is_cut = end is End.CUT and _is_cut_call(text.strip(), tools, only_sure=only_sure)
-    return Found(garbled=True) if is_browsers or is_cut else Found(text)
+    return LeakedContent(garbled=True) if is_browsers or is_cut else LeakedContent(text)
 
 
 def _is_cut_call(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> bool:

@@ -10,11 +10,11 @@ Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an a
         | a brace                |    |
         |                 a mark |    | the call ends, or it is none
         |                        v    |
-        +----------------------> Call +      and from each of them, once too much was looked at, to Spent
+        +----------------> LeakedCall +      and from each of them, once too much was looked at, to Spent
 
 States:       one value of the closed union `State`. In `Beginning` blanks wait, in `Text` what may be the beginning of
-              a mark, and in `Call` all of it, until its `Scanner` finds the end or that it is none. `Code` and `Spent`
-              are shown as they come.
+              a mark, and in `LeakedCall` all of it, until its `Scanner` finds the end or that it is none. `Code` and
+              `Spent` are shown as they come.
 Held text:    the filter owns it, in its one window: what is behind `_shown` waits, and at most `MAX_BUFFERED` of it.
 At a cut:     nothing happens. Text before `_seen` has been looked at, and is looked at again only where it waits in
               front of a mark or in a row of backticks; so each character is looked at a bounded number of times.
@@ -103,7 +103,7 @@ class Code(Struct, frozen=True):
         return not (self.fence[0] in piece or "\n" in piece)
 
 
-class Call(Struct, frozen=True):
+class LeakedCall(Struct, frozen=True):
     """A call that has begun.
 
     Attributes:
@@ -131,7 +131,7 @@ class Spent(Struct, frozen=True):
         return True
 
 
-State: TypeAlias = Beginning | Text | Code | Call | Spent
+State: TypeAlias = Beginning | Text | Code | LeakedCall | Spent
 
 _BEGINNING: Final = Beginning()
 _TEXT: Final = Text()
@@ -176,7 +176,7 @@ class LeakFilter(Struct):
         self._left -= text.count("<") // _SIGNS_PER_MARK
         out: list[str] = []
         while self._advance(out):
-            if self._left <= 0 and not isinstance(self._state, Call):
+            if self._left <= 0 and not isinstance(self._state, LeakedCall):
                 self._state = _SPENT
         self._trim()
         return "".join(out)
@@ -191,7 +191,7 @@ class LeakFilter(Struct):
             UpstreamError: the text holds too many calls.
         """
         out: list[str] = []
-        if isinstance(self._state, Call):
+        if isinstance(self._state, LeakedCall):
             self._end_call(self._state, End.CUT if is_cut else End.TEXT, out)
             self._window, self._seen, self._shown = "", 0, 0
         elif is_cut and isinstance(self._state, Text) and self._waits_for_call():
@@ -211,7 +211,7 @@ class LeakFilter(Struct):
                 return self._read_text(out)
             case Code() as code:
                 return self._read_code(code, out)
-            case Call() as call:
+            case LeakedCall() as call:
                 return self._read_call(call, out)
             case _:  # spent
                 self._show(len(self._window), out)
@@ -328,7 +328,7 @@ class LeakFilter(Struct):
     def _trim(self) -> None:
         """Take text that was shown out of the window, but for the last of it."""
         done = min(self._seen, self._shown) - _CONTEXT
-        if done > _STEP and not isinstance(self._state, Call):
+        if done > _STEP and not isinstance(self._state, LeakedCall):
             self._window = self._window[done:]
             self._seen, self._shown = self._seen - done, self._shown - done
 
@@ -336,9 +336,9 @@ class LeakFilter(Struct):
 
     def _begin_call(self, syntax: Syntax, start: int, mark_end: int) -> None:
         self._patience = _PATIENCE
-        self._state, self._seen = Call(syntax, syntax.scanner(self.tools), start, mark_end), start
+        self._state, self._seen = LeakedCall(syntax, syntax.scanner(self.tools), start, mark_end), start
 
-    def _read_call(self, call: Call, out: list[str]) -> bool:
+    def _read_call(self, call: LeakedCall, out: list[str]) -> bool:
         window = self._window
         while self._seen < len(window):
             piece = window[self._seen : self._seen + _STEP]
@@ -357,7 +357,7 @@ class LeakFilter(Struct):
                 return True
         return False
 
-    def _end_call(self, call: Call, end: End, out: list[str]) -> None:
+    def _end_call(self, call: LeakedCall, end: End, out: list[str]) -> None:
         """Parse a call up to `_seen`, and show the text for the user in it."""
         written = self._window[call.start : self._seen]
         found = call.syntax.read(written, self.tools, end)

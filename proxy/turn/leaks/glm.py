@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, clean_name, name_length
+from proxy.turn.leaks import End, Leak, LeakedContent, NotACall, Syntax, clean_name, name_length
 from proxy.turn.leaks.bare import name_begun
 from proxy.wire.chat import Json
 from proxy.wire.json_text import is_too_deep, json_value
@@ -85,22 +85,22 @@ def _header_length(before: str, mark: str, tools: Mapping[str, Json]) -> int | N
     return 0 if mark == OPEN else name_length(before, tools) or None
 
 
-def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:
+def _read(text: str, tools: Mapping[str, Json], end: End) -> LeakedContent:
     """Parse a call with its tags, of which the first or the last may be missing."""
     inner = text.removeprefix(OPEN).removesuffix(CLOSE)
-    unreadable = Found(garbled=True) if end is End.CUT else Found(text)
+    unreadable = LeakedContent(garbled=True) if end is End.CUT else LeakedContent(text)
     if _HERMES.match(text):
         leak = _parse_hermes(inner, tools)
         if leak is not None:
-            return Found(leaks=(leak,))
-        return Found(garbled=True) if '"name"' in text and CLOSE not in text else unreadable
+            return LeakedContent(leaks=(leak,))
+        return LeakedContent(garbled=True) if '"name"' in text and CLOSE not in text else unreadable
     leak, rest = _parse(inner, tools)
     if leak is None or not (leak.name in tools or "<arg_value>" in text):
         return unreadable
     if not rest and (end is End.MARK or text.rstrip().endswith(("</arg_value>", "}"))):
-        return Found(leaks=(leak,))
+        return LeakedContent(leaks=(leak,))
     # A call that is cut off can neither be run nor shown.
-    return Found(garbled=True) if rest.startswith("<") else unreadable
+    return LeakedContent(garbled=True) if rest.startswith("<") else unreadable
 
 
 SYNTAX = Syntax((OPEN, ARGUMENT), _header_length, lambda _: CallScanner(), _read)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from proxy.turn.leaks import End, Found, Leak, NotACall, Syntax, clean_name, fitting_tool, name_length
+from proxy.turn.leaks import End, Leak, LeakedContent, NotACall, Syntax, clean_name, fitting_tool, name_length
 from proxy.wire.chat import Json
 from proxy.wire.json_text import json_value
 
@@ -85,7 +85,7 @@ def _split_header(text: str) -> tuple[str, str]:
     return text[: len(text) - len(rest)], rest
 
 
-def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:
+def _read(text: str, tools: Mapping[str, Json], end: End) -> LeakedContent:
     """Parse a text from harmony's first mark on. If it does not have harmony's structure, all of it is text."""
     leaks: list[Leak] = []
     shown: list[str] = []
@@ -96,9 +96,9 @@ def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:
         if not mark:
             header, body = _split_unmarked(segment)
         if not _is_header(header) or (not mark and _ANY_MARK.search(body)):
-            return Found(text)
+            return LeakedContent(text)
         if _RECIPIENT.search(header) and "<|" not in header and not body.lstrip().startswith("{"):
-            return Found(text)
+            return LeakedContent(text)
         channel = _CHANNEL.search(header)
         name = _recipient(header, tools) or (fitting_tool(json_value(body), tools) if channel else None)
         if name is not None:
@@ -106,7 +106,7 @@ def _read(text: str, tools: Mapping[str, Json], end: End) -> Found:
         elif channel is None or channel[1] == "final" or (mark and channel[1] != "analysis"):
             shown.append(body)
     visible = "".join(shown)
-    return Found(visible, tuple(leaks), garbled=not (leaks or visible.strip()))
+    return LeakedContent(visible, tuple(leaks), garbled=not (leaks or visible.strip()))
 
 
 def _split_unmarked(segment: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proxy.commands.run.agent import Models, Setting
+from proxy.commands.run.agent import ModelChoice, Setting
 from proxy.commands.run.claude import CLAUDE
 from proxy.commands.run.codex import CODEX
 from proxy.commands.run.opencode import OPENCODE
@@ -31,7 +31,7 @@ def launch(tmp_path):
             path.write_text(content if isinstance(content, str) else orjson.dumps(content).decode())
         first = listed[0] if listed else None
         known = [*LISTED, "family-9"]
-        models = Models(model or first, listed, is_demanded=model is not None, knows=known.__contains__)
+        models = ModelChoice(model or first, listed, is_demanded=model is not None, knows=known.__contains__)
         (tmp_path / "project").mkdir(exist_ok=True)
         setting = Setting(
             arguments=arguments,

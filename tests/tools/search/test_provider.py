@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from proxy.app.configuration import parse
 from proxy.tools.search.description import description, read_description, shipped
 from proxy.tools.search.faults import faults
-from proxy.tools.search.provider import Found, Provider, Refused
+from proxy.tools.search.provider import Provider, Refused, SearchAnswer
 from proxy.tools.search.query import SearchQuery, query_of
 from proxy.wire.errors import ConfigurationError
 from proxy.wire.search import SearchFilters, SearchHit
@@ -68,7 +68,7 @@ def test_its_documented_answer_becomes_hits(name):
     for case in (known, *known.get("also", ())):
         found = read(provider(name), 200, case["answer"])
         found = replace(found, hits=tuple(replace(hit, address=None) for hit in found.hits))  # as they were given
-        assert found == Found(tuple(SearchHit(**{"text": "", **hit}) for hit in case["hits"]), known.get("says"))
+        assert found == SearchAnswer(tuple(SearchHit(**{"text": "", **hit}) for hit in case["hits"]), known.get("says"))
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -78,7 +78,7 @@ def test_an_answer_without_results_is_nothing_found(name):
 
 @pytest.mark.parametrize(("name", "case"), cases("nothing"))
 def test_a_refusal_that_means_nothing_found_is_no_failure(name, case):
-    assert read(provider(name), case["status"], case["body"]) == Found(())
+    assert read(provider(name), case["status"], case["body"]) == SearchAnswer(())
 
 
 @pytest.mark.parametrize(("name", "case"), cases("errors"))
@@ -338,7 +338,7 @@ def test_a_note_says_what_of_a_description_may_be_wrong_where_nothing_was_found(
     assert named.note == "no result has a page's URL at /u; the first has /link, /meta, /meta/day"
     assert read(described(), 200, {"hits": []}).note is None
     block = SearchQuery("who won", 10, filters=SearchFilters(block=("a.com",)))
-    assert read(described(), 200, {"hits": [{"u": "https://a.com"}]}, query=block) == Found(())
+    assert read(described(), 200, {"hits": [{"u": "https://a.com"}]}, query=block) == SearchAnswer(())
 
 
 def test_an_answer_may_be_the_list_of_results_itself():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.results import ToolError
-from proxy.tools.web.client import Answer
+from proxy.tools.web.client import PageAnswer
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.html import title_in, visible_text
 from proxy.tools.web.page import Page, clean, passages, repair, shown
@@ -45,7 +45,7 @@ def test_what_can_be_seen_is_read_and_what_is_hidden_is_not(seen, hidden):
     ),
 )
 def test_any_bytes_are_a_page_or_a_word_to_the_model(body, content_type):
-    answer = Answer(parse_url(HERE), 200, content_type, body, cut=False)
+    answer = PageAnswer(parse_url(HERE), 200, content_type, body, cut=False)
     page = hostile.outcome(ToolError, lambda: read_page(answer, read_pdf=None))
     if not isinstance(page, ToolError):
         assert clean(page.text) == page.text

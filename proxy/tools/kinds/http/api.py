@@ -18,7 +18,7 @@ from proxy.http.connect import reason
 from proxy.kit import json_pointer
 from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
-from proxy.tools.exchange import Answer, Request, blame_of, send
+from proxy.tools.exchange import ServiceAnswer, ServiceRequest, blame_of, send
 from proxy.tools.kind import Resources
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
@@ -74,7 +74,7 @@ class _Refusal(Exception):
         self.status = status
 
 
-async def _answer(client: ServiceClient, request: Request, *, most: int) -> Answer:
+async def _answer(client: ServiceClient, request: ServiceRequest, *, most: int) -> ServiceAnswer:
     """The answer of an API that has carried out the request."""
     try:
         answer = await send(client, request, most=most)
@@ -90,7 +90,7 @@ async def _answer(client: ServiceClient, request: Request, *, most: int) -> Answ
     return answer
 
 
-def _refusal(answer: Answer) -> str:
+def _refusal(answer: ServiceAnswer) -> str:
     if answer.status in _REDIRECTS and "location" in answer.headers:
         where = answer.headers["location"]
         return f"The API answered HTTP {answer.status}, a redirect to {where}; it is not followed."
@@ -102,7 +102,7 @@ def _refusal(answer: Answer) -> str:
     return f"{told}: {message}" if message.strip() else f"{told}."
 
 
-def _as_text(answer: Answer) -> str:
+def _as_text(answer: ServiceAnswer) -> str:
     """The text of an answer for the model."""
     text = _text_of(answer)
     if not answer.whole:
@@ -110,7 +110,7 @@ def _as_text(answer: Answer) -> str:
     return text if text.strip() else f"The API answered HTTP {answer.status} without content."
 
 
-def _text_of(answer: Answer) -> str:
+def _text_of(answer: ServiceAnswer) -> str:
     """The body as text. Raises `ToolError` if it is not text."""
     content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_text = bool(_TEXT_TYPE.fullmatch(content_type))
@@ -122,7 +122,7 @@ def _text_of(answer: Answer) -> str:
     return text
 
 
-def _decoded(answer: Answer) -> str:
+def _decoded(answer: ServiceAnswer) -> str:
     charset = httpx.Response(answer.status, headers=answer.headers).charset_encoding or "utf-8"
     try:
         return answer.body.decode(charset, "replace")
@@ -130,7 +130,7 @@ def _decoded(answer: Answer) -> str:
         return answer.body.decode("utf-8", "replace")
 
 
-def _part(answer: Answer, pointer: tuple[str, ...]) -> str:
+def _part(answer: ServiceAnswer, pointer: tuple[str, ...]) -> str:
     """The value at the pointer: a string as it is, any other value as JSON."""
     if not answer.whole:
         raise ToolError(f"The API's answer is longer than {len(answer.body)} bytes.")

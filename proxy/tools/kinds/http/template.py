@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import orjson
 
 from proxy.loop.results import InvalidArguments
-from proxy.tools.exchange import Request
+from proxy.tools.exchange import ServiceRequest
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.template import ABSENT, Placeholder, as_text, filled, names_in, parsed, pieces_of
 from proxy.wire.chat import Json
@@ -53,7 +53,7 @@ class Template:
     placed: frozenset[str]
     defaults: Json
 
-    def fill(self, arguments: Json) -> Request:
+    def fill(self, arguments: Json) -> ServiceRequest:
         """The request of one call. Raises `InvalidArguments`: an argument is not valid in its place."""
         try:
             arguments = self.defaults | orjson.loads(orjson.dumps(arguments))
@@ -63,7 +63,7 @@ class Template:
         path = "/".join(_segment(segment, arguments) for segment in self.path)
         query = self._query(arguments, rest if self.rest == "query" else {})
         body = filled(self.body, arguments) if self.body is not None else rest if self.rest == "body" else ABSENT
-        return Request(
+        return ServiceRequest(
             method=self.method,
             url=f"{self.base}/{path}{'?' if query else ''}{query}",
             body=None if body is ABSENT else orjson.dumps(body),

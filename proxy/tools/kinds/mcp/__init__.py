@@ -14,7 +14,7 @@ from proxy.config.redaction import Redact
 from proxy.kit.counted import counted
 from proxy.kit.header_names import SECRET_NAME, header_faults
 from proxy.loop.results import ToolUnavailable
-from proxy.tools.kind import Faults, Finding, Kind, Resources
+from proxy.tools.kind import Faults, Kind, ProbeResult, Resources
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.servers import ToolServer
@@ -74,17 +74,17 @@ def _when_listed(entry: McpConfig) -> str:
     return f"for each user, by the header {headers} of their requests" if headers else "at start"
 
 
-async def _probe(_: str, entry: McpConfig, resources: Resources) -> Finding:
+async def _probe(_: str, entry: McpConfig, resources: Resources) -> ProbeResult:
     """The tools that a server lists; as with `serve`, its key is sent, and its command is started."""
     from proxy.tools.kinds.mcp.client import list_once
 
     if entry.user_headers:
-        return Finding(f"not asked: tools are listed {_when_listed(entry)}", is_tried=False)
+        return ProbeResult(f"not asked: tools are listed {_when_listed(entry)}", is_tried=False)
     try:
         names = [tool.name for tool in await list_once(entry, _mask(entry, resources))]
     except ToolUnavailable as exc:
-        return Finding(str(exc), is_fault=True)
-    return Finding(f"{counted(len(names), 'tool')}: {', '.join(names)}")
+        return ProbeResult(str(exc), is_fault=True)
+    return ProbeResult(f"{counted(len(names), 'tool')}: {', '.join(names)}")
 
 
 KIND = Kind(

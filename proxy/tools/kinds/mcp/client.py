@@ -31,7 +31,7 @@ from proxy.tools.kinds.mcp.calls import AWAY, NotCarriedOut, make_call
 from proxy.tools.kinds.mcp.changes import KnownDefinitions
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.kinds.mcp.mending import ListReading
-from proxy.tools.kinds.mcp.offered import OfferedTools
+from proxy.tools.kinds.mcp.offered import ToolFactory
 from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
 from proxy.tools.kinds.mcp.transport import Delivery, SessionTransport
 from proxy.tools.servers import Publish
@@ -88,7 +88,7 @@ class McpServer:
         self._clock = clock
         self._observe = observe
         self._mask = mask
-        self._offered = OfferedTools(name, config, configured=configured, call=self.call, observe=observe)
+        self._offered = ToolFactory(name, config, configured=configured, call=self.call, observe=observe)
         self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, jitter)
         self._client: Client | None = None  # of the session that is open
         self._attempt = asyncio.Event()  # set when the attempt that is going on, or comes next, has ended

@@ -22,7 +22,7 @@ _LONGEST_REASON = 200  # characters of a server's own words in the log
 _MOST_REASONS = 20
 
 
-class Call(Protocol):
+class CallTool(Protocol):
     """Makes a call of a server's tool; `runs_code` as in `output_of`. Raises `ToolError`."""
 
     def __call__(self, name: str, arguments: Json, call: CallContext, /, *, runs_code: bool) -> Awaitable[ToolOutput]:
@@ -30,7 +30,7 @@ class Call(Protocol):
         ...
 
 
-class OfferedTools:
+class ToolFactory:
     """Makes the tools of one entry of the configuration.
 
     Args:
@@ -42,7 +42,7 @@ class OfferedTools:
     """
 
     def __init__(
-        self, name: str, config: McpConfig, *, configured: Callable[[Tool], Tool], call: Call, observe: Observer
+        self, name: str, config: McpConfig, *, configured: Callable[[Tool], Tool], call: CallTool, observe: Observer
     ) -> None:
         self._name = name
         self._prefix = config.prefix_of(name)

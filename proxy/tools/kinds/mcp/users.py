@@ -30,7 +30,7 @@ from proxy.ports import Clock, Observer
 from proxy.tools.kinds.mcp.calls import AWAY, ConnectionBroke, NotCarriedOut, make_call
 from proxy.tools.kinds.mcp.changes import definition_of, hash_of
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.offered import OfferedTools
+from proxy.tools.kinds.mcp.offered import ToolFactory
 from proxy.tools.kinds.mcp.session import list_tools, open_client, why_not
 from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.schema import schema_fault
@@ -90,7 +90,7 @@ class UserServer:
         self._config = config
         self._sent = sent
         self._observe = observe
-        self._offered = OfferedTools(name, config, configured=configured, call=self._call, observe=observe)
+        self._offered = ToolFactory(name, config, configured=configured, call=self._call, observe=observe)
         self._lists = UserLists(clock)
         self._sessions: dict[Credentials, RequestSession] = {}  # by the request's own object
         self._tasks: asyncio.TaskGroup | None = None

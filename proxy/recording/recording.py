@@ -2,7 +2,7 @@
 
 `api.middleware.recording` begins a recording and keeps it; `CURRENT` has it for whoever meets something outside of the
 process, or remembered from before: calls of upstreams, results of tools, entries of the state store, sealed texts.
-`telemetry.case_file` makes a file of it. Without a recording, each of these places looks at `CURRENT` once.
+`case_file` makes a file of it. Without a recording, each of these places looks at `CURRENT` once.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence

@@ -1,7 +1,7 @@
 """A store of which a recording notes what a request has found in it."""
 
-from proxy.kit.recording import CURRENT
 from proxy.ports import ClientStore
+from proxy.recording.recording import CURRENT
 
 
 class RecordedStore:

@@ -2,9 +2,9 @@ from collections import Counter
 
 import pytest
 
-from proxy.http.key_pool import KeyPools
-from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
-from proxy.kit.rests import Refusal
+from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.cooldowns import KeyRefusal
+from proxy.keys.pool import KeyPools
 from tests.fakes import FakeClock
 
 HOUR = 3600.0
@@ -15,7 +15,7 @@ class No(Exception):
 
     def __init__(self, cause, seconds=None):
         super().__init__(cause, seconds)
-        self.refusal = Refusal(cause, seconds)
+        self.refusal = KeyRefusal(cause, seconds)
 
 
 def refusal_of(exc):

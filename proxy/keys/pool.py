@@ -3,7 +3,7 @@
 A conversation keeps its key without a table of conversations. Each key has a score for the conversation, by rendezvous
 hashing (Thaler and Ravishankar, 1998), and the usable key with the highest score wins. Every process therefore makes
 the same choice, and adding or removing a key moves only the conversations of that key. Calls without a conversation use
-the keys in turn. `key_turn` has one call's way through the keys.
+the keys in turn. `attempts` has one call's way through the keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,8 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from proxy.config.model import keys_of
-from proxy.kit.rests import KeyRests, KeyState, Refusal
+from proxy.keys.cooldowns import KeyRefusal, KeyRests
+from proxy.kit.readiness import KeyState
 from proxy.ports import Clock, Observer
 
 _MOST_ORDERS: Final = 4096  # of conversations, of a hundred bytes each
@@ -111,7 +112,7 @@ class KeyPool:
         """Report that a call is made with a key."""
         self._observe(self._events.used, **self._owner, key=key.number)
 
-    def refused(self, key: PoolKey, refusal: Refusal, error: Exception, *, began: float, model: str) -> None:
+    def refused(self, key: PoolKey, refusal: KeyRefusal, error: Exception, *, began: float, model: str) -> None:
         """Put a key to rest because of a call that began at `began`. `error` is kept, without its traceback."""
         now = self.clock.monotonic()
         if key.rests.refused(refusal, error, began=began, now=now, model=model):

@@ -22,9 +22,9 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import Config, ModelConfig, UpstreamConfig
 from proxy.config.redaction import secrets_of
 from proxy.kit.header_names import SECRET_NAME
-from proxy.kit.recording import MOST_BYTES, Headers, Recording, ToolRun, UpstreamCall
 from proxy.loop.results import ToolTimeout
-from proxy.telemetry.masking import Masker
+from proxy.recording.masking import Masker
+from proxy.recording.recording import MOST_BYTES, Headers, Recording, ToolRun, UpstreamCall
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.credentials import forms_of
 from proxy.wire.errors import CaseTooLarge
@@ -80,13 +80,13 @@ def encode(recording: Recording, context: CaseContext) -> bytes:
     """The case as JSON. Raises `CaseTooLarge`."""
     if recording.size > MOST_BYTES:
         raise CaseTooLarge(recording.size, MOST_BYTES)
-    text = orjson.dumps(_Writer(recording, context).case(), option=orjson.OPT_INDENT_2)
+    text = orjson.dumps(_CaseWriter(recording, context).case(), option=orjson.OPT_INDENT_2)
     if len(text) > MOST_BYTES:
         raise CaseTooLarge(len(text), MOST_BYTES)
     return text
 
 
-class _Writer:
+class _CaseWriter:
     """Writes one case."""
 
     def __init__(self, recording: Recording, context: CaseContext) -> None:

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.http.key_pool import KeyPools
-from proxy.http.key_turn import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.cooldowns import KeyRefusal
+from proxy.keys.pool import KeyPools
 from proxy.kit.no_observer import NoObserver
-from proxy.kit.rests import Refusal
 from tests.fakes import FakeClock
 
 NAMES = "abcde"
@@ -21,7 +21,7 @@ SHORTEST = {"refused": 60, "credit": 600, "window": 60, "rate": 0, "model": 3600
 class No(Exception):
     def __init__(self, cause, said):
         super().__init__(cause, said)
-        self.refusal = Refusal(cause, said)
+        self.refusal = KeyRefusal(cause, said)
 
 
 class Failed(Exception):

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from proxy.http.key_pool import KeyPool, PoolKey
-from proxy.kit.rests import Refusal, Rest
+from proxy.keys.cooldowns import KeyRefusal, Rest
+from proxy.keys.pool import KeyPool, PoolKey
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class KeyTurn:
     async def run(
         self,
         work: Callable[[PoolKey], Awaitable[T]],
-        refusal_of: Callable[[Exception], Refusal | None],
+        refusal_of: Callable[[Exception], KeyRefusal | None],
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> T:
         """The result of `work` with the first key that is not refused.
@@ -124,7 +124,7 @@ class KeyTurn:
         pool.used(self.key)
         return self.key
 
-    def refused(self, refusal: Refusal, error: Exception) -> None:
+    def refused(self, refusal: KeyRefusal, error: Exception) -> None:
         """Put the key to rest because the provider refused it, unless it rests already or the refusal is uncertain."""
         # A copy, because the traceback of a raised error has frames that keep the conversation.
         self._refusal = copy(error)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
-from proxy.kit.rests import KeyCause
+from proxy.keys.cooldowns import KeyCause
 from proxy.kit.sent import Sent
 
 _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _TOO_MANY = 401, 402, 403, 429

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.kit.reset_times import CHINA, reset_of
+from proxy.keys.reset_times import CHINA, reset_of
 
 NOW = 1_772_798_400.0  # 2026-03-06 12:00:00 UTC
 HOUR = 3600

@@ -15,17 +15,17 @@ from hypothesis import settings
 from proxy.api.access import Caller
 from proxy.app.configuration import parse
 from proxy.cases.case_format import schema
-from proxy.kit import recording as recording_of
-from proxy.kit.recording import Recording, ToolRun
 from proxy.loop.results import ToolOutput
-from proxy.telemetry import case_file
-from proxy.telemetry import cases as telemetry_cases
-from proxy.telemetry.case_file import CaseContext, encode
-from proxy.telemetry.cases import Cases
+from proxy.recording import case_file
+from proxy.recording import cases as recorded_cases
+from proxy.recording import recording as recording_of
+from proxy.recording.case_file import CaseContext, encode
+from proxy.recording.cases import KeptCases
+from proxy.recording.recording import Recording, ToolRun
 from proxy.tools.tool import Tool
 from proxy.wire.errors import CaseTooLarge
 from proxy.wire.search import SearchHit
-from tests.telemetry.test_masking import runs
+from tests.recording.test_masking import runs
 
 VALIDATOR = jsonschema_rs.Draft202012Validator(schema())
 CONFIG = """
@@ -221,7 +221,7 @@ def test_a_piece_that_ends_within_a_character_is_in_base64():
 )
 def test_each_case_that_cannot_be_written_is_an_event(tmp_path, breaks, raised):
     seen = queue.SimpleQueue()
-    cases = Cases(
+    cases = KeptCases(
         str(tmp_path / breaks.get("folder", "")),
         observe=lambda event, **fields: seen.put((event, fields["request_id"], sys.exc_info()[0])),
     )
@@ -236,10 +236,10 @@ def test_each_case_that_cannot_be_written_is_an_event(tmp_path, breaks, raised):
 async def test_a_case_that_is_too_large_is_refused_with_its_size(tmp_path, monkeypatch, folder):
     monkeypatch.setattr(recording_of, "MOST_BYTES", 10_000)
     monkeypatch.setattr(case_file, "MOST_BYTES", 10_000)
-    monkeypatch.setattr(telemetry_cases, "MOST_BYTES_OF_ONE", 10_000)
+    monkeypatch.setattr(recorded_cases, "MOST_BYTES_OF_ONE", 10_000)
     if folder:
         (tmp_path / folder).mkdir()
-    cases = Cases(folder and str(tmp_path / folder), observe=lambda *_, **__: None)
+    cases = KeptCases(folder and str(tmp_path / folder), observe=lambda *_, **__: None)
     for name, size in (("small", 100), ("escaped", 4_000), ("large", 20_000)):
         recording = Recording(began_at=1.0, reserve=cases.reserve)
         recording.request_id, recording.method, recording.target = name, "POST", "/v1/chat/completions"
@@ -254,7 +254,7 @@ async def test_a_case_that_is_too_large_is_refused_with_its_size(tmp_path, monke
 
 
 async def test_a_recording_for_which_memory_lacked_is_no_case_and_gives_its_memory_back():
-    cases = Cases(observe=lambda *_, **__: None, most_bytes=1_000)
+    cases = KeptCases(observe=lambda *_, **__: None, most_bytes=1_000)
     for name, size in (("first", 600), ("second", 600), ("third", 2_000), ("fourth", 600)):
         recording = Recording(began_at=1.0, reserve=cases.reserve)
         recording.request_id, recording.method, recording.target = name, "POST", "/v1/chat/completions"

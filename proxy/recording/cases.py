@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from proxy.config.loaded import Loaded
 from proxy.kit.last_entries import Folder, Memory
-from proxy.kit.recording import MOST_BYTES as MOST_BYTES_OF_ONE
-from proxy.kit.recording import Recording
 from proxy.kit.secrets import Secrets
 from proxy.ports import Observer
-from proxy.telemetry.case_file import CaseContext, encode
+from proxy.recording.case_file import CaseContext, encode
+from proxy.recording.recording import MOST_BYTES as MOST_BYTES_OF_ONE
+from proxy.recording.recording import Recording
 from proxy.wire.chat import ToolSpec
 from proxy.wire.errors import CaseTooLarge
 
@@ -37,7 +37,7 @@ class _Kept(NamedTuple):
     context: CaseContext
 
 
-class Cases:
+class KeptCases:
     """The cases of all configurations of a process.
 
     Cases are made one at a time, in a thread beside the event loop: clients choose how large they are.
@@ -121,13 +121,13 @@ class Cases:
 class CasesUnder(NamedTuple):
     """The cases of requests that are answered by one configuration. Implements `ports.Cases`."""
 
-    cases: Cases
+    cases: KeptCases
     loaded: Loaded
     tools: Callable[[], Tools]
     secrets: Callable[[], Secrets]
 
     def reserve(self, size: int) -> bool:
-        """See `Cases.reserve`."""
+        """See `KeptCases.reserve`."""
         return self.cases.reserve(size)
 
     def keep(self, recording: Recording) -> None:
@@ -135,7 +135,7 @@ class CasesUnder(NamedTuple):
         self.cases.add(recording, CaseContext(self.loaded, self.tools(), self.secrets().known, self.cases.version))
 
     async def find(self, request_id: str) -> bytes | None:
-        """See `Cases.find`."""
+        """See `KeptCases.find`."""
         return await self.cases.find(request_id)
 
 

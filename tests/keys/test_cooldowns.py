@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.kit.rests import KeyRests, Refusal
+from proxy.keys.cooldowns import KeyRefusal, KeyRests
 
 HOUR, DAY = 3600.0, 86400.0
 NO = ValueError("no")
@@ -12,7 +12,7 @@ def lengths(cause, times, seconds=None):
     """The lengths of so many rests in a row, each refused as soon as the one before is over."""
     rests, now, found = KeyRests(), 0.0, []
     for _ in range(times):
-        assert rests.refused(Refusal(cause, seconds), NO, began=now, now=now, model="m")
+        assert rests.refused(KeyRefusal(cause, seconds), NO, began=now, now=now, model="m")
         until = rests.at(now, "m").until
         found.append(until - now)
         now = until
@@ -52,38 +52,38 @@ def test_a_time_that_the_provider_names_is_kept_within_bounds(cause, said, rests
 
 def test_an_answer_to_a_call_that_began_after_the_rest_ends_its_doubling():
     rests = KeyRests()
-    rests.refused(Refusal("rate"), NO, began=0, now=0)
+    rests.refused(KeyRefusal("rate"), NO, began=0, now=0)
     assert not rests.answered(began=-1), "the call was under way when the rest began"
     assert rests.at(1).until == 2
     assert rests.answered(began=2)
-    rests.refused(Refusal("rate"), NO, began=3, now=3)
+    rests.refused(KeyRefusal("rate"), NO, began=3, now=3)
     assert rests.at(3).until == 5
 
 
 def test_calls_that_were_under_way_do_not_double_a_rest():
     rests = KeyRests()
-    assert rests.refused(Refusal("rate"), NO, began=0, now=1)
-    assert not any(rests.refused(Refusal("rate"), NO, began=0.5, now=1 + at / 10) for at in range(9))
+    assert rests.refused(KeyRefusal("rate"), NO, began=0, now=1)
+    assert not any(rests.refused(KeyRefusal("rate"), NO, began=0.5, now=1 + at / 10) for at in range(9))
     assert rests.at(2).until == 3
-    assert not rests.refused(Refusal("rate", 1), NO, began=0, now=1.5), "a shorter time"
-    assert rests.refused(Refusal("rate", 9), NO, began=0, now=2), "a longer one"
-    assert rests.refused(Refusal("refused"), NO, began=0, now=2), "of another kind"
+    assert not rests.refused(KeyRefusal("rate", 1), NO, began=0, now=1.5), "a shorter time"
+    assert rests.refused(KeyRefusal("rate", 9), NO, began=0, now=2), "a longer one"
+    assert rests.refused(KeyRefusal("refused"), NO, began=0, now=2), "of another kind"
     assert rests.at(20).cause == "refused"
-    assert not rests.refused(Refusal("rate", 9), NO, began=0, now=3)
-    assert rests.refused(Refusal("refused"), NO, began=62, now=62)
+    assert not rests.refused(KeyRefusal("rate", 9), NO, began=0, now=3)
+    assert rests.refused(KeyRefusal("refused"), NO, began=62, now=62)
     assert rests.at(62).until == 62 + 120
 
 
 def test_a_model_that_the_plan_lacks_rests_alone():
     rests = KeyRests()
-    rests.refused(Refusal("model"), NO, began=0, now=0, model="large")
+    rests.refused(KeyRefusal("model"), NO, began=0, now=0, model="large")
     assert (rests.at(1, "small"), rests.at(1, "large").cause, rests.state(1)) == (None, "model", "usable")
-    rests.refused(Refusal("rate"), NO, began=1, now=1, model="small")
+    rests.refused(KeyRefusal("rate"), NO, began=1, now=1, model="small")
     assert (rests.at(1, "small").cause, rests.at(1, "large").cause, rests.state(1)) == ("rate", "model", "rate")
     assert rests.at(HOUR, "large") is None
     rests.answered(began=HOUR, model="large")
     for at in range(1000):
-        rests.refused(Refusal("model"), NO, began=HOUR, now=HOUR, model=str(at))
+        rests.refused(KeyRefusal("model"), NO, began=HOUR, now=HOUR, model=str(at))
     assert rests.at(HOUR, "0") is None, "strangers may choose the names of models"
     assert rests.at(HOUR, "999").until == 2 * HOUR
 
@@ -101,7 +101,7 @@ def test_a_rest_is_never_longer_than_its_kind_allows_and_late_calls_never_shorte
         now += seconds
         before = rests.at(now, "m")
         began = min(now, before.began - 1 if before else now - ago)
-        rests.refused(Refusal(cause, said), NO, began=began, now=now, model="m")
+        rests.refused(KeyRefusal(cause, said), NO, began=began, now=now, model="m")
         after = rests.at(now, "m")
         if after is not None and after is not before:
             assert 0 < after.until - now <= longest[after.cause] * (1 + 1e-9)

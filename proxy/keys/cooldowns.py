@@ -14,13 +14,11 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct, field
 
 from proxy.kit.breaker import doubled
+from proxy.kit.readiness import KeyState
 
 KeyCause: TypeAlias = Literal["refused", "credit", "window", "rate", "model"]
 """Why a key rests: the provider refuses it or its account (`refused`), it has no credit left, its quota of some hours
 or days is used up (`window`), it has sent too much just now (`rate`), or its plan lacks the model."""
-
-KeyState: TypeAlias = Literal["usable", "refused", "credit", "window", "rate"]
-"""Whether a key can be used, for any model that its plan has; otherwise why not."""
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 # The first rest of each kind where the provider names no time, and the longest one; each is twice the one before.
@@ -39,7 +37,7 @@ _SHORTEST_WINDOW, _LONGEST_WINDOW = _MINUTE, 31 * _DAY
 _MOST_MODELS = 100
 
 
-class Refusal(Struct, frozen=True):
+class KeyRefusal(Struct, frozen=True):
     """A provider's refusal of a call on account of its key.
 
     Attributes:
@@ -94,7 +92,7 @@ class KeyRests(Struct, weakref=True):
         rest = self._latest
         return "usable" if rest is None or rest.cause == "model" or now >= rest.until else rest.cause
 
-    def refused(self, refusal: Refusal, error: Exception, *, began: float, now: float, model: str = "") -> bool:
+    def refused(self, refusal: KeyRefusal, error: Exception, *, began: float, now: float, model: str = "") -> bool:
         """Put the key to rest; whether that is news: not if a call was refused that had begun before the rest did."""
         cause = refusal.cause
         before = self._of_models.get(model) if cause == "model" else self._latest
@@ -126,7 +124,7 @@ class KeyRests(Struct, weakref=True):
         return True
 
 
-def rest_seconds(refusal: Refusal, doublings: int = 0) -> float:
+def rest_seconds(refusal: KeyRefusal, doublings: int = 0) -> float:
     """The length of a rest: as the provider says, within bounds; otherwise it is doubled that many times."""
     cause, said = refusal.cause, refusal.seconds
     if said is not None and cause == "window":

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from proxy.telemetry.masking import Masker
+from proxy.recording.masking import Masker
 
 RUN = 6
 SECRET = "sk-proj-A1b2/C3+d4=zzXY_9876543210"

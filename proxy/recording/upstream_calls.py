@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 import httpx
 
 from proxy.http.response import Handle, Response
-from proxy.kit.recording import Recording, UpstreamCall
+from proxy.recording.recording import Recording, UpstreamCall
 
 
 class RecordedResponse(Response):
