@@ -449,6 +449,10 @@ def test_the_version_is_told_by_the_words_that_people_try(word):
         (["serv"], "; did you mean serve?"),
         (["serve", "my/config.yaml"], "; the configuration is an option: --config my/config.yaml"),
         (["check", "--probe", "config.yml"], "; the configuration is an option: --config config.yml"),
+        (
+            ["run", "claude", "-p", "hi you"],
+            "; arguments of the agent follow a --: toolproxy run claude -- -p 'hi you'",
+        ),
         (["run", "cursor"], "; docs/agents.md has other agents"),
         (["run", "cluade"], "; did you mean claude?; docs/agents.md has other agents"),
         (["key", "ad", "x"], "; did you mean add?"),

@@ -62,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not words:
         parser.print_help(sys.stderr)
         sys.exit(_USAGE)
-    arguments = parser.parse_args(_as_options(words))
+    arguments, unknown = parser.parse_known_args(_as_options(words))
+    if unknown:
+        agent = getattr(arguments, "agent", None)
+        hint = f"; arguments of the agent follow a --: toolproxy run {agent} -- {shlex.join(unknown)}" if agent else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     arguments.of_agent = of_agent
     try:
         arguments.run(arguments)

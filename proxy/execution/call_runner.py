@@ -77,6 +77,8 @@ class CallRunner:
 
     async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
         """Announce the next complete call of the turn if the run would run it. With `start`, it may start early."""
+        if self._audience is None and not start:
+            return
         self._model = model
         self._early = self._early or self._run.early_decisions()
         resolved = self._run.would_run(call, self._early) if self._deadline.seconds_left() else None

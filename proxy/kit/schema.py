@@ -112,7 +112,7 @@ class BoundedSchema:
                 pattern_options=_options(_PATTERN_SIZES[0][0]),
             )
         except ValueError as exc:  # the errors of jsonschema_rs are among these
-            raise ValueError(f"is no JSON Schema: {str(exc).splitlines()[0]}") from exc
+            raise ValueError(f"is not a JSON Schema: {str(exc).splitlines()[0]}") from exc
 
     def is_too_much(self, text: str) -> bool:
         """Whether checking a value, written as this JSON, would take too long."""
@@ -148,7 +148,7 @@ def written(schema: Any) -> bytes:
         text = orjson.dumps(schema)
     except (orjson.JSONEncodeError, RecursionError) as exc:
         is_deep = isinstance(exc, RecursionError) or "Recursion" in str(exc)
-        why = "is nested too deep" if is_deep else f"is no JSON Schema: it cannot be written as JSON: {exc}"
+        why = "is nested too deep" if is_deep else f"is not a JSON Schema: it cannot be written as JSON: {exc}"
         raise ValueError(why) from exc
     if len(text) > MOST_SCHEMA_BYTES:
         raise ValueError(f"is longer than {MOST_SCHEMA_BYTES} bytes")
@@ -195,7 +195,7 @@ class References:
         if document:
             found = self._named.get((None, document))
             if found is None:
-                raise ValueError(f"is no JSON Schema: remote references are not followed: {reference[:200]}")
+                raise ValueError(f"is not a JSON Schema: remote references are not followed: {reference[:200]}")
             resource = found
         target: Any = resource
         if fragment.startswith("/"):
@@ -206,12 +206,12 @@ class References:
         elif fragment:
             target = self._named.get((id(resource), fragment), json_pointer.MISSING)
         if target is json_pointer.MISSING:
-            raise ValueError(f"is no JSON Schema: there is nothing at {reference[:200]!r}")
+            raise ValueError(f"is not a JSON Schema: there is nothing at {reference[:200]!r}")
         return target, resource
 
     def _name(self, resource: int | None, name: str, node: Json) -> None:
         if self._named.setdefault((resource, name), node) is not node:
-            raise ValueError(f"is no JSON Schema: two parts of it are named {name[:200]!r}")
+            raise ValueError(f"is not a JSON Schema: two parts of it are named {name[:200]!r}")
 
 
 class _Reach(NamedTuple):
@@ -384,7 +384,7 @@ class _Pattern:
 def _check_pattern(pattern: str) -> None:
     """Raise `ValueError` for what is no pattern; to compile it costs more, and waits until it is needed."""
     if not _IS_PATTERN.is_valid(_FLAGS.sub("", pattern)):
-        raise ValueError(f"is no JSON Schema: {pattern[:_LONGEST_QUOTED]!r} is no regular expression")
+        raise ValueError(f"is not a JSON Schema: {pattern[:_LONGEST_QUOTED]!r} is not a regular expression")
 
 
 def _compiled(pattern: str, size: int) -> jsonschema_rs.Validator | None:

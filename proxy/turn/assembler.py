@@ -25,8 +25,8 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
     HeldLogprobs          adds the log probabilities of text that was held back before
     TurnBuffer            holds back the chunk while the turn may not be the answer
 
-States:       a turn is open until `close`. Of each text that it has, the two filters say where it stands.
-Held text:    is the filter's or the buffer's that holds it, never the assembler's; it keeps the message alone.
+States:       a turn is open until `close`. What a text may still become is the state of the part that holds its end.
+Held text:    belongs to the part that holds it back. The assembler owns the message, and nothing that waits.
 At a cut:     nothing happens. A text that is held is shown with the next piece that decides it, or before the next
               thing that must stand behind it: a refusal, a call, the end.
 """
@@ -155,9 +155,12 @@ class Assembler:
         self._repeated["choices"][0]["delta"] = delta
         return [self._repeated]
 
-    def begin_whole(self, choice: Json) -> None:
+    def begin_whole(self, choice: Json, usage: Json | None = None) -> None:
         """Keep the message and the other fields of a whole answer as received; its pieces are still to be fed."""
+        self._usage = usage
         self._choice = {key: value for key, value in choice.items() if key not in _CHOICE_KEYS}
+        if choice["finish_reason"] not in BROKEN_OFF:
+            self._texts.begin_whole(choice["message"])
         self._others.begin_whole(choice["message"])
         self.calls.received = choice["message"].get("tool_calls") or ()
 

@@ -5,8 +5,9 @@ completion is cut like a stream that has each text and each call in one piece:
 
     {"message": {"content": "I look.", "tool_calls": [a, b]}, "finish_reason": "tool_calls"}
 
-    {"delta": {"content": "I look."}}    {"delta": {"tool_calls": [a]}}    {"delta": {"tool_calls": [b]}}
-    {"delta": {}, "finish_reason": "tool_calls"}
+    {"delta": {"content": "I look."}}
+    {"delta": {"tool_calls": [a]}}
+    {"delta": {"tool_calls": [b]}, "finish_reason": "tool_calls"}
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,11 +39,11 @@ def pieces_of_whole(completion: Json) -> Iterator[Json]:
 
 
 def _parts_of(message: Json, *, index: Any = 0, finish_reason: Any = None, **fields: Any) -> Iterator[Json]:
-    """The parts of a choice: its text with all other fields, each call, and the reason for its end."""
+    """The parts of a choice: its text with all other fields, and each call; the last one has the reason for its end."""
     delta = {**message}
     calls = delta.pop("tool_calls") if isinstance(message.get("tool_calls"), list) else []
-    yield {**fields, "index": index, "delta": delta, "finish_reason": None}
-    for at, call in enumerate(calls):
-        entry = {**call, "index": at} if isinstance(call, dict) else call
-        yield {"index": index, "delta": {"tool_calls": [entry]}, "finish_reason": None}
-    yield {"index": index, "delta": {}, "finish_reason": finish_reason}
+    yield {**fields, "index": index, "delta": delta, "finish_reason": None if calls else finish_reason}
+    for at, call in enumerate(calls, 1):
+        entry = {**call, "index": at - 1} if isinstance(call, dict) else call
+        reason = finish_reason if at == len(calls) else None
+        yield {"index": index, "delta": {"tool_calls": [entry]}, "finish_reason": reason}

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from proxy.turn.details import DETAILS
 from proxy.turn.leaks import Leak
-from proxy.turn.leaks.filter import LeakFilter
+from proxy.turn.leaks.filter import LeakFilter, may_leak
 from proxy.turn.request import TurnView
 from proxy.turn.thinking import ThoughtsInText
 from proxy.wire.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
@@ -67,6 +67,12 @@ class TurnTexts(Struct):
     garbled: bool = False
     _parts: list[Any] = []  # parts of the content that are not text, mostly thoughts
     _detail: Json = {}  # the latest entry of `reasoning_details` that repeats a thought
+
+    def begin_whole(self, message: Json) -> None:
+        """Prepare for the whole texts of a message: those that can hold no call need no filter."""
+        for name in _LEAKY_FIELDS:
+            if isinstance(text := message.get(name), str) and not may_leak(text):
+                self.fields[name] = FieldText()
 
     def fold(self, delta: Json) -> list[str]:
         """Take in the texts of a delta, remove leaked calls from them, and return the names of their fields."""

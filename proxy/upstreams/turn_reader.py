@@ -59,7 +59,7 @@ class TurnReader(Struct, eq=False):
         choice = completion["choices"][0]
         if not choice.get("finish_reason"):
             raise UpstreamError("The upstream's answer has no finish_reason.")
-        self.assembler.begin_whole(choice)
+        self.assembler.begin_whole(choice, completion.pop("usage", None))
         for piece in pieces_of_whole(completion):
             await self._show(piece, start_calls=False)
         self.done = True

@@ -24,17 +24,19 @@ def test_any_other_chunk_is_one_piece():
     assert pieces_of(several) == [several]
 
 
-def test_a_whole_completion_is_cut_into_its_text_each_call_and_its_end():
+def test_a_whole_completion_is_cut_into_its_text_and_each_call():
     message = {"content": "I look.", "tool_calls": [{"id": "a"}, "odd"], "note": 1}
     choice = {"index": 1, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
     pieces = list(pieces_of_whole({"id": "c", "choices": [choice], "usage": {"total_tokens": 3}}))
-    assert [one["id"] for one in pieces] == ["c"] * 5
+    assert [one["id"] for one in pieces] == ["c"] * 4
     assert [one["choices"] for one in pieces] == [
         [{"index": 1, "delta": {"content": "I look.", "note": 1}, "logprobs": None, "finish_reason": None}],
         [{"index": 1, "delta": {"tool_calls": [{"id": "a", "index": 0}]}, "finish_reason": None}],
-        [{"index": 1, "delta": {"tool_calls": ["odd"]}, "finish_reason": None}],
-        [{"index": 1, "delta": {}, "finish_reason": "tool_calls"}],
+        [{"index": 1, "delta": {"tool_calls": ["odd"]}, "finish_reason": "tool_calls"}],
         [],
     ]
-    assert [one.get("usage") for one in pieces] == [None] * 4 + [{"total_tokens": 3}]
+    assert [one.get("usage") for one in pieces] == [None] * 3 + [{"total_tokens": 3}]
     assert message["tool_calls"] == [{"id": "a"}, "odd"]
+    assert list(pieces_of_whole({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})) == [
+        {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
+    ]

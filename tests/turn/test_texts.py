@@ -54,6 +54,6 @@ def test_a_turn_of_more_text_than_any_model_writes_is_the_upstreams_failure(fiel
     with pytest.raises(UpstreamError, match="more than"):
         streamed.feed_text("word " * 10_000)
     message = {"role": "assistant", field: "a" * (MOST_TEXT + 1)}
-    first, _ = pieces_of_whole({"choices": [{"message": message, "finish_reason": "stop"}]})
+    [first] = pieces_of_whole({"choices": [{"message": message, "finish_reason": "stop"}]})
     with pytest.raises(UpstreamError, match="more than"):
         whole.feed(first)

@@ -370,3 +370,8 @@ class LeakFilter(Struct):
         else:
             out.append(found.text.removeprefix(self._window[call.start : self._shown]))
             self._shown = self._seen
+
+
+def may_leak(text: str) -> bool:
+    """Whether a whole text can hold a call: every marker begins with `<`, and a bare call with a brace."""
+    return "<" in text or text.lstrip()[:1] == "{"
