@@ -65,7 +65,7 @@ ROUTES: Final = (
     Route("/v1/conversations/{rest:path}", "api.endpoints:NotServed"),
     Route("/v1/messages", "api.apis:create_message", "POST"),
     # Editors count the tokens of fifty texts at once, which costs nothing.
-    Route("/v1/messages/count_tokens", "api.count_tokens:CountTokens", "POST", is_counted=False),
+    Route("/v1/messages/count_tokens", "api.apis:CountTokens", "POST", is_counted=False),
     Route("/v1/messages/{rest:path}", "api.endpoints:NotServed"),
     Route("/v1/models", "api.endpoints:Models", "GET"),
     Route("/v1/models/{id:path}", "api.endpoints:Models", "GET"),

@@ -79,6 +79,17 @@ class Observer(Protocol):
         ...
 
 
+class NoObserver:
+    """Ignores every event. Implements `Observer`."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """Ignore an event and its fields."""
+
+    def handles(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
+        """Whether events of that name are used: none are."""
+        return False
+
+
 class Toolset(Protocol):
     """The server tools of one configuration."""
 

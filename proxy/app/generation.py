@@ -27,7 +27,7 @@ from proxy.config.loaded import Loaded
 from proxy.config.model import UpstreamConfig
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.readiness import KeyState, Readiness
-from proxy.recording.store import RecordedStore
+from proxy.recording.recorded import RecordedStore
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import tool_servers_of
 from proxy.tools.registry import Registry

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.cases.unmet import expect
 from proxy.wire.chat import Json
 from proxy.wire.json_text import read_json
 
@@ -17,6 +16,16 @@ _REASONS: Final = {
 }
 _DONE: Final = "[DONE]"
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "message_stop", "message_delta"})
+
+
+class ExpectationFailed(AssertionError):
+    """Raised where an answer or a case does not meet an expectation."""
+
+
+def expect(holds: object, message: object) -> None:
+    """Raise `ExpectationFailed` unless it holds."""
+    if not holds:
+        raise ExpectationFailed(str(message))
 
 
 @dataclass(slots=True)
@@ -45,7 +54,7 @@ class Answer:
 
 
 def events(raw: bytes) -> list[Any]:
-    """The data of a stream's events. Raises `Unmet` where a client would stumble.
+    """The data of a stream's events. Raises `ExpectationFailed` where a client would stumble.
 
     A comment stands between events, never inside one. Once an event has had an id, openai-python takes every blank line
     for the end of one.
@@ -89,7 +98,7 @@ def fold(raw: bytes, surface: str, *, streamed: bool) -> Answer:
         streamed: whether the body is a stream of events.
 
     Raises:
-        Unmet: it is not what a client of that surface can read.
+        ExpectationFailed: it is not what a client of that surface can read.
     """
     if not streamed:
         body = _json(raw)

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.cases.answers import Answer
+from proxy.cases.answers import Answer, ExpectationFailed, expect
 from proxy.cases.fake_servers import FakeServers
 from proxy.cases.requests import Request
 from proxy.cases.strict import pictures
-from proxy.cases.unmet import Unmet, expect
 from proxy.wire.chat import Json
 
 _ERROR: Final = "error"
@@ -59,11 +58,11 @@ class Outcome:
 
 
 def check(words: Json, outcome: Outcome) -> None:
-    """Check what must hold of an exchange. Raises `Unmet` with the word and what did not hold."""
+    """Check what must hold of an exchange. Raises `ExpectationFailed` with the word and what did not hold."""
     for word, value in ((_ALWAYS, words), *words.items()):
         try:
             _WORDS[word](outcome, value)
-        except Unmet as exc:
+        except ExpectationFailed as exc:
             exc.add_note(word)
             raise
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from proxy.cases import requests
-from proxy.cases.answers import Answer, fold
+from proxy.cases.answers import Answer, ExpectationFailed, fold
 from proxy.cases.case_format import Play, surface_of
 from proxy.cases.comparison import MISSING, Comparison, Difference, without_ids
 from proxy.cases.expectations import Outcome, check, expected
@@ -22,7 +22,6 @@ from proxy.cases.played_tools import PlayedResults
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.turns import written
-from proxy.cases.unmet import Unmet
 from proxy.wire.chat import Json
 
 _STREAM: Final = "text/event-stream"
@@ -71,14 +70,18 @@ class _Played:
 
     @property
     def answer(self) -> Answer:
-        """The answer that the client got, its stream folded into a whole. Raises `Unmet` if no client can read it."""
+        """The answer that the client got, its stream folded into a whole.
+
+        Raises:
+            ExpectationFailed: no client can read it.
+        """
         if self.received.status is None:
             return Answer()
         surface = self.play.surface if "got" not in self.exchange else surface_of(self.request["path"])
         try:
             return fold(self.received.body, surface, streamed=self.received.is_stream)
         except (KeyError, TypeError, IndexError) as exc:
-            raise Unmet(f"{exc!r} in {self.received.body[:500]!r}") from exc
+            raise ExpectationFailed(f"{exc!r} in {self.received.body[:500]!r}") from exc
 
     @property
     def expected(self) -> Json:
@@ -173,7 +176,7 @@ class Player:
             try:
                 answer = played.answer
                 differences = [*self._differences(played)]
-            except Unmet as exc:
+            except ExpectationFailed as exc:
                 differences = [Difference(number, "the answer", "", "what a client can read", str(exc))]
             yield differences, answer
             if differences:
@@ -194,7 +197,7 @@ class Player:
         number, words = played.number, played.expected
         try:
             check(words, played.outcome(self.servers))
-        except Unmet as exc:
+        except ExpectationFailed as exc:
             (word, *_) = getattr(exc, "__notes__", ["the answer"])
             title = f" ({played.exchange['title']})" if "title" in played.exchange else ""
             yield Difference(number, f"expect{title}", word, words.get(word, MISSING), str(exc))
@@ -303,7 +306,7 @@ def _recorded_answer(got: Json, surface: str) -> Answer:
     raw = b"".join(written(piece, "") for piece in pieces) if streamed else content_of(got)
     try:
         return fold(raw, surface, streamed=streamed)
-    except (Unmet, KeyError, TypeError, IndexError):
+    except (ExpectationFailed, KeyError, TypeError, IndexError):
         return Answer(whole=raw.decode("utf-8", "backslashreplace"))
 
 

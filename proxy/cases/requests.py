@@ -2,8 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from proxy.cases.answers import Answer
-from proxy.cases.unmet import expect
+from proxy.cases.answers import Answer, expect
 
 PATHS = {"chat": "/v1/chat/completions", "relay": "/v1/chat/completions", "responses": "/v1/responses",
     "responses-id": "/v1/responses", "messages": "/v1/messages", "messages-thinking": "/v1/messages"}  # fmt: skip

@@ -34,10 +34,9 @@ from proxy.config.redaction import without_pieces
 from proxy.http.client import HttpClient, ServiceClient
 from proxy.http.connect import causes
 from proxy.http.tunnel import ProxyRefused
-from proxy.kit.no_observer import NoObserver
 from proxy.kit.terminal import printable
 from proxy.loop.results import ToolError
-from proxy.ports import Clock
+from proxy.ports import Clock, NoObserver
 from proxy.tools.kinds import kind_of
 from proxy.tools.tool_type import ProbeResult, Resources
 from proxy.upstreams import failures

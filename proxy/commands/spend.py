@@ -6,12 +6,11 @@ from typing import Any, Final
 from proxy.api.calendar import last_days, period_of
 from proxy.api.middleware.use import ANYONE
 from proxy.config.model import Config, StateConfig
-from proxy.kit.no_observer import NoObserver
 from proxy.kit.terminal import printable
 from proxy.loop.tally import DAYS_KEPT
 from proxy.pages.client_use import sum_of, use_of_client, written
 from proxy.pages.debug.usage import AMOUNTS
-from proxy.ports import Clock
+from proxy.ports import Clock, NoObserver
 from proxy.stores import State, open_state
 from proxy.stores.sqlite.database import SCHEME, path_of
 from proxy.tools.result_cache import local_caches

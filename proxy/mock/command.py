@@ -15,11 +15,11 @@ import uvicorn
 
 from proxy.api.middleware.admission import Lifecycle
 from proxy.config.model import ServerConfig
-from proxy.kit.no_observer import NoObserver
 from proxy.mock.demo import DEMO
 from proxy.mock.journal import Attempts, journal_in
 from proxy.mock.script import Script, load
 from proxy.mock.server import MockUpstream
+from proxy.ports import NoObserver
 from proxy.server.graceful import Server, Worker
 from proxy.server.head import Bounds
 from proxy.server.listener import accept_in_bulk, address_of, listen

@@ -14,8 +14,7 @@ from types import FrameType
 import uvicorn
 
 from proxy.api.middleware.admission import Lifecycle
-from proxy.kit.no_observer import NoObserver
-from proxy.ports import Observer
+from proxy.ports import NoObserver, Observer
 from proxy.server import systemd
 from proxy.server.protocol import HttpProtocol
 from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD

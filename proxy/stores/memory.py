@@ -13,9 +13,8 @@ import msgspec
 from msgspec import Struct, field
 
 from proxy.config.model import StateConfig
-from proxy.kit.no_observer import NoObserver
 from proxy.loop.tally import Rate
-from proxy.ports import Clock, Observer
+from proxy.ports import Clock, NoObserver, Observer
 
 # The memory of an entry besides its value: its names and its places in the tables. Measured with 100,000 entries.
 ENTRY_BYTES = 550

@@ -16,7 +16,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from proxy.kit.beside import beside
-from proxy.kit.no_observer import NoObserver
 from proxy.kit.readiness import KeyState
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import MOST_FOUND, NAMES
@@ -32,7 +31,7 @@ from proxy.loop.results import (
     ToolError,
     ToolOutput,
 )
-from proxy.ports import Caches, Clock, Observer
+from proxy.ports import Caches, Clock, NoObserver, Observer
 from proxy.recording.recording import CURRENT
 from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, history_of, mended, parse_arguments
 from proxy.tools.browser import PARAMETERS

@@ -12,8 +12,7 @@ from msgspec import structs
 from proxy.config.model import Config, ToolConfig
 from proxy.http.client import ServiceClient
 from proxy.keys.pool import KeyPools
-from proxy.kit.no_observer import NoObserver
-from proxy.ports import Caches, Clock, Observer
+from proxy.ports import Caches, Clock, NoObserver, Observer
 from proxy.tools.result_cache import local_caches
 from proxy.tools.servers import ToolServer
 from proxy.tools.tool import Tool

@@ -19,8 +19,8 @@ from proxy.http.response import Response
 from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
 from proxy.kit.sent import Sent
+from proxy.recording.recorded import recorded
 from proxy.recording.recording import CURRENT, Recording
-from proxy.recording.upstream_calls import recorded
 from proxy.upstreams import failures
 from proxy.upstreams.profile import PROFILES
 from proxy.wire.errors import InvalidApiKey, Overloaded, ProxyError, UpstreamError, UpstreamTimeout

@@ -15,7 +15,7 @@ from proxy.api.json_bounds import blocks_in
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.responses.stored import ResponseStore, StoredResponse
 from proxy.config.model import StateConfig
-from proxy.kit.no_observer import NoObserver
+from proxy.ports import NoObserver
 from proxy.stores.memory import MemoryStore
 from proxy.wire.credentials import NO_CREDENTIALS
 from proxy.wire.json_values import holds_too_many_values

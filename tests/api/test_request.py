@@ -11,10 +11,10 @@ from proxy.api.credentials import RequestTools
 from proxy.api.request import RequestResolver, ToolsChosen, take_prefix
 from proxy.api.runs import tool_headers
 from proxy.config.model import Config, OfferConfig, ServerConfig
-from proxy.kit.no_observer import NoObserver
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.prompts import PICTURES
 from proxy.loop.tally import Tally
+from proxy.ports import NoObserver
 from proxy.upstreams.profile import OPENAI
 from proxy.upstreams.router import RoutedModel
 from proxy.wire.chat import ToolSpec, Turn

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.api.response import OutgoingResponse
 from proxy.app import SystemClock
-from proxy.kit.no_observer import NoObserver
+from proxy.ports import NoObserver
 
 
 class Sent:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from proxy.keys.attempts import KeyAffinity, KeyAttempts, KeysSpent
 from proxy.keys.cooldowns import KeyRefusal
 from proxy.keys.pool import KeyPools
-from proxy.kit.no_observer import NoObserver
+from proxy.ports import NoObserver
 from tests.fakes import FakeClock
 
 NAMES = "abcde"

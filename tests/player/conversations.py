@@ -11,10 +11,9 @@ import orjson
 
 from proxy.app.configuration import parse
 from proxy.cases import requests
-from proxy.cases.answers import Answer, fold
+from proxy.cases.answers import Answer, ExpectationFailed, fold
 from proxy.cases.mcp_server import McpPlayer
 from proxy.cases.turns import pieces, whole, written
-from proxy.cases.unmet import Unmet
 from tests.serving import serving, serving_as_shipped
 
 SURFACES = ("chat", "responses", "messages")
@@ -240,5 +239,5 @@ async def ask(client, url, dice, request, request_id, kind) -> Answer | None:
                 return None
     try:
         return fold(bytes(body), kind, streamed=response.headers["content-type"].startswith("text/event-stream"))
-    except (Unmet, KeyError):
+    except (ExpectationFailed, KeyError):
         return None

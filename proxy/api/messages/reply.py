@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from proxy.api.messages.errors import MESSAGES_ERRORS, REQUEST_ID
 from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.tools import with_settings
-from proxy.api.messages.usage import usage_of
 from proxy.api.reply import Events, Kept, Reply, hidden_as_stored
 from proxy.api.request import ResolvedRequest
 from proxy.kit import request_context
@@ -16,6 +15,7 @@ from proxy.wire import sse
 from proxy.wire.chat import Json
 from proxy.wire.errors import ProxyError
 from proxy.wire.tokens import count_tokens
+from proxy.wire.usage import token_count
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -106,7 +106,7 @@ class MessageReply(Reply):
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The end of the message, and of the stream."""
         [answer] = answers
-        usage = usage_of(answer, self._message.server_tool_use())
+        usage = _usage_of(answer, self._message.server_tool_use())
         delta = {"type": "message_delta", "delta": self._message.ending(answer), "usage": usage}
         return self.encode([delta, {"type": "message_stop"}])
 
@@ -118,7 +118,7 @@ class MessageReply(Reply):
         for number, carried in dict(zip(numbers, self._carried, strict=False)).items():
             if carried:
                 self._message.sign_again(number, carried)
-        usage = usage_of(answer, self._message.server_tool_use())
+        usage = _usage_of(answer, self._message.server_tool_use())
         return self._object(self._message.blocks.content, self._message.ending(answer), usage)
 
     def error(self, error: ProxyError) -> bytes:
@@ -129,3 +129,27 @@ class MessageReply(Reply):
 def _encode(event: Json) -> bytes:
     kind: str = event["type"]
     return b"event: " + kind.encode() + b"\n" + sse.encode(event)
+
+
+def _usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
+    """The tokens of all turns, as this API counts them (cached ones apart), and the `cost` if there are prices.
+
+    Args:
+        answer: the end of the run.
+        server_tool_use: the numbers of hosted calls; None: the client has not declared hosted tools.
+    """
+    usage = answer.tally.usage
+    cached = token_count(usage, "prompt_tokens_details", "cached_tokens") or 0
+    counted: Json = {
+        "input_tokens": max(0, (token_count(usage, "prompt_tokens") or 0) - cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": token_count(usage, "completion_tokens") or 0,
+    }
+    if thought := token_count(usage, "completion_tokens_details", "reasoning_tokens"):
+        counted["output_tokens_details"] = {"thinking_tokens": thought}
+    if server_tool_use is not None:
+        counted["server_tool_use"] = server_tool_use
+    if (cost := answer.tally.total_cost) is not None:
+        counted["cost"] = cost
+    return counted

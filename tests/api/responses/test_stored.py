@@ -4,7 +4,7 @@ import orjson
 
 from proxy.api.dialect import Stored
 from proxy.api.responses.stored import ResponseStore, StoredResponse
-from proxy.kit.no_observer import NoObserver
+from proxy.ports import NoObserver
 from proxy.wire.credentials import NO_CREDENTIALS
 
 ONE, TWO = "resp_" + "1" * 32, "resp_" + "2" * 32

@@ -1,11 +1,12 @@
-"""Records upstream calls: the request that was sent, and the pieces of the response."""
+"""Records calls of upstreams, piece by piece, and what a request finds in the state store."""
 
 from collections.abc import Awaitable
 
 import httpx
 
 from proxy.http.response import Handle, Response
-from proxy.recording.recording import Recording, UpstreamCall
+from proxy.ports import ClientStore
+from proxy.recording.recording import CURRENT, Recording, UpstreamCall
 
 
 class RecordedResponse(Response):
@@ -78,3 +79,20 @@ async def recorded(recording: Recording, call: UpstreamCall, sending: Awaitable[
         raise
     call.status, call.headers = response.status, response.headers
     return RecordedResponse(response, recording, call)
+
+
+class RecordedStore:
+    """A store whose entries are recorded as a request finds them. Implements `ports.ClientStore`."""
+
+    def __init__(self, store: ClientStore) -> None:
+        self._store = store
+        self.put = store.put
+        self.renew = store.renew
+        self.delete = store.delete
+
+    async def get(self, owner: str, key: str) -> bytes | None:
+        """The value of `key`; None if there is none."""
+        value = await self._store.get(owner, key)
+        if (recording := CURRENT.get()) is not None:
+            recording.found(key, value)
+        return value
