@@ -11,7 +11,7 @@ from proxy.loop.decisions import ToolDialect
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
 from proxy.loop.results import ToolOutput
-from proxy.loop.shown import RunEvent
+from proxy.loop.run_events import RunEvent
 from proxy.loop.tally import Rate, Use
 from proxy.wire.chat import Json, ToolCall, ToolSpec, Turn
 from proxy.wire.errors import ModelNotFound
@@ -35,7 +35,7 @@ class Audience(Protocol):
         """The function that takes each chunk that the client may see."""
         ...
 
-    async def hear(self, event: RunEvent) -> bool:
+    async def show_event(self, event: RunEvent) -> bool:
         """Take an event between the chunks. Return whether the client was shown anything of the event."""
         ...
 

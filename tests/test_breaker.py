@@ -98,8 +98,8 @@ def test_it_never_stays_shut_for_longer_than_its_seconds(steps):
 # -- whose failures they are --
 
 
-def told(breaker, *clients, spare=False):
-    return [breaker.failed(0, client=client, spare=spare) for client in clients]
+def told(breaker, *clients, has_fallback=False):
+    return [breaker.failed(0, client=client, has_fallback=has_fallback) for client in clients]
 
 
 def test_one_clients_failures_never_open_it_however_many_they_are():
@@ -111,7 +111,7 @@ def test_one_clients_failures_never_open_it_however_many_they_are():
 def test_no_client_counts_for_more_than_half():
     breaker = Breaker(threshold=4, seconds=10)
     assert told(breaker, "one", "one", "one", "two", "two") == [False, False, False, False, True]
-    assert (breaker.allows(0), breaker.allows(0, spare=True)) == (False, False)
+    assert (breaker.allows(0), breaker.allows(0, has_fallback=True)) == (False, False)
 
 
 def test_as_many_clients_as_it_takes_open_it_together():
@@ -130,15 +130,18 @@ def test_where_one_failure_is_enough_it_is_not_enough_that_a_client_causes_it():
 
 def test_calls_that_have_a_spare_are_kept_out_after_any_failures_in_a_row_and_no_others():
     breaker = Breaker(threshold=3, seconds=10)
-    assert told(breaker, "one", "one", "one", spare=True) == [False, False, True]
-    assert (breaker.state, breaker.allows(1, spare=True), breaker.allows(1)) == (BreakerState.OPEN, False, True)
+    assert told(breaker, "one", "one", "one", has_fallback=True) == [False, False, True]
+    assert (breaker.state, breaker.allows(1, has_fallback=True), breaker.allows(1)) == (BreakerState.OPEN, False, True)
     assert breaker.wait(1) == 9
 
 
 def test_a_client_that_is_named_is_kept_out_by_its_own_failures_alone():
     breaker = Breaker(threshold=3, seconds=10)
-    told(breaker, "one", "one", "one", spare=True)
-    assert (breaker.allows(1, client="one", spare=True), breaker.allows(1, client="two", spare=True)) == (False, True)
+    told(breaker, "one", "one", "one", has_fallback=True)
+    assert (breaker.allows(1, client="one", has_fallback=True), breaker.allows(1, client="two", has_fallback=True)) == (
+        False,
+        True,
+    )
 
 
 def test_one_that_is_tripped_is_not_tripped_again_before_a_probe():
@@ -150,15 +153,15 @@ def test_one_that_is_tripped_is_not_tripped_again_before_a_probe():
 
 def test_a_call_without_a_spare_that_succeeds_lets_the_others_in_again():
     breaker = Breaker(threshold=3, seconds=10)
-    told(breaker, "one", "one", "one", spare=True)
+    told(breaker, "one", "one", "one", has_fallback=True)
     assert breaker.allows(1)
     assert breaker.succeeded()
-    assert breaker.allows(1, spare=True)
+    assert breaker.allows(1, has_fallback=True)
 
 
 def test_one_that_is_open_for_calls_with_a_spare_is_open_for_all_once_clients_agree():
     breaker = Breaker(threshold=2, seconds=10)
-    told(breaker, "one", "one", spare=True)
+    told(breaker, "one", "one", has_fallback=True)
     assert breaker.allows(1)
     told(breaker, "two")
     assert not breaker.allows(1)
@@ -168,7 +171,7 @@ def test_one_that_is_open_for_calls_with_a_spare_is_open_for_all_once_clients_ag
 def test_failures_of_one_client_wait_for_the_next_that_has_a_spare():
     breaker = Breaker(threshold=3, seconds=10)
     assert told(breaker, "one", "one", "one", "one") == [False] * 4
-    assert told(breaker, "one", spare=True) == [True]
+    assert told(breaker, "one", has_fallback=True) == [True]
 
 
 def test_a_success_forgets_whose_failures_there_were():
@@ -182,8 +185,8 @@ def test_a_success_forgets_whose_failures_there_were():
 @given(st.lists(st.booleans(), max_size=30), st.integers(2, 6))
 def test_it_keeps_out_a_call_without_a_spare_only_where_clients_agree(spares, threshold):
     breaker = Breaker(threshold=threshold, seconds=10)
-    for spare in spares:
-        breaker.failed(0, client="one", spare=spare)
+    for has_fallback in spares:
+        breaker.failed(0, client="one", has_fallback=has_fallback)
     assert breaker.allows(0)
     for _ in range(threshold):
         breaker.failed(0, client="two")

@@ -14,7 +14,7 @@ import trustme
 from proxy import app
 from proxy.app.configuration import parse
 from proxy.commands import cli
-from proxy.commands.probe import Means, probe
+from proxy.commands.probe import ProbeClients, probe
 from tests.free_port import free_port
 from tests.redis_server import RedisServer
 
@@ -51,7 +51,7 @@ async def scripted(answers, *, tls=None):
 async def findings(text):
     """What a probe of a configuration finds: good news and faults, as `check` prints them."""
     loaded = parse(text, {})
-    found = await probe(loaded.config, Means(app.http_client_for, app.tool_client, app.SystemClock()))
+    found = await probe(loaded.config, ProbeClients(app.http_client_for, app.tool_client, app.SystemClock()))
     good = [f"{one.path}: {one.message}" for one in found if not one.is_fault]
     return good, [f"{loaded.place_of(one.path)}: {one.message}" for one in found if one.is_fault]
 

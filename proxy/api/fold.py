@@ -19,7 +19,7 @@ from proxy.api.reply import Events
 from proxy.api.stops import StopFilter
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.results import ToolResult
-from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
+from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.citations import CITATIONS, Citation, moved_back
 from proxy.turn.shown_text import without_blank_lines_before
 from proxy.wire.chat import Json, ToolCall
@@ -33,7 +33,7 @@ ANNOTATIONS = "annotations"
 class Fold(ABC, Generic[ServerCallT]):
     """Folds a run into an answer; each method gives the events for what it adds.
 
-        ( hear | take )*   finish
+        ( take | take_event )*   finish
 
     A subclass has the items of one API, and writes what it is given where it is told to. `ServerCallT` is its item for
     a call of a server tool.
@@ -87,7 +87,7 @@ class Fold(ABC, Generic[ServerCallT]):
             events += self.write_client_call(fragment)
         return events
 
-    def hear(self, event: RunEvent) -> Events:
+    def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run."""
         match event:
             case TurnBegan():

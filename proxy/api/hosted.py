@@ -2,7 +2,7 @@
 
 A client declares a hosted tool by its type, and a server tool serves it. A tool that is not available is left out, and
 named to the client. But a request that depends on it is refused, unless a selection or a
-limit has narrowed the tools (`Access.narrows_tools`).
+limit has narrowed the tools (`Access.drops_unavailable_tools`).
 """
 
 from collections.abc import Collection, Mapping
@@ -41,7 +41,7 @@ def hosted_within(
     *,
     chosen: str | None,
     has_functions: bool,
-    leave_out: bool,
+    drop: bool,
     refuse: RefuseHosted,
 ) -> Hosted:
     """Decide which of the declared hosted tools a request may have.
@@ -51,15 +51,15 @@ def hosted_within(
         usable: the names of the server tools that it may use.
         chosen: the client's name of the hosted tool that `tool_choice` demands; None: it demands none of them.
         has_functions: whether it declares tools of its own.
-        leave_out: whether a tool is left out even if the request depends on it.
+        drop: whether a tool is left out even if the request depends on it.
         refuse: refuses the request.
     """
     available = {name: own for name, own in declared.items() if own is not None and own in usable}
     missing = tuple([name for name in declared if name not in available])
     is_unmet = chosen is not None and chosen not in available
-    if is_unmet and not leave_out:
+    if is_unmet and not drop:
         refuse(str(chosen), "tool_choice")
     is_bare = bool(missing) and not available and not has_functions
-    if is_bare and not leave_out:
+    if is_bare and not drop:
         refuse(missing[0], "tools")
     return Hosted(available, missing, keeps_choice=not (is_unmet or is_bare))

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns, Continuation, as_json
-from proxy.loop.shown import EnoughShown, RunEvent
+from proxy.loop.run_events import RunEvent, StopGenerating
 from proxy.ports import Audience, ExecuteTool
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json
@@ -60,7 +60,7 @@ class Folding(Protocol):
         """Add a chunk."""
         ...
 
-    def hear(self, event: RunEvent) -> Events:
+    def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run."""
         ...
 
@@ -127,12 +127,12 @@ class Unstreamed:
         self._fold = fold
 
     async def show(self, chunk: Json) -> None:
-        """Add a chunk. Raises `EnoughShown`."""
+        """Add a chunk. Raises `StopGenerating`."""
         self._fold.take(chunk)
         if self._fold.has_enough:
-            raise EnoughShown
+            raise StopGenerating
 
-    async def hear(self, event: RunEvent) -> bool:
+    async def show_event(self, event: RunEvent) -> bool:
         """Add an event of the run."""
-        self._fold.hear(event)
+        self._fold.take_event(event)
         return False

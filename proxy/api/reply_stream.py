@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from proxy.api.event_stream import EventStream
 from proxy.api.reply import Events, Folding, Reply
-from proxy.loop.shown import EnoughShown, RunEvent
+from proxy.loop.run_events import RunEvent, StopGenerating
 from proxy.ports import Audience
 from proxy.wire.chat import Json
 from proxy.wire.errors import ProxyError
@@ -65,7 +65,7 @@ class _Streamed(Struct, frozen=True):
     write: Callable[[bytes], Awaitable[None]]
 
     def show(self, chunk: Json) -> Awaitable[None]:
-        """Write a chunk. Raises `EnoughShown`."""
+        """Write a chunk. Raises `StopGenerating`."""
         event = self.fold.grow(chunk)
         return self._take(chunk) if event is None else self.write(event)
 
@@ -73,11 +73,11 @@ class _Streamed(Struct, frozen=True):
         if events := self.fold.take(chunk):
             await self.write(self.encode(events))
         if self.fold.has_enough:
-            raise EnoughShown
+            raise StopGenerating
 
-    async def hear(self, event: RunEvent) -> bool:
+    async def show_event(self, event: RunEvent) -> bool:
         """Write the events of an event of the run; returns whether there are any."""
-        events = self.fold.hear(event)
+        events = self.fold.take_event(event)
         if events:
             await self.write(self.encode(events))
         return bool(events)

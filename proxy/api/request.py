@@ -76,7 +76,7 @@ class Access(Struct, frozen=True):
     own: RequestTools
 
     @property
-    def narrows_tools(self) -> bool:
+    def drops_unavailable_tools(self) -> bool:
         """Whether a selection or a limit narrows the server tools.
 
         If so, a tool that the client declares and cannot have is left out and named in `x-tools-ignored`; otherwise the
@@ -232,7 +232,7 @@ class RequestResolver:
             offer, filters = policy.offer_to(chat, tools, declared)
         else:
             make = partial(policy.offer_to, chat, tools, declared)
-            owner, narrows, is_side = access.caller.scope, access.narrows_tools, is_side_request(chat)
+            owner, narrows, is_side = access.caller.scope, access.drops_unavailable_tools, is_side_request(chat)
             offer, filters = self.remembered.of(chosen.text, (policy, access.tools), (owner, narrows, is_side), make)
         if offer.not_described:
             request_context.add({"tools_not_described": offer.not_described})

@@ -18,11 +18,11 @@ from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
 from proxy.tools.catalog import tools_of
 from proxy.tools.check import check_of
-from proxy.tools.kind import Resources
 from proxy.tools.kinds import kind_of
 from proxy.tools.registry import Registry
 from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Resources
 from proxy.wire.errors import ConfigurationError
 
 

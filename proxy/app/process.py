@@ -18,9 +18,9 @@ from proxy.keys.pool import KeyPools
 from proxy.ports import Clock
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
-from proxy.tools.kind import Resources
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Resources
 from proxy.wire.errors import ConfigurationError
 
 

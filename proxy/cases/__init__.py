@@ -3,7 +3,7 @@
 case_format.py   a file, checked, and the ways to play it
 settings.py      the configuration of a case: its data, with the addresses and keys of the player
 requests.py      what the client sends, from words that no API owns
-world.py         what stands behind the proxy: upstreams, search, HTTP and MCP tools, by the case's script
+fake_servers.py  what stands behind the proxy: upstreams, search, HTTP and MCP tools, by the case's script
   replies.py       an upstream's answer as an HTTP response
   turns.py         a model's turn in short, as bytes
   strict.py        what a strict upstream refuses

@@ -12,10 +12,10 @@ from typing import Any, Final
 import orjson
 
 from proxy.cases.answers import Answer
+from proxy.cases.fake_servers import FakeServers
 from proxy.cases.requests import Request
 from proxy.cases.strict import pictures
 from proxy.cases.unmet import Unmet, expect
-from proxy.cases.world import World
 from proxy.wire.chat import Json
 
 _ERROR: Final = "error"
@@ -35,7 +35,7 @@ class Outcome:
         headers: of the answer, with names in lower case.
         raw: its body.
         answer: its body, folded.
-        world: what has been asked of the servers behind the proxy.
+        servers: what has been asked of the servers behind the proxy.
         seconds: how long it took.
         sdk_failure: what the vendor's SDK has raised; None: nothing. Without an SDK, it is the error of the answer.
     """
@@ -47,14 +47,14 @@ class Outcome:
     headers: Mapping[str, str]
     raw: bytes
     answer: Answer
-    world: World
+    servers: FakeServers
     seconds: float
     sdk_failure: str | None
 
     @property
     def history(self) -> list[Json]:
         """The messages of the last request to an upstream."""
-        messages: list[Json] = self.world.asked[-1].request["messages"]
+        messages: list[Json] = self.servers.asked[-1].request["messages"]
         return messages
 
 
@@ -70,7 +70,7 @@ def check(words: Json, outcome: Outcome) -> None:
 
 def always(outcome: Outcome, words: Json) -> None:
     """Expect what has to hold of every exchange."""
-    expect(not outcome.world.refused, f"the upstream refused: {outcome.world.refused}")
+    expect(not outcome.servers.refused, f"the upstream refused: {outcome.servers.refused}")
     kind = outcome.headers.get("content-type", "")
     is_stream = kind.startswith("text/event-stream")
     expect(is_stream or not outcome.streamed or outcome.status >= _FIRST_FAILURE, f"no stream: {kind}")
@@ -151,7 +151,7 @@ def keepalives(outcome: Outcome, expected: int) -> None:
 
 def upstream_calls(outcome: Outcome, expected: int | dict[str, int]) -> None:
     """The number of requests to upstreams."""
-    found = len(outcome.world.asked)
+    found = len(outcome.servers.asked)
     if isinstance(expected, int):
         expect(found == expected, f"{found} calls of the upstream")
     else:
@@ -160,8 +160,8 @@ def upstream_calls(outcome: Outcome, expected: int | dict[str, int]) -> None:
 
 def asked(outcome: Outcome, expected: Json) -> None:
     """Which upstream and model was asked, in every call; an upstream that failed before its fallback apart."""
-    last = outcome.world.asked[-1]
-    for one in outcome.world.asked if "model" in expected else ():
+    last = outcome.servers.asked[-1]
+    for one in outcome.servers.asked if "model" in expected else ():
         expect(one.request["model"] == expected["model"], f"asked {one.request['model']}")
     expect(last.upstream == expected.get("upstream", last.upstream), f"asked {last.upstream}")
 
@@ -169,7 +169,7 @@ def asked(outcome: Outcome, expected: Json) -> None:
 def pictures_asked(outcome: Outcome, expected: int) -> None:
     """The number of pictures in every request; where one was taken out, its message says so."""
     said = outcome.request["body"].get("messages") or outcome.request["body"]["input"]
-    for one in outcome.world.asked:
+    for one in outcome.servers.asked:
         contents = [message.get("content") for message in one.request["messages"]]
         expect(sum(map(pictures, contents)) == expected, f"{sum(map(pictures, contents))} pictures")
         if not expected and any(map(pictures, (message["content"] for message in said))):
@@ -178,12 +178,12 @@ def pictures_asked(outcome: Outcome, expected: int) -> None:
 
 def bytes_asked(outcome: Outcome, expected: int) -> None:
     """The largest size of the last request to an upstream."""
-    expect(len(outcome.world.asked[-1].body) <= expected, f"{len(outcome.world.asked[-1].body)} bytes")
+    expect(len(outcome.servers.asked[-1].body) <= expected, f"{len(outcome.servers.asked[-1].body)} bytes")
 
 
 def other_tools(outcome: Outcome, expected: list[Any]) -> None:
     """The tools of the last request that are no functions."""
-    tools = outcome.world.asked[-1].request.get("tools") or []
+    tools = outcome.servers.asked[-1].request.get("tools") or []
     expect([tool for tool in tools if tool.get("type") != "function"] == expected, tools)
 
 
@@ -195,17 +195,17 @@ def history(outcome: Outcome, expected: list[Json]) -> None:
     names = [call["function"]["name"] for _, call in found]
     expect(names == [call["name"] for call in expected], f"calls in the history: {names}")
     for (message, call), wanted in zip(found, expected, strict=True):
-        _check_call(message, call, results[call["id"]], wanted, outcome.world)
+        _check_call(message, call, results[call["id"]], wanted, outcome.servers)
 
 
 def searches(outcome: Outcome, expected: list[str]) -> None:
     """The queries of all searches, in any order."""
-    expect(sorted(outcome.world.searches) == sorted(expected), f"searches: {outcome.world.searches}")
+    expect(sorted(outcome.servers.searches) == sorted(expected), f"searches: {outcome.servers.searches}")
 
 
 def received(outcome: Outcome, expected: list[Any]) -> None:
     """The arguments with which HTTP and MCP tools were called."""
-    expect(same(outcome.world.received, expected), outcome.world.received)
+    expect(same(outcome.servers.received, expected), outcome.servers.received)
 
 
 def within_seconds(outcome: Outcome, expected: float) -> None:
@@ -215,17 +215,17 @@ def within_seconds(outcome: Outcome, expected: float) -> None:
 
 def new_sessions(outcome: Outcome, expected: int) -> None:
     """How many sessions MCP servers have opened."""
-    found = sum(player.sessions_opened for player in outcome.world.mcp.values())
+    found = sum(player.sessions_opened for player in outcome.servers.mcp.values())
     expect(found == expected, f"{found} sessions")
 
 
-def _check_call(message: Any, call: Any, result: str, wanted: Json, world: World) -> None:
+def _check_call(message: Any, call: Any, result: str, wanted: Json, servers: FakeServers) -> None:
     if "id" in wanted:
         expect(call["id"] == wanted["id"], call)
     if "arguments" in wanted:
         expect(_arguments(call["function"]["arguments"], wanted), f"{call}, not {wanted}")
     if "run_or_quoted" in wanted:
-        _check_run_or_quoted(call, result, wanted["run_or_quoted"], world)
+        _check_run_or_quoted(call, result, wanted["run_or_quoted"], servers)
     for key in ("extra_content",):
         if key in wanted:
             expect(call.get(key) == wanted[key], call)
@@ -236,12 +236,12 @@ def _check_call(message: Any, call: Any, result: str, wanted: Json, world: World
         expect(('"error"' in result) == wanted["failed"], f"result: {result!r}")
 
 
-def _check_run_or_quoted(call: Any, result: str, written: str, world: World) -> None:
+def _check_run_or_quoted(call: Any, result: str, written: str, servers: FakeServers) -> None:
     """A call that was not run has empty arguments, and its result says what the model wrote."""
     arguments = orjson.loads(call["function"]["arguments"])
     if '"error"' not in result:
         # A call of an exchange before is known by its result: a search finds pages that quote it.
-        ran, query = world.searches + world.received, arguments.get("query", arguments)
+        ran, query = servers.searches + servers.received, arguments.get("query", arguments)
         is_known = query in ran or (isinstance(query, str) and query in result)
         expect(is_known, f"run with {ran}, and the history holds {arguments}")
         return

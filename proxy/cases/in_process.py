@@ -149,20 +149,20 @@ def _scope(told: Mapping[str, Any]) -> Scope:
     return scope
 
 
-class WorldTransport(httpx.AsyncBaseTransport):
-    """Carries every request of the proxy to the world, whatever its address: there is no other place.
+class FakeTransport(httpx.AsyncBaseTransport):
+    """Carries every request of the proxy to the fake servers, whatever its address: there is no other place.
 
     Args:
-        world: the application behind the proxy.
-        addresses: base URL of an upstream -> its path in the world, for upstreams that keep an address of their own.
+        servers: the application behind the proxy.
+        addresses: base URL of an upstream -> its path there, for upstreams that keep an address of their own.
     """
 
-    def __init__(self, world: ASGIApp, addresses: Mapping[str, str]) -> None:
-        self._world = world
+    def __init__(self, servers: ASGIApp, addresses: Mapping[str, str]) -> None:
+        self._servers = servers
         self._addresses = addresses
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The response of the world. Raises what the world raises."""
+        """The response of the fake servers. Raises what they raise."""
         body = await request.aread()
         url = str(request.url)
         path = request.url.path
@@ -171,12 +171,12 @@ class WorldTransport(httpx.AsyncBaseTransport):
                 path = own + url.removeprefix(address).partition("?")[0]
         headers = [(name.lower(), value) for name, value in request.headers.raw]
         scope = {"method": request.method, "path": path, "headers": headers, "query_string": request.url.query}
-        response = await send(self._world, scope, body)
+        response = await send(self._servers, scope, body)
         return httpx.Response(response.status, headers=[*response.headers], stream=_Stream(response))
 
 
 class _Stream(httpx.AsyncByteStream):
-    """The body of a response of the world."""
+    """The body of a response of the fake servers."""
 
     def __init__(self, response: CollectedResponse) -> None:
         self._response = response

@@ -1,4 +1,4 @@
-"""The world's MCP server: over HTTP with sessions that it can forget, or as a process over stdio that ends.
+"""A fake MCP server: over HTTP with sessions that it can forget, or as a process over stdio that ends.
 
     python proxy/cases/mcp_server.py call     # ends after its first call; a number: after so many seconds
 

@@ -1,4 +1,4 @@
-"""Proxies in front of a world: in this process, or with the world on a socket of loopback."""
+"""Proxies in front of fake servers: in this process, or with the servers on a socket of loopback."""
 
 import io
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ from proxy.app.application import Application
 from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
 from proxy.cases import in_process
+from proxy.cases.fake_servers import FakeServers
 from proxy.cases.played_tools import PlayedResults, played_tools
 from proxy.cases.player import CaseProxy, Received
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.settings import CLIENT_KEY, settings_of
-from proxy.cases.world import World
 from proxy.config.loaded import Loaded
 from proxy.config.model import TelemetryConfig
 from proxy.config.redaction import masked
@@ -30,8 +30,8 @@ from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
 from proxy.wire.credentials import BOUND
 
-WORLD: Final = "http://world.invalid"
-"""The address of the world where every request ends in it; no name is looked up."""
+FAKES: Final = "http://world.invalid"
+"""The address of the fake servers where every request ends in it; no name is looked up."""
 
 _PATIENCE: Final = 30.0  # seconds for which an application may take to end after its client has left
 
@@ -39,8 +39,8 @@ _PATIENCE: Final = 30.0  # seconds for which an application may take to end afte
 class InProcess:
     """Mounts proxies without sockets. Implements `player.Mount`; a context manager."""
 
-    def __init__(self, world: World, results: PlayedResults) -> None:
-        self._world = world
+    def __init__(self, servers: FakeServers, results: PlayedResults) -> None:
+        self._servers = servers
         self._results = results
         self._stack = AsyncExitStack()
         self._proxies: dict[str, _ProxyInProcess] = {}
@@ -55,10 +55,10 @@ class InProcess:
     async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:
         """The proxy of that name. Raises `ConfigurationError`."""
         if name not in self._proxies:
-            loaded = settings_of(config, WORLD, name, is_closed=True)
+            loaded = settings_of(config, FAKES, name, is_closed=True)
             tools = [*played_tools(config.get("tools", {}), self._results)]
             addresses = {one.base_url: f"/{key}/v1" for key, one in loaded.config.upstreams.items()}
-            transport = in_process.WorldTransport(self._world, addresses)
+            transport = in_process.FakeTransport(self._servers, addresses)
             self._proxies[name] = await self._mounted(loaded, tools, transport, in_process.PlayedClock(began_at))
         return self._proxies[name]
 
@@ -73,11 +73,11 @@ class InProcess:
 
 
 class OverSockets(InProcess):
-    """Mounts proxies whose world is served on loopback, for cases with servers that only sockets reach."""
+    """Mounts proxies whose servers are served on loopback, for cases with servers that only sockets reach."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._url = await self._stack.enter_async_context(serving(self._world, lifespan="off"))
+        self._url = await self._stack.enter_async_context(serving(self._servers, lifespan="off"))
         return self
 
     async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:  # noqa: ARG002 - sockets take real time

@@ -27,7 +27,7 @@ from proxy.wire.errors import ConfigurationError
 from proxy.wire.search import SearchFilters
 
 ADAPTED: Final = frozenset({"serper", "http", "mcp", "clock"})
-"""The types that a case may leave to the proxy's own code, which then calls the servers of the world."""
+"""The types that a case may leave to the proxy's own code, which then calls the fake servers."""
 
 # The repairs of arguments that belong to a type.
 _REPAIRS: Final[Mapping[str, Callable[[Json], Json]]] = {

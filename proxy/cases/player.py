@@ -1,4 +1,4 @@
-"""Plays a case: sends its requests to the proxy of today, between the world of the case and its expectations.
+"""Plays a case: sends its requests to the proxy of today, between the fake servers of the case and its expectations.
 
 What stands between is a `Mount`: in this process and without sockets, as `toolproxy replay` plays, or with the vendors'
 SDKs over real sockets, as the project's tests do.
@@ -17,12 +17,12 @@ from proxy.cases.answers import Answer, fold
 from proxy.cases.case_format import Play, surface_of
 from proxy.cases.comparison import MISSING, Comparison, Difference, without_ids
 from proxy.cases.expectations import Outcome, check, expected
+from proxy.cases.fake_servers import FakeServers
 from proxy.cases.played_tools import PlayedResults
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.turns import written
 from proxy.cases.unmet import Unmet
-from proxy.cases.world import World
 from proxy.wire.chat import Json
 
 _STREAM: Final = "text/event-stream"
@@ -85,14 +85,14 @@ class _Played:
         """The expectations of the case for this exchange and surface."""
         return expected(self.play.case, self.exchange, self.play.surface)
 
-    def outcome(self, world: World) -> Outcome:
+    def outcome(self, servers: FakeServers) -> Outcome:
         """All that can be seen of it, for the words of the case."""
         answer, received = self.answer, self.received
         failure = received.failure or (None if answer.error is None else str(answer.error))
         streamed = bool((self.request.get("body") or {}).get("stream"))
         return Outcome(
             self.play.surface, streamed, self.request, received.status or 0, received.headers, received.body, answer,
-            world, self.seconds, failure,
+            servers, self.seconds, failure,
         )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ class CaseProxy(Protocol):
 
 
 class Mount(Protocol):
-    """Runs proxies in front of the world of a case."""
+    """Runs proxies in front of the fake servers of a case."""
 
     async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:
         """The proxy of that name, which is started where it is not running yet.
@@ -125,12 +125,12 @@ class Player:
 
     Args:
         mount: runs the proxies.
-        world: what stands behind them.
+        servers: what stands behind them.
         results: the results of tools that are not the proxy's own.
     """
 
-    def __init__(self, mount: Mount, world: World, results: PlayedResults) -> None:
-        self.world = world
+    def __init__(self, mount: Mount, servers: FakeServers, results: PlayedResults) -> None:
+        self.servers = servers
         self.results = results
         self._mount = mount
         self._names: dict[str, str] = {}
@@ -149,7 +149,7 @@ class Player:
         if "recorded" in case:
             key = f"recorded {len(self._names)}"
         name = self._names.setdefault(key, f"proxy-{len(self._names)}")
-        self.world.start(case, name)
+        self.servers.start(case, name)
         proxy = await self._mount.proxy(name, config, case.get("recorded", {}).get("at", time.time()))
         if play.mode != "fold":
             return [one async for one, _ in _all(self._conversation(play, proxy, stream=play.mode == "stream"))]
@@ -165,7 +165,7 @@ class Player:
         for number, exchange in enumerate(play.case["exchanges"], 1):
             await self._between(exchange)
             request = _request(play, exchange, before, answer, stream=stream)
-            self.world.begin(exchange)
+            self.servers.begin(exchange)
             self.results.begin(exchange)
             began = asyncio.get_running_loop().time()
             received = await proxy.send(await proxy.seed(exchange.get("state", []), request))
@@ -183,7 +183,7 @@ class Player:
     async def _between(self, exchange: Json) -> None:
         """Let happen what happens before an exchange: a while passes, an MCP server loses its sessions."""
         if "forget" in exchange:
-            self.world.mcp[exchange["forget"]].forget()
+            self.servers.mcp[exchange["forget"]].forget()
         if "wait" in exchange:
             await asyncio.sleep(exchange["wait"])
 
@@ -193,7 +193,7 @@ class Player:
             return
         number, words = played.number, played.expected
         try:
-            check(words, played.outcome(self.world))
+            check(words, played.outcome(self.servers))
         except Unmet as exc:
             (word, *_) = getattr(exc, "__notes__", ["the answer"])
             title = f" ({played.exchange['title']})" if "title" in played.exchange else ""
@@ -221,15 +221,15 @@ class Player:
             yield Difference(number, "the answer", field, then, now)
 
     def _calls_since_then(self, number: int, comparison: Comparison | None) -> Iterator[Difference]:
-        for at, asked in enumerate(self.world.asked, 1):
+        for at, asked in enumerate(self.servers.asked, 1):
             where = f"call {at} upstream ({asked.upstream})"
-            if asked.then is None and self.world.is_recorded:
+            if asked.then is None and self.servers.is_recorded:
                 yield Difference(number, where, "", MISSING, asked.request)
             elif asked.then and asked.then["asked"] is not None and asked.request is not None:
                 compared = comparison or Comparison()
                 for field, then, now in compared.differences(asked.then["asked"], asked.request):
                     yield Difference(number, where, field, then, now)
-        for upstream, call in self.world.unused:
+        for upstream, call in self.servers.unused:
             if not call.get("left"):  # whether it had begun already when it was given up is chance
                 yield Difference(number, f"a call upstream ({upstream})", "", call.get("asked"), MISSING)
 

@@ -11,11 +11,11 @@ from msgspec import Struct, to_builtins
 
 from proxy.cases import case_format
 from proxy.cases.comparison import Difference
+from proxy.cases.fake_servers import FakeServers
 from proxy.cases.mounts import InProcess, OverSockets
 from proxy.cases.played_tools import PlayedResults
 from proxy.cases.player import Player
 from proxy.cases.settings import needs_sockets
-from proxy.cases.world import World
 from proxy.kit.terminal import Style, style_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
@@ -92,9 +92,9 @@ def played(path: Path) -> ReplayResult:
 
 
 async def _differences(case: Json, plays: Sequence[case_format.Play]) -> list[tuple[str, Difference]]:
-    world, results = World(), PlayedResults()
-    async with (OverSockets if needs_sockets(case) else InProcess)(world, results) as mount:
-        player = Player(mount, world, results)
+    servers, results = FakeServers(), PlayedResults()
+    async with (OverSockets if needs_sockets(case) else InProcess)(servers, results) as mount:
+        player = Player(mount, servers, results)
         return [(play.name, one) for play in plays for one in await player.play(play)]
 
 

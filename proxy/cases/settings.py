@@ -45,27 +45,27 @@ def needs_sockets(case: Json) -> bool:
     return any(tool["type"] == "mcp" and not tool.get("recorded") for tool in tools)
 
 
-def settings_of(config: Json, world: str, proxy: str, *, is_closed: bool) -> Loaded:
+def settings_of(config: Json, servers: str, proxy: str, *, is_closed: bool) -> Loaded:
     """The configuration for a case's `config`.
 
     Args:
         config: of the case.
-        world: the URL of the world.
-        proxy: the name of the proxy in the world.
-        is_closed: whether every request ends in the world, whatever its address.
+        servers: the URL of the fake servers.
+        proxy: the name of the proxy for the fake servers.
+        is_closed: whether every request ends in the fake servers, whatever its address.
 
     Raises:
         ConfigurationError: the case's configuration is not valid, or wants to be filled in from the environment.
     """
     merged = {**_DEFAULTS, **config}
-    upstreams = {name: _upstream(name, one, world, is_closed=is_closed) for name, one in merged["upstreams"].items()}
+    upstreams = {name: _upstream(name, one, servers, is_closed=is_closed) for name, one in merged["upstreams"].items()}
     of_client = any(one.get("from_client") for one in merged["upstreams"].values())
     settings = {
         "server": {name: value for name, value in merged.get("server", {}).items() if name in _SERVER},
         "upstreams": upstreams,
         "models": {name: _without_tools(model) for name, model in merged["models"].items()},
         "tools": {
-            name: _tool(name, tool, world, proxy)
+            name: _tool(name, tool, servers, proxy)
             for name, tool in merged["tools"].items()
             if tool["type"] in ADAPTED and not tool.get("recorded")
         },
@@ -117,27 +117,27 @@ def _client(config: Json) -> Json:
     return {"name": told.get("name", _NAME), "key": CLIENT_KEY, **client}
 
 
-def _upstream(name: str, told: Json, world: str, *, is_closed: bool) -> Json:
+def _upstream(name: str, told: Json, servers: str, *, is_closed: bool) -> Json:
     kept = {key: value for key, value in told.items() if key in _UPSTREAM}
     is_public = is_closed and str(told.get("base_url")).startswith(_PUBLIC)
-    address = told["base_url"] if is_public else f"{world}/{name}/v1"
+    address = told["base_url"] if is_public else f"{servers}/{name}/v1"
     key: Any = "from_client" if told.get("from_client") else "played-upstream"
     if "keys" in told:
         key = [f"played-upstream-{number}" for number in range(1, min(told["keys"], _MOST_KEYS) + 1)]
     return {"retries": 0, "breaker": {"failures": 1_000_000}, **kept, "base_url": address, "api_key": key}
 
 
-def _tool(name: str, tool: Json, world: str, proxy: str) -> Json:
-    """A tool that the proxy's own code plays, with the world as its server."""
+def _tool(name: str, tool: Json, servers: str, proxy: str) -> Json:
+    """A tool that the proxy's own code plays, served by the fake servers."""
     kept = {key: value for key, value in tool.items() if key in _SHOWN_TO_MODELS}
     match tool["type"]:
         case "serper":
-            return {"type": "serper", "cache_seconds": 0, **kept, "api_key": "played-search", "base_url": world}
+            return {"type": "serper", "cache_seconds": 0, **kept, "api_key": "played-search", "base_url": servers}
         case "http":
-            return {"type": "http", **kept, "url": f"{world}/tool/{name}/{tool.get('url', '')}"}
+            return {"type": "http", **kept, "url": f"{servers}/tool/{name}/{tool.get('url', '')}"}
         case "mcp":
             own = {key: value for key, value in kept.items() if key not in ("url", "description", "parameters")}
             if "ends" in tool:
                 return {"type": "mcp", **own, "command": [sys.executable, str(_SCRIPT), str(tool["ends"])]}
-            return {"type": "mcp", **own, "url": f"{world}/mcp/{proxy}/{name}"}
+            return {"type": "mcp", **own, "url": f"{servers}/mcp/{proxy}/{name}"}
     return {"type": tool["type"], **kept}

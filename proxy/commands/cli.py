@@ -340,8 +340,8 @@ def _probed(loaded: Loaded) -> "Sequence[Finding]":
     from proxy import app  # noqa: PLC0415 - as above
     from proxy.commands import probe  # noqa: PLC0415 - as above
 
-    means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
-    return asyncio.run(probe.probe(loaded.config, means))
+    clients = probe.ProbeClients(app.http_client_for, app.tool_client, app.SystemClock())
+    return asyncio.run(probe.probe(loaded.config, clients))
 
 
 def _make_importable(directory: Path) -> None:

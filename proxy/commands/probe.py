@@ -38,8 +38,8 @@ from proxy.kit.no_observer import NoObserver
 from proxy.kit.terminal import printable
 from proxy.loop.results import ToolError
 from proxy.ports import Clock
-from proxy.tools import kind
 from proxy.tools.kinds import kind_of
+from proxy.tools.tool_type import ProbeResult, Resources
 from proxy.upstreams import failures
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.profile import PROFILES
@@ -73,7 +73,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ProbeClients:
     """The HTTP clients and resources of a probe, which are those that `serve` uses."""
 
     http_client_for: Callable[[UpstreamConfig], HttpClient]
@@ -81,26 +81,26 @@ class Means:
     clock: Clock
 
 
-async def probe(config: Config, means: Means) -> list[Finding]:
+async def probe(config: Config, clients: ProbeClients) -> list[Finding]:
     """Probe all servers of a configuration at the same time; the findings are in the order of the file."""
     entries = (*config.upstreams.values(), *config.tools.values())
     keys = [key for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values()]
-    async with aclosing(means.tool_client()) as client:
-        findings = await asyncio.gather(*_questions(config, means, client))
+    async with aclosing(clients.tool_client()) as client:
+        findings = await asyncio.gather(*_questions(config, clients, client))
     return [replace(finding, message=without_pieces(finding.message, keys)) for finding in findings]
 
 
-def _questions(config: Config, means: Means, client: ServiceClient) -> Iterator[Awaitable[Finding]]:
+def _questions(config: Config, clients: ProbeClients, client: ServiceClient) -> Iterator[Awaitable[Finding]]:
     """Ask each upstream and tool with each of its keys, and the state."""
     for name, upstream in config.upstreams.items():
-        ask_upstream = partial(_ask_upstream, name, model=_model_of(name, config), means=means)
+        ask_upstream = partial(_ask_upstream, name, model=_model_of(name, config), clients=clients)
         yield from _by_number(name, upstream, ask_upstream)
-    resources = kind.Resources(client, means.clock)
+    resources = Resources(client, clients.clock)
     for name, tool in config.tools.items():
         if ask := kind_of(tool).probe:
             yield from _by_number(name, tool, partial(_ask_tool, name, ask, resources))
     if config.state.is_shared:
-        yield _ask_state(config.state, means.clock)
+        yield _ask_state(config.state, clients.clock)
 
 
 def _by_number(name: str, entry: Keyed, ask: Callable[[Keyed], Awaitable[Finding]]) -> Iterator[Awaitable[Finding]]:
@@ -123,25 +123,25 @@ def _model_of(upstream: str, config: Config) -> str | None:
     return None
 
 
-async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
-    finding = await _ask(name, upstream, model, means)
+async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, clients: ProbeClients) -> Finding:
+    finding = await _ask(name, upstream, model, clients)
     other = failures.other_endpoint(PROFILES[upstream.profile], upstream.base_url)
     if not finding.path.endswith(".api_key") or not finding.is_fault or other is None:
         return finding
-    there = await _ask(name, msgspec.structs.replace(upstream, base_url=other), model, means)
+    there = await _ask(name, msgspec.structs.replace(upstream, base_url=other), model, clients)
     if there.is_fault:
         return finding
     advice = f"this key fits the other Z.AI endpoint: {other} (ZAI_BASE_URL={other})"
     return Finding(f"upstreams.{name}.base_url", advice, is_fault=True)
 
 
-async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
+async def _ask(name: str, upstream: UpstreamConfig, model: str | None, clients: ProbeClients) -> Finding:
     """The finding about one endpoint."""
     upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
-    endpoint = Endpoint.of(name, means.http_client_for(upstream), upstream)
+    endpoint = Endpoint.of(name, clients.http_client_for(upstream), upstream)
     path = f"upstreams.{name}"
     try:
-        if endpoint.credential.of_client:
+        if endpoint.credential.uses_client_key:
             return await _reach(endpoint, path)
         if model is None:
             await _get_models(endpoint)
@@ -213,8 +213,8 @@ def _nothing_there(path: str) -> Finding:
 
 async def _ask_tool(
     name: str,
-    ask: Callable[[str, ToolConfig, kind.Resources], Awaitable[kind.ProbeResult]],
-    resources: kind.Resources,
+    ask: Callable[[str, ToolConfig, Resources], Awaitable[ProbeResult]],
+    resources: Resources,
     tool: ToolConfig,
 ) -> Finding:
     path = f"tools.{name}"

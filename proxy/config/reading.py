@@ -27,7 +27,7 @@ from proxy.config.keys import meant_variable, why_no_key
 from proxy.config.loaded import ClientsFile, Disabled, Loaded
 from proxy.config.messages import unknown_key, unknown_type
 from proxy.config.removed import removed_at
-from proxy.config.rules import Parts, ToolKinds, faults_in
+from proxy.config.rules import ReadableConfig, ToolKinds, faults_in
 from proxy.config.syntax import VARIABLE
 from proxy.config.warnings import warnings_in
 from proxy.kit.header_names import SECRET_NAME
@@ -95,7 +95,7 @@ def parse(
         read = msgspec.structs.replace(read, clients=(*read.clients, *reader.more_clients(held)))
     needs_key = bool(read.clients) or (clients is not None and clients.closes)
     faulty = {fault.path.name for fault in reader.faults}
-    parts = Parts(kinds, read, reader.entries_read, reader.names, reader.disabled, faulty, needs_key)
+    parts = ReadableConfig(kinds, read, reader.entries_read, reader.names, reader.disabled, faulty, needs_key)
 
     def at(path: str) -> Path:
         return Path(path, line_of(path, reader.lines))

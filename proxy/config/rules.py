@@ -23,7 +23,7 @@ _Faults: TypeAlias = Iterator[tuple[str, str]]
 
 
 class ToolKind(Protocol):
-    """What the reader of a configuration has to know of a type of tools: see `tools.kind.Kind`."""
+    """What the reader of a configuration has to know of a type of tools: see `tools.tool_type.ToolType`."""
 
     @property
     def config(self) -> type[c.ToolConfig]:
@@ -61,7 +61,7 @@ ToolKinds: TypeAlias = Mapping[str, ToolKind]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ReadableConfig:
     """The parts of a file that could be read.
 
     Attributes:
@@ -121,7 +121,7 @@ class Parts:
         return any(name == path or name.startswith((f"{path}.", f"{path}[")) for name in self.faulty)
 
 
-def faults_in(parts: Parts) -> list[tuple[str, str]]:
+def faults_in(parts: ReadableConfig) -> list[tuple[str, str]]:
     """The path of each fault and its message, without faults in values that are known to be faulty."""
     found = (
         *_model_faults(parts),
@@ -143,7 +143,7 @@ def _there_is_no(what: str, name: str, names: Collection[str]) -> str:
     return f"there is no {what} {name!r}{did_you_mean(name, sorted(names))}"
 
 
-def _model_faults(parts: Parts) -> _Faults:
+def _model_faults(parts: ReadableConfig) -> _Faults:
     for name, model in parts.config.models.items():
         if model.upstream not in parts.names_in("upstreams"):
             yield f"models.{name}.upstream", _there_is_no("upstream", model.upstream, parts.names_in("upstreams"))
@@ -162,7 +162,7 @@ def _model_faults(parts: Parts) -> _Faults:
                 yield f"models.{name}.fallbacks", _there_is_no("other model", other, patterns)
 
 
-def _client_faults(parts: Parts) -> _Faults:
+def _client_faults(parts: ReadableConfig) -> _Faults:
     names: set[str] = set()
     keys: set[str] = set()
     for path, client in parts.clients.items():
@@ -188,14 +188,14 @@ def _client_faults(parts: Parts) -> _Faults:
             )
 
 
-def _address_faults(parts: Parts) -> _Faults:
+def _address_faults(parts: ReadableConfig) -> _Faults:
     """Base URLs that already end with the path that is appended to them."""
     for name, upstream in parts.upstreams.items():
         if fault := appended_path_fault(upstream.base_url, "/chat/completions", "/completions", "/responses"):
             yield f"upstreams.{name}.base_url", fault
 
 
-def _key_faults(parts: Parts) -> _Faults:
+def _key_faults(parts: ReadableConfig) -> _Faults:
     """Keys that cannot be beside others."""
     for path, entry in parts.entries.items():
         keys = c.keys_of(getattr(entry, "api_key", None))
@@ -213,7 +213,7 @@ _NOT_OF_UPSTREAMS: Final = WRITTEN_BY_US | {"authorization"}
 _OF_CLIENTS: Final = _NOT_OF_UPSTREAMS | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
 
 
-def _header_faults(parts: Parts) -> _Faults:
+def _header_faults(parts: ReadableConfig) -> _Faults:
     for name, upstream in parts.upstreams.items():
         for header in upstream.headers:
             if header.lower() in _NOT_OF_UPSTREAMS:
@@ -259,7 +259,7 @@ def _state_faults(config: c.Config) -> _Faults:
         yield "state.secret", "is a placeholder, not a secret"
 
 
-def _fallback_faults(parts: Parts) -> _Faults:
+def _fallback_faults(parts: ReadableConfig) -> _Faults:
     servers = {name for name, tool in parts.tools.items() if tool.prefix_of(name) is not None}
     for name, tool in parts.tools.items():
         for other in tool.fallbacks:
@@ -269,7 +269,7 @@ def _fallback_faults(parts: Parts) -> _Faults:
                 yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"
 
 
-def _tool_faults(parts: Parts) -> _Faults:
+def _tool_faults(parts: ReadableConfig) -> _Faults:
     """The faults that each type of tool finds in its entries."""
     for name, tool in parts.tools.items():
         where, kind = f"tools.{name}", parts.kinds[tool.type]
@@ -277,7 +277,7 @@ def _tool_faults(parts: Parts) -> _Faults:
             yield from ((f"{where}.{key}" if key else where, fault) for key, fault in kind.faults(tool))
 
 
-def _served_faults(parts: Parts) -> _Faults:
+def _served_faults(parts: ReadableConfig) -> _Faults:
     """Hosted tools in whose place two tools would stand."""
     serving: dict[str, str] = {}
     for name, tool in parts.tools.items():
@@ -286,7 +286,7 @@ def _served_faults(parts: Parts) -> _Faults:
                 yield f"tools.{name}.serves", f"{serving[hosted]!r} serves {hosted} already"
 
 
-def _alias_faults(parts: Parts) -> _Faults:
+def _alias_faults(parts: ReadableConfig) -> _Faults:
     owners = {name: name for name in parts.names_in("tools")}
     for name in sorted(NAMES.intersection(owners)):
         yield f"tools.{name}", _OF_OUR_OWN

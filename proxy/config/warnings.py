@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 
 from proxy.config import model as c
 from proxy.config.keys import FROM_CLIENT, SHORT_CLIENT_KEY, SHORTEST_SECRET, texts_in
-from proxy.config.rules import Parts
+from proxy.config.rules import ReadableConfig
 
 _Warnings: TypeAlias = Iterator[tuple[str, str]]
 
 
-def warnings_in(parts: Parts) -> _Warnings:
+def warnings_in(parts: ReadableConfig) -> _Warnings:
     """The path of each setting that is permitted, but probably a mistake, with the warning about it."""
     if parts.config.upstreams and not parts.config.models:
         yield "models", "is empty, so every request is answered with 404"
@@ -32,7 +32,7 @@ def warnings_in(parts: Parts) -> _Warnings:
         yield from ((f"tools.{name}.{key}", message) for key, message in found)
 
 
-def _odd_clients(parts: Parts) -> _Warnings:
+def _odd_clients(parts: ReadableConfig) -> _Warnings:
     for path, client in parts.clients.items():
         for pattern in client.models:
             if parts.config.models and not _matches_a_model(pattern, parts.names_in("models")):
@@ -43,7 +43,7 @@ def _odd_clients(parts: Parts) -> _Warnings:
             yield f"{path}.budget.cost", "counts only costs that upstreams report: no model or tool has a price"
 
 
-def _odd_keys(parts: Parts) -> _Warnings:
+def _odd_keys(parts: ReadableConfig) -> _Warnings:
     """Keys that are none of their provider's."""
     for path, entry in parts.entries.items():
         listed, url = getattr(entry, "api_key", None), getattr(entry, "base_url", None) or ""
@@ -54,7 +54,7 @@ def _odd_keys(parts: Parts) -> _Warnings:
             yield f"{path}.api_key", "has a placeholder, which is left out"
 
 
-def _offers_without_effect(parts: Parts) -> _Warnings:
+def _offers_without_effect(parts: ReadableConfig) -> _Warnings:
     """The prefix or suffix of `offer:` if no tool is offered on request."""
     offer = parts.config.offer
     if "on_request" in {offer.mode, *(tool.offer for tool in parts.tools.values())}:

@@ -13,7 +13,7 @@ from proxy.loop.decisions import TurnDecisions
 from proxy.loop.many_tools import FIND_TOOLS, FindTools
 from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolUnavailable
 from proxy.loop.run import Run
-from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, TurnBegan
+from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, TurnBegan
 from proxy.ports import Audience, Clock, ExecuteTool, Observer
 from proxy.wire.chat import Json, ToolCall
 
@@ -73,7 +73,7 @@ class CallRunner:
         if self._audience is not None:
             self._announced.clear()
             if not is_repeated:
-                await self._audience.hear(TurnBegan(number))
+                await self._audience.show_event(TurnBegan(number))
 
     async def announce(self, call: ToolCall, model: str | None, *, start: bool) -> None:
         """Announce the next complete call of the turn if the run would run it. With `start`, it may start early."""
@@ -125,7 +125,7 @@ class CallRunner:
             if not task.done():
                 running.append(task)
             elif self._audience is not None:
-                await self._audience.hear(self._ended.pop(call))
+                await self._audience.show_event(self._ended.pop(call))
         if self._started:
             self.drop()
         # Not one by one: a cancellation would then end only the first task, and free its slot for another call.
@@ -141,8 +141,8 @@ class CallRunner:
                 continue
             if call not in self._announced:
                 await self._announce(call, audience)
-            await audience.hear(CallEnded(self._turn, call, one.result, 0.0))
-        await audience.hear(CallsAnswered(tuple(answered)))
+            await audience.show_event(CallEnded(self._turn, call, one.result, 0.0))
+        await audience.show_event(CallsAnswered(tuple(answered)))
 
     async def aclose(self) -> None:
         """Cancel the calls that are still running, and wait for them to end."""
@@ -162,7 +162,7 @@ class CallRunner:
     async def _announce(self, call: ToolCall, audience: Audience) -> None:
         """Show a call to the client, in the order of the calls in their turn."""
         self._announced.add(call)
-        was_shown = await audience.hear(CallBegan(self._turn, call, self._model))
+        was_shown = await audience.show_event(CallBegan(self._turn, call, self._model))
         self.were_shown = was_shown or self.were_shown
 
     async def _call(self, call: ToolCall) -> ToolResult:
@@ -179,7 +179,7 @@ class CallRunner:
             if call in self._started:
                 self._ended[call] = ended
             else:
-                await self._audience.hear(ended)
+                await self._audience.show_event(ended)
             return result
 
     async def _result(self, call: ToolCall) -> ToolResult:

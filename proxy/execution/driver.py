@@ -14,7 +14,7 @@ from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.call_context import CallContext
 from proxy.loop.many_tools import FindTools
 from proxy.loop.run import Run
-from proxy.loop.shown import EnoughShown
+from proxy.loop.run_events import StopGenerating
 from proxy.ports import Audience, Clock, ExecuteTool, Observer, Upstream
 from proxy.wire.chat import Turn
 from proxy.wire.errors import ContextFull, ProxyError, fault_of
@@ -133,6 +133,6 @@ class Driver:
 
 async def release(turn: Turn, audience: Audience) -> None:
     """Show the chunks of the answer that were held back until it proved to be one."""
-    with suppress(EnoughShown):
+    with suppress(StopGenerating):
         for chunk in (*turn.buffered, *turn.aside):
             await audience.show(chunk)

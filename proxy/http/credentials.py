@@ -15,7 +15,7 @@ class Credential(Protocol):
         ...
 
     @property
-    def of_client(self) -> bool:
+    def uses_client_key(self) -> bool:
         """Whether the credential belongs to the client, so that the client gets errors about it."""
         ...
 
@@ -33,7 +33,7 @@ class BearerKey:
     """A key that is sent unchanged with every request. Implements `Credential`."""
 
     key: str = field(repr=False)
-    of_client: bool = False
+    uses_client_key: bool = False
 
     @property
     def secrets(self) -> tuple[str, ...]:

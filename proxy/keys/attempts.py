@@ -1,8 +1,8 @@
 """One call's way through the keys of a pool, until a key is not refused.
 
-KeyTurn(pool, ...) --take--> a key --refused--> take --> another key --answered-->
+KeyAttempts(pool, ...) --take--> a key --refused--> take --> another key --answered-->
 |                            |
-|                            +-- KeysSpent: each rests, or was tried in this turn
+|                            +-- KeysSpent: each rests, or was tried already
 +-- every key rests: KeysSpent, or one of the keys, if the pool is treated like a single key
 """
 
@@ -12,14 +12,14 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from proxy.keys.cooldowns import KeyRefusal, Rest
+from proxy.keys.cooldowns import Cooldown, KeyRefusal
 from proxy.keys.pool import KeyPool, PoolKey
 
 T = TypeVar("T")
 
 
 class KeysSpent(Exception):
-    """No key can be used: each key rests, or was tried in this turn.
+    """No key can be used: each key rests, or was tried already.
 
     Attributes:
         refusal: the last refusal.
@@ -44,7 +44,7 @@ class KeyAffinity(Struct):
     key: PoolKey | None = None
 
 
-class KeyTurn:
+class KeyAttempts:
     """One call's way through the keys. Each key is used at most once.
 
     Args:
@@ -98,7 +98,7 @@ class KeyTurn:
                 if not may_go_on():
                     raise
             else:
-                if self._pool.state.rest_until:  # some key has rested
+                if self._pool.state.cooldowns_until:  # some key has rested
                     self.answered()
                 return result
 
@@ -106,10 +106,10 @@ class KeyTurn:
         """The key for the next attempt.
 
         Raises:
-            KeysSpent: each key rests, or was tried in this turn.
+            KeysSpent: each key rests, or was tried already.
         """
         pool, affinity, now = self._pool, self._affinity, self._pool.clock.monotonic()
-        if affinity.conversation is not None and not (pool.state.rest_until or self._tried):
+        if affinity.conversation is not None and not (pool.state.cooldowns_until or self._tried):
             # No key has rested of late, as is usual, so none has to be asked whether it does.
             self.key = affinity.key or pool.order_for(affinity.conversation)[0]
         else:
@@ -119,7 +119,7 @@ class KeyTurn:
             if not keys:
                 raise self._spent()
             self.key = keys[0]
-            self._has_rested = self._rest_of(self.key, now) is not None
+            self._has_rested = self._cooldown_of(self.key, now) is not None
         affinity.key, self._began = self.key, now
         pool.used(self.key)
         return self.key
@@ -136,31 +136,35 @@ class KeyTurn:
         """Count the answer to the call."""
         self._pool.answered(self.key, began=self._began, model=self._model)
 
-    def _rest_of(self, key: PoolKey, now: float) -> Rest | None:
-        return key.rests.at(now, self._model)
+    def _cooldown_of(self, key: PoolKey, now: float) -> Cooldown | None:
+        return key.cooldowns.at(now, self._model)
 
     def _usable(self, now: float) -> Sequence[PoolKey]:
         """The keys that can be used now, in the order in which the call should use them."""
         pool, affinity, conversation = self._pool, self._affinity, self._affinity.conversation
         keys: Sequence[PoolKey] = pool.keys if conversation is None else pool.order_for(conversation)
-        if self._tried or now < pool.state.rest_until:
-            keys = [key for key in keys if key not in self._tried and self._rest_of(key, now) is None]
+        if self._tried or now < pool.state.cooldowns_until:
+            keys = [key for key in keys if key not in self._tried and self._cooldown_of(key, now) is None]
         if affinity.key is not None and affinity.key in keys:
             return [affinity.key, *(key for key in keys if key is not affinity.key)]
         return keys if conversation is not None else pool.take_turns(keys)
 
-    def _rests(self) -> list[tuple[PoolKey, Rest]]:
+    def _cooldowns(self) -> list[tuple[PoolKey, Cooldown]]:
         """The keys that rest now, with their rests."""
         now = self._pool.clock.monotonic()
-        return [(key, rest) for key in self._pool.keys if (rest := self._rest_of(key, now)) is not None]
+        return [(key, rest) for key in self._pool.keys if (rest := self._cooldown_of(key, now)) is not None]
 
     def _soonest(self) -> PoolKey:
         """The key with the rest that ends first."""
-        return min(self._rests(), key=lambda one: one[1].until)[0]
+        return min(self._cooldowns(), key=lambda one: one[1].until)[0]
 
     def _spent(self) -> KeysSpent:
-        """The error if no key can be used: this turn's last refusal, or the latest refusal of any call."""
-        now, rests = self._pool.clock.monotonic(), [rest for _, rest in self._rests()]
-        refusal = self._refusal or max(rests, key=lambda rest: rest.began).error
-        left = min((rest.until - now for rest in rests), default=0.0) if len(rests) == len(self._pool.keys) else 0.0
+        """The error if no key can be used: this call's last refusal, or the latest refusal of any call."""
+        now, cooldowns = self._pool.clock.monotonic(), [cooldown for _, cooldown in self._cooldowns()]
+        refusal = self._refusal or max(cooldowns, key=lambda cooldown: cooldown.began).error
+        left = (
+            min((cooldown.until - now for cooldown in cooldowns), default=0.0)
+            if len(cooldowns) == len(self._pool.keys)
+            else 0.0
+        )
         return KeysSpent(refusal, left)

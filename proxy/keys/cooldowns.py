@@ -54,7 +54,7 @@ class KeyRefusal(Struct, frozen=True):
     is_certain: bool = True
 
 
-class Rest(Struct):
+class Cooldown(Struct):
     """A rest from `began` to `until`, in seconds on a clock that never goes back.
 
     Attributes:
@@ -68,14 +68,14 @@ class Rest(Struct):
     error: Exception
 
 
-class KeyRests(Struct, weakref=True):
+class KeyCooldowns(Struct, weakref=True):
     """The rests of one key. Times are seconds on a clock that never goes back."""
 
-    _latest: Rest | None = None
-    _of_models: dict[str, Rest] = field(default_factory=dict)
+    _latest: Cooldown | None = None
+    _of_models: dict[str, Cooldown] = field(default_factory=dict)
     _doublings: dict[KeyCause, int] = field(default_factory=dict)
 
-    def at(self, now: float, model: str = "") -> Rest | None:
+    def at(self, now: float, model: str = "") -> Cooldown | None:
         """The rest that keeps the key from being used for a model now; of two, the longer one."""
         resting = self._latest if self._latest is not None and now < self._latest.until else None
         if self._of_models and (of_model := self._of_models.get(model)) is not None and now < of_model.until:
@@ -99,10 +99,10 @@ class KeyRests(Struct, weakref=True):
         late = before if before is not None and began <= before.began else None  # it began while the call was under way
         is_counted = late is not None and late.cause == cause
         doublings = self._doublings.get(cause, 0) - is_counted
-        until = now + rest_seconds(refusal, doublings)
+        until = now + cooldown_seconds(refusal, doublings)
         if late is not None and ((is_counted and refusal.seconds is None) or until <= late.until):
             return False
-        rest = Rest(cause, now, until, error)
+        rest = Cooldown(cause, now, until, error)
         if cause == "model":
             self._of_models.pop(model, None)
             if len(self._of_models) >= _MOST_MODELS:
@@ -124,7 +124,7 @@ class KeyRests(Struct, weakref=True):
         return True
 
 
-def rest_seconds(refusal: KeyRefusal, doublings: int = 0) -> float:
+def cooldown_seconds(refusal: KeyRefusal, doublings: int = 0) -> float:
     """The length of a rest: as the provider says, within bounds; otherwise it is doubled that many times."""
     cause, said = refusal.cause, refusal.seconds
     if said is not None and cause == "window":

@@ -15,7 +15,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from proxy.config.model import keys_of
-from proxy.keys.cooldowns import KeyRefusal, KeyRests
+from proxy.keys.cooldowns import KeyCooldowns, KeyRefusal
 from proxy.kit.readiness import KeyState
 from proxy.ports import Clock, Observer
 
@@ -29,18 +29,18 @@ class PoolKey:
     Attributes:
         number: the position in the configuration, from 1, which logs show.
         key: the key itself.
-        rests: the times when the key cannot be used.
+        cooldowns: the times when the key cannot be used.
         turn: the turn in which the key was last used.
     """
 
-    __slots__ = ("_hash", "key", "number", "rests", "turn")
+    __slots__ = ("_hash", "cooldowns", "key", "number", "turn")
 
     def __init__(self, number: int, key: str, state: "PoolState") -> None:
         self.number = number
         self.key = key
         self.turn = 0
         digest = blake2b(key.encode(), digest_size=16, person=b"toolproxy key").digest()
-        self.rests = state.rests_of(digest)
+        self.cooldowns = state.cooldowns_of(digest)
         self._hash = blake2b(digest, digest_size=_DIGEST_BYTES)
 
     def score(self, conversation: bytes) -> bytes:
@@ -91,7 +91,7 @@ class KeyPool:
     def states(self) -> list[KeyState]:
         """The state of each key, in the order of the configuration."""
         now = self.clock.monotonic()
-        return [key.rests.state(now) for key in self.keys]
+        return [key.cooldowns.state(now) for key in self.keys]
 
     def order_for(self, conversation: bytes) -> tuple[PoolKey, ...]:
         """The keys in a conversation's order, its own key first. The order is computed once per conversation."""
@@ -115,10 +115,10 @@ class KeyPool:
     def refused(self, key: PoolKey, refusal: KeyRefusal, error: Exception, *, began: float, model: str) -> None:
         """Put a key to rest because of a call that began at `began`. `error` is kept, without its traceback."""
         now = self.clock.monotonic()
-        if key.rests.refused(refusal, error, began=began, now=now, model=model):
-            rest = key.rests.at(now, model)
+        if key.cooldowns.refused(refusal, error, began=began, now=now, model=model):
+            rest = key.cooldowns.at(now, model)
             until = now if rest is None else rest.until
-            self.state.rest_until = max(self.state.rest_until, until)
+            self.state.cooldowns_until = max(self.state.cooldowns_until, until)
             seconds = round(until - now, 3)
             fields = {"cause": refusal.cause, "seconds": seconds, "why": refusal.why}
             if refusal.cause == "model":
@@ -127,24 +127,24 @@ class KeyPool:
 
     def answered(self, key: PoolKey, *, began: float, model: str) -> None:
         """Count an answer to a call that began at `began`."""
-        if key.rests.answered(began=began, model=model):
+        if key.cooldowns.answered(began=began, model=model):
             self._observe(self._events.works, **self._owner, key=key.number)
-            if all(one.rests.is_over for one in self.keys):
-                self.state.rest_until = 0.0
+            if all(one.cooldowns.is_over for one in self.keys):
+                self.state.cooldowns_until = 0.0
 
 
 class PoolState:
     """The part of a pool that outlives a reload: the rests of its keys, by the digest of each."""
 
     def __init__(self) -> None:
-        self.rest_until = 0.0  # no key rests any more
-        self._rests: WeakValueDictionary[bytes, KeyRests] = WeakValueDictionary()
+        self.cooldowns_until = 0.0  # no key rests any more
+        self._cooldowns: WeakValueDictionary[bytes, KeyCooldowns] = WeakValueDictionary()
 
-    def rests_of(self, digest: bytes) -> KeyRests:
+    def cooldowns_of(self, digest: bytes) -> KeyCooldowns:
         """The rests of the key with this digest."""
-        if (rests := self._rests.get(digest)) is None:
-            rests = self._rests[digest] = KeyRests()
-        return rests
+        if (cooldowns := self._cooldowns.get(digest)) is None:
+            cooldowns = self._cooldowns[digest] = KeyCooldowns()
+        return cooldowns
 
 
 class KeyPools:

@@ -8,8 +8,8 @@
 
 A failure may be caused by the client's own request. So the breaker opens for all requests only if several clients have
 failures: no client's failures count for more than half of `threshold`. Failures that no request can have caused count
-in full. For a request that something else can answer (a *spare*, such as a fallback model), failures in a row open the
-breaker whichever clients they come from, and for such requests only.
+in full. For a request that something else can answer (`has_fallback`), failures in a row open the breaker,
+whichever clients they come from, and for such requests only.
 
 A service may also say itself that calls are useless for a while, or refuse its key: then the breaker is tripped for
 all calls at once.
@@ -78,18 +78,18 @@ class Breaker(Struct, kw_only=True):
     _open_until: float = 0.0
     _is_tripped: bool = False
 
-    def allows(self, now: float, *, client: str | None = None, spare: bool = False) -> bool:
+    def allows(self, now: float, *, client: str | None = None, has_fallback: bool = False) -> bool:
         """Whether a call may be made now. To be called once per call, because the one that is allowed may be the probe.
 
         Args:
             now: in seconds, on a clock that never goes back.
             client: the client of the request, which the failures of one other client do not keep out; None: any.
-            spare: whether something else can answer the request.
+            has_fallback: whether something else can answer the request.
         """
         if self.state is BreakerState.CLOSED:
             return True
         own = self._failures if client is None else self._of_clients.get(client, 0)
-        if self._weight < self.threshold and not (spare and own >= self.threshold):
+        if self._weight < self.threshold and not (has_fallback and own >= self.threshold):
             return True
         if now < self._open_until:
             return False
@@ -126,17 +126,17 @@ class Breaker(Struct, kw_only=True):
         self.state = BreakerState.CLOSED
         return not was_closed
 
-    def failed(self, now: float, *, client: str | None = None, spare: bool = False) -> bool:
+    def failed(self, now: float, *, client: str | None = None, has_fallback: bool = False) -> bool:
         """Count a failure; returns whether it opened the breaker. It does not prolong the time of an open breaker.
 
         Args:
             now: as in `allows`.
             client: the client of the request; None: no request can have caused the failure.
-            spare: as in `allows`.
+            has_fallback: as in `allows`.
         """
         self._failures += 1
         self._weigh(client)
-        opens = self._failures >= self.threshold and (spare or self._weight >= self.threshold)
+        opens = self._failures >= self.threshold and (has_fallback or self._weight >= self.threshold)
         if self.state is BreakerState.OPEN or (self.state is BreakerState.CLOSED and not opens):
             return False
         self.state = BreakerState.OPEN

@@ -21,7 +21,7 @@ from msgspec import Struct, ValidationError, convert
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
 from proxy.loop.results import ToolResult, halved, left_out, with_note, without_note
 from proxy.turn.call_ids import OURS, SHORTEST
-from proxy.turn.carried import Carried
+from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire.chat import BROKEN_OFF, Json, Turn, in_plain_text
 
 
@@ -159,7 +159,7 @@ class Transcript(Struct):
         return bool(changed)
 
 
-CarriedTurns: TypeAlias = tuple[Carried, ...]
+CarriedTurns: TypeAlias = tuple[OpaqueFields, ...]
 """The fields to carry for the turns of a run, if the client is shown everything else."""
 
 
@@ -172,7 +172,7 @@ def from_json(stored: Any) -> Continuation | CarriedTurns | None:
     """A run's hidden messages from their stored form; None if this version cannot read them."""
     match stored:
         case {"carried": [*turns]}:
-            return tuple([turn for held in turns if (turn := Carried.from_json(held)) is not None])
+            return tuple([turn for held in turns if (turn := OpaqueFields.from_json(held)) is not None])
         case _:
             return Continuation.from_json(stored)
 

@@ -3,7 +3,7 @@
 import errno
 import socket
 
-from proxy.server.occupant import occupant_of
+from proxy.server.port_owner import port_owner_of
 from proxy.wire.errors import ConfigurationError
 
 # Unsent bytes that the kernel buffers for a client. Without a limit, each slow reader would need megabytes, and the
@@ -28,8 +28,8 @@ def listen(host: str, port: int) -> socket.socket:
         if listener is not None:
             listener.close()
         why = getattr(exc, "strerror", None) or exc
-        if getattr(exc, "errno", None) == errno.EADDRINUSE and (occupant := occupant_of(port)):
-            why = f"{why}: {occupant}; for another port: --port, or TOOLPROXY_PORT"
+        if getattr(exc, "errno", None) == errno.EADDRINUSE and (owner := port_owner_of(port)):
+            why = f"{why}: {owner}; for another port: --port, or TOOLPROXY_PORT"
         raise ConfigurationError([f"cannot listen on {host}:{port}: {why}"]) from exc
     listener.set_inheritable(True)
     return listener

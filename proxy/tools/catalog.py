@@ -12,10 +12,10 @@ from proxy.config.model import Config, ToolConfig
 from proxy.loop.results import NotConfigured, ToolOutput
 from proxy.tools import browser
 from proxy.tools.check import Check, check_of
-from proxy.tools.kind import Resources
 from proxy.tools.kinds import kind_of
 from proxy.tools.servers import ToolServer
 from proxy.tools.tool import RunTool, Tool
+from proxy.tools.tool_type import Resources
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
 

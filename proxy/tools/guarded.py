@@ -56,7 +56,8 @@ class GuardedTool:
         tool: the tool.
         state: its cache, slots and circuit breaker.
         schema: the schema of its arguments.
-        last_read: the latest arguments as written, and for the history, which asks for them soon afterwards.
+        last_parsed_arguments: the latest arguments as written, and as the history has them, which asks for them soon
+            afterwards.
         fallbacks: the names of the tools that are tried in order if it fails.
     """
 
@@ -64,7 +65,7 @@ class GuardedTool:
         self.tool = tool
         self.state = state
         self.schema = schema_of(tool.parameters)
-        self.last_read: tuple[str, str] = ("{}", "{}")
+        self.last_parsed_arguments: tuple[str, str] = ("{}", "{}")
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
         self._run = _run_of(tool)
         self._clock = clock
@@ -136,7 +137,7 @@ class GuardedTool:
         tool, state = self.tool, self.state
         async with state.slots:
             now = self._clock.monotonic()
-            if not state.breaker.allows(now, client=attempt.context.scope, spare=attempt.has_fallback):
+            if not state.breaker.allows(now, client=attempt.context.scope, has_fallback=attempt.has_fallback):
                 raise state.refusal(now)
             attempt.was_begun = True
             retried = 0
@@ -162,7 +163,7 @@ class GuardedTool:
     def _failed(self, attempt: ToolAttempt, error: ToolUnavailable | None) -> None:
         """Count a failed call for the circuit breaker of the tool; None: it has timed out."""
         state, now = self.state, self._clock.monotonic()
-        if state.failed(now, error, client=attempt.context.scope, spare=attempt.has_fallback):
+        if state.failed(now, error, client=attempt.context.scope, has_fallback=attempt.has_fallback):
             seconds = state.breaker.wait(now)
             self._observe("tool.breaker_opened", tool=self.tool.name, seconds=seconds, cause=state.cause)
 

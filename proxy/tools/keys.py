@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from proxy.config.model import keys_of
 from proxy.config.redaction import without_pieces
-from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.attempts import KeyAffinity, KeyAttempts, KeysSpent
 from proxy.keys.cooldowns import KeyRefusal
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.state import refusal_in
 
 if TYPE_CHECKING:
-    from proxy.tools.kind import Resources
+    from proxy.tools.tool_type import Resources
 
 T = TypeVar("T")
 
@@ -49,8 +49,8 @@ class ToolKeys:
         try:
             if self.pool is None:
                 return await request(self._keys[0])
-            turn = KeyTurn(self.pool, KeyAffinity())
-            return await turn.run(lambda key: request(key.key), self._refusal_in)
+            attempts = KeyAttempts(self.pool, KeyAffinity())
+            return await attempts.run(lambda key: request(key.key), self._refusal_in)
         except KeysSpent as spent:
             error = _spent(spent)
         except ToolError as exc:

@@ -39,8 +39,8 @@ from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check
 from proxy.tools.finder import SIZE_OF_TOOL, ToolIndex
 from proxy.tools.guarded import GuardedTool, ToolAttempt
-from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
+from proxy.tools.result_filter import filtered, filters_of_call
 from proxy.tools.schema import schema_fault
 from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
@@ -199,7 +199,7 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             return history_of(call.arguments)
-        written, history = entry.last_read
+        written, history = entry.last_parsed_arguments
         if written == call.arguments:
             return history
         if len(call.arguments) > MOST_REPAIRED_CHARACTERS and is_object(call.arguments):
@@ -262,7 +262,7 @@ class Registry:
             filters = replace(filters, reading=self._permitted(reading, context))
             changes["ends"] = min(context.ends, self._clock.monotonic() + seconds)
         arguments, history = await beside(len(call.arguments) * _COST_OF_ARGUMENTS, parse)
-        entry.last_read = call.arguments, history
+        entry.last_parsed_arguments = call.arguments, history
         is_search = tool.searches or called.searches
         if is_search:
             filters = filters_of_call(filters, arguments, tool.parameters)
@@ -277,7 +277,7 @@ class Registry:
             output = replace(output, answered_by=tool.name)
         if filters is not NO_FILTERS and filters.has_rules:
             is_filtered = tool.run_filtered is not None
-            output = permitted(output, filters, is_filtered=is_filtered, is_search=is_search)
+            output = filtered(output, filters, is_filtered=is_filtered, is_search=is_search)
         return output if tool.serves is None else replace(output, code=CodeResult.read(output.text))
 
     def _permitted(self, reading: Reading, context: CallContext) -> Reading:

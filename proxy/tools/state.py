@@ -5,7 +5,7 @@ import math
 from contextlib import nullcontext
 from copy import copy
 
-from proxy.keys.cooldowns import KeyRefusal, rest_seconds
+from proxy.keys.cooldowns import KeyRefusal, cooldown_seconds
 from proxy.kit.breaker import Breaker, BreakerState
 from proxy.kit.counted import counted
 from proxy.loop.results import Cause, ToolUnavailable
@@ -45,14 +45,14 @@ class ToolState:
         self.refusals = 0
         return True
 
-    def failed(self, now: float, error: ToolUnavailable | None, *, client: str, spare: bool) -> bool:
+    def failed(self, now: float, error: ToolUnavailable | None, *, client: str, has_fallback: bool) -> bool:
         """Count a call that failed after all its retries; returns whether it opened the breaker.
 
         Args:
             now: as in `Breaker.allows`.
             error: the failure; None: the call has timed out.
             client: the scope of the caller, whose failures count for no more than half.
-            spare: whether a fallback can answer.
+            has_fallback: whether a fallback can answer.
         """
         blame = "request" if error is None else error.blame
         if blame == "nobody" or not self._one_service:
@@ -61,9 +61,9 @@ class ToolState:
         was_open = self.breaker.state is BreakerState.OPEN
         refusal = refusal_in(error)
         if refusal is None or (cause == "busy" and (refusal.seconds or 0) <= LONGEST_WAIT):
-            opened = self.breaker.failed(now, client=client if blame == "request" else None, spare=spare)
+            opened = self.breaker.failed(now, client=client if blame == "request" else None, has_fallback=has_fallback)
         else:
-            opened = self.breaker.trip(now, rest_seconds(refusal, self.refusals))
+            opened = self.breaker.trip(now, cooldown_seconds(refusal, self.refusals))
             self.refusals += opened and refusal.seconds is None
         if opened:
             self.cause = cause

@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from proxy.turn.call_arguments import Arguments
 from proxy.turn.call_fragments import ARGUMENTS, Fragment, StreamedCalls
 from proxy.turn.call_ids import client_call_id
-from proxy.turn.carried import merge_fields
 from proxy.turn.leaks import Leak
+from proxy.turn.opaque_fields import merge_fields
 from proxy.turn.request import TurnRequest
 from proxy.turn.turn_bounds import require_few_calls, require_short_arguments
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall

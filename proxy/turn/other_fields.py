@@ -4,9 +4,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from proxy.turn.carried import merge_fields
 from proxy.turn.citations import CITATIONS
 from proxy.turn.details import DETAILS, FoldedDetails, shifted
+from proxy.turn.opaque_fields import merge_fields
 from proxy.wire.chat import TEXT_FIELDS, Json
 
 FOLDED_KEYS: Final = frozenset({*TEXT_FIELDS, "tool_calls"})

@@ -70,9 +70,9 @@ class Endpoint:
     @classmethod
     def of(cls, name: str, client: HttpClient, config: UpstreamConfig, keys: KeyPool | None = None) -> "Endpoint":
         """The endpoint that `client` sends to. The clients' own keys are still missing (`for_client`)."""
-        of_client = config.api_key == FROM_CLIENT
+        uses_client_key = config.api_key == FROM_CLIENT
         first, *others = [*keys_of(config.api_key).values()] or [""]
-        credential = BearerKey("" if of_client else first, of_client=of_client)
+        credential = BearerKey("" if uses_client_key else first, uses_client_key=uses_client_key)
         added = tuple((name.lower().encode(), value.encode()) for name, value in config.headers.items())
         in_headers = [part for value in config.headers.values() for part in (value, *value.split())]
         forwards = frozenset(name.lower().encode() for name in config.forward_headers) - dict(added).keys()
@@ -113,10 +113,10 @@ class Endpoint:
             InvalidApiKey: the client's own key is needed, and it has none.
         """
         own = self
-        if self.credential.of_client:
+        if self.credential.uses_client_key:
             if not key:
                 raise InvalidApiKey
-            own = replace(own, credential=BearerKey(key, of_client=True))
+            own = replace(own, credential=BearerKey(key, uses_client_key=True))
         if self.forwards.isdisjoint(dict(headers)):
             return own
         forwarded = [header for header in headers if header[0] in self.forwards]

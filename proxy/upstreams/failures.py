@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from proxy.keys.cooldowns import LONGEST_RATE, KeyCause, KeyRefusal, rest_seconds
+from proxy.keys.cooldowns import LONGEST_RATE, KeyCause, KeyRefusal, cooldown_seconds
 from proxy.keys.refusals import WORDS_COUNT, cause_of, is_about_request, is_too_large
 from proxy.keys.reset_times import CHINA, Reset, reset_of
 from proxy.kit.sent import NOTHING, Sent
@@ -439,18 +439,18 @@ def is_transient(failure: ProxyError) -> bool:
     return isinstance(failure, UpstreamError)
 
 
-def may_work_elsewhere(failure: ProxyError, *, of_client: bool) -> bool:
+def may_work_elsewhere(failure: ProxyError, *, uses_client_key: bool) -> bool:
     """Whether another upstream may answer, because this one is down, slow, full, or refuses our account.
 
     A faulty request would fail at every upstream.
 
     Args:
         failure: the failure of the upstream.
-        of_client: whether the key was the client's own. If such a key is refused, a fallback would serve anybody who
-            makes up a key, at the operator's cost.
+        uses_client_key: whether the key was the client's own. If such a key is refused, a fallback would serve
+            anybody who makes up a key, at the operator's cost.
     """
     if isinstance(failure, UpstreamRefused):
-        if of_client and failure.status in _AUTH_STATUSES:
+        if uses_client_key and failure.status in _AUTH_STATUSES:
             return False
         return isinstance(failure, KeyRefused) or failure.operator_code is not None or failure.status in _OUR_ACCOUNT
     return isinstance(failure, (UpstreamError, Overloaded))
@@ -487,4 +487,4 @@ def advise(failure: ProxyError, now: float) -> None:
     if refusal.cause == "window":
         failure.headers["x-should-retry"] = "false"
     if refusal.cause in ("window", "rate") and not retry_after(failure, now):
-        failure.rest_for(rest_seconds(refusal))
+        failure.rest_for(cooldown_seconds(refusal))

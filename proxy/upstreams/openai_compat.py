@@ -17,7 +17,7 @@ from proxy.http.response import READ_BYTES, Response
 from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
 from proxy.loop.actions import CallUpstream
-from proxy.loop.shown import EnoughShown
+from proxy.loop.run_events import StopGenerating
 from proxy.ports import EarlyCalls, Show
 from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
@@ -118,7 +118,7 @@ class OpenAICompatible:
             for visible in assembler.close(done=reader.done):
                 await reader.show(visible)
             turn = assembler.finish()
-        except EnoughShown:  # the connection is closed by now, so the upstream stops writing
+        except StopGenerating:  # the connection is closed by now, so the upstream stops writing
             turn = _ended_early(assembler.finish())
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
@@ -214,7 +214,7 @@ class OpenAICompatible:
         for name in ("message", "type", "code", "param", "upstream_code"):
             if text := getattr(error, name):
                 setattr(error, name, self._redacted(text))
-        if isinstance(error, UpstreamRefused) and not self.of_client:
+        if isinstance(error, UpstreamRefused) and not self.uses_client_key:
             if error.operator_code:
                 error.message = _CUT_KEY.sub("***", error.message)
             error.blame_operator(self.name, self.key_advice, source=self.key_source)
@@ -229,9 +229,9 @@ class OpenAICompatible:
         return without_pieces(clipped(redactor(secrets)(text)), secrets)
 
     @property
-    def of_client(self) -> bool:
+    def uses_client_key(self) -> bool:
         """Whether the client's own key is sent, so that errors about it are for the client."""
-        return self.endpoint.credential.of_client
+        return self.endpoint.credential.uses_client_key
 
     def with_cost(self, usage: Json) -> Json:
         """A usage with its cost, if the model has a price."""

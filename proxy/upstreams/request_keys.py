@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.attempts import KeyAffinity, KeyAttempts, KeysSpent
 from proxy.keys.cooldowns import KeyRefusal
 from proxy.ports import Clock
 from proxy.upstreams.failures import KeyRefused
@@ -30,16 +30,16 @@ class RequestKeys:
         self._clock = clock
         self._affinities: dict[str, KeyAffinity] = {}
 
-    def turn(self, candidate: OpenAICompatible) -> KeyTurn:
-        """The turn of one upstream call, with its retries, at the keys of a model's upstream."""
+    def attempts(self, candidate: OpenAICompatible) -> KeyAttempts:
+        """The attempts of one upstream call, with its retries, with the keys of a model's upstream."""
         assert candidate.keys is not None  # noqa: S101 - callers have looked
         if (affinity := self._affinities.get(candidate.name)) is None:
             affinity = self._affinities[candidate.name] = KeyAffinity(self._conversation)
-        return KeyTurn(candidate.keys, affinity, candidate.model, never_gives_up=True)
+        return KeyAttempts(candidate.keys, affinity, candidate.model, never_gives_up=True)
 
     async def call(
         self,
-        turn: KeyTurn,
+        attempts: KeyAttempts,
         candidate: OpenAICompatible,
         work: Callable[[OpenAICompatible], Awaitable[T]],
         may_go_on: Callable[[], bool],
@@ -47,17 +47,17 @@ class RequestKeys:
         """The result of `work` with the first key that is not refused.
 
         Args:
-            turn: the turn at the keys.
+            attempts: chooses the key of each attempt.
             candidate: the model.
             work: makes the call. It is repeated only after a refusal of the key, and while `may_go_on`.
             may_go_on: whether another key may be tried.
 
         Raises:
-            KeyRefused: each key rests, or was refused in this turn.
+            KeyRefused: each key rests, or was refused in one of these attempts.
             ProxyError: anything else that `work` raises.
         """
         try:
-            return await turn.run(
+            return await attempts.run(
                 lambda key: work(candidate.with_key(key)), lambda exc: self._refusal_in(exc, candidate), may_go_on
             )
         except KeysSpent as spent:
@@ -66,10 +66,10 @@ class RequestKeys:
     @asynccontextmanager
     async def open(self, candidate: OpenAICompatible, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Relay any other request, with the first key that is not refused. Raises as `call` does."""
-        turn = self.turn(candidate)
+        attempts = self.attempts(candidate)
         async with AsyncExitStack() as opened:
             try:
-                yield await turn.run(
+                yield await attempts.run(
                     lambda key: opened.enter_async_context(candidate.with_key(key).open(request)),
                     lambda exc: self._refusal_in(exc, candidate),
                 )

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.keys.attempts import KeyTurn
+from proxy.keys.attempts import KeyAttempts
 from proxy.kit.breaker import Backoff, Breaker, BreakerState
 from proxy.kit.timeouts import elapsed
 from proxy.loop.actions import CallUpstream
@@ -153,7 +153,7 @@ class Resilient:
             except ProxyError as exc:
                 current.redact(exc)
                 advise(exc, self._shared.clock.time())
-                self._count_failure(guard, exc, spare=False)
+                self._count_failure(guard, exc, has_fallback=False)
                 raise
         guard.succeeded()
 
@@ -178,7 +178,7 @@ class Resilient:
                 guard = attempt.guard = self._shared.guards[candidate.name]
                 began = attempt.began = clock.monotonic()
                 try:
-                    if not guard.breaker.allows(began, spare=has_fallback):
+                    if not guard.breaker.allows(began, has_fallback=has_fallback):
                         raise guard.refusal(began)
                     if candidate.keys is None:
                         result = await work(candidate)
@@ -192,7 +192,7 @@ class Resilient:
                 except ProxyError as exc:
                     candidate.redact(exc)
                     failure = exc
-                    self._count_failure(guard, exc, spare=has_fallback)
+                    self._count_failure(guard, exc, has_fallback=has_fallback)
                     if attempt.was_shown:  # another attempt would repeat it
                         exc.was_shown = True
                         raise
@@ -214,9 +214,9 @@ class Resilient:
     ) -> T:
         """The result of `work` with the first key that the candidate's upstream does not refuse."""
         keys = self._own_keys
-        if attempt.turn is None or attempt.candidate is not candidate:
-            attempt.candidate, attempt.turn = candidate, keys.turn(candidate)
-        return await keys.call(attempt.turn, candidate, work, lambda: not attempt.was_shown)
+        if attempt.key_attempts is None or attempt.candidate is not candidate:
+            attempt.candidate, attempt.key_attempts = candidate, keys.attempts(candidate)
+        return await keys.call(attempt.key_attempts, candidate, work, lambda: not attempt.was_shown)
 
     async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""
@@ -237,13 +237,13 @@ class Resilient:
             shared.observe("upstream.retried", **fields, wait=round(wait, 3))
             await shared.clock.sleep(wait)
             return True
-        if self._fallbacks and may_work_elsewhere(failure, of_client=self.current.of_client):
+        if self._fallbacks and may_work_elsewhere(failure, uses_client_key=self.current.uses_client_key):
             self._switch_to(self._fallbacks.pop(0))
             shared.observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
 
-    def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, spare: bool) -> None:
+    def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, has_fallback: bool) -> None:
         """Count a failure for the breaker.
 
         Refusals do not count, because they show that the upstream works; nor do calls that the breaker stopped.
@@ -252,7 +252,7 @@ class Resilient:
             return
         if failure.unreachable or guard.name not in self._blamed:
             self._blamed.add(guard.name)
-            guard.failed(failure, client=self._client, spare=spare)
+            guard.failed(failure, client=self._client, has_fallback=has_fallback)
 
 
 class BreakerGuard:
@@ -276,10 +276,10 @@ class BreakerGuard:
         if self.breaker.succeeded():
             self._observe("upstream.breaker_closed", upstream=self.name)
 
-    def failed(self, failure: UpstreamError, *, client: str, spare: bool) -> None:
+    def failed(self, failure: UpstreamError, *, client: str, has_fallback: bool) -> None:
         """Count a call that failed; `client` is the client whose request it was."""
         blamed = None if failure.unreachable else client
-        if self.breaker.failed(self._clock.monotonic(), client=blamed, spare=spare):
+        if self.breaker.failed(self._clock.monotonic(), client=blamed, has_fallback=has_fallback):
             seconds = self.breaker.seconds
             self._observe("upstream.breaker_opened", upstream=self.name, code=failure.code, seconds=seconds)
 
@@ -292,7 +292,7 @@ class Attempt(Struct, eq=False):
         guard: the breaker of the upstream that is tried.
         body: the body of the call, if it is one of a run.
         pictured: the messages of the call, whose pictures its model may refuse.
-        turn: the turn at the keys of `candidate`; retries use no key again that was refused.
+        key_attempts: the keys of `candidate` that were tried; retries use no key again that was refused.
         first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
     """
 
@@ -304,7 +304,7 @@ class Attempt(Struct, eq=False):
     began: float = 0.0
     guard: BreakerGuard | None = None
     candidate: OpenAICompatible | None = None
-    turn: KeyTurn | None = None
+    key_attempts: KeyAttempts | None = None
     first_after: float | None = None
 
     @property

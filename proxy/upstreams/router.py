@@ -188,7 +188,7 @@ class ConfigRouter:
 
     def _needs_key(self, model: ModelConfig) -> bool:
         """Whether the upstream of a model gets the clients' own keys."""
-        return self._endpoints[model.upstream].credential.of_client
+        return self._endpoints[model.upstream].credential.uses_client_key
 
     def _bind(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """The model at its upstream, with the key and the headers of the client that go there.

@@ -21,7 +21,7 @@ from proxy.api.responses import conversation as items
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.request import parse_request
 from proxy.api.sealed import Sealer
-from proxy.turn.carried import Carried
+from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire.errors import ProxyError
 from tests import hostile
 from tests.documents import RESPONSES_INPUT
@@ -138,7 +138,7 @@ SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": SERVER_CALL["i
     [SERVER_CALL | {"name": "web_search"}, SERVER_RESULT],
     [SERVER_CALL | {"name": "web_search"}, SERVER_RESULT | {"content": [], "encrypted_content": SEALER.seal_text("x")}],
     [{"type": "thinking", "thinking": "", "signature": SIGNATURES.sign("Thoughts.")}],
-    [{"type": "thinking", "thinking": "Hm.", "signature": SIGNATURES.sign("Hm.", Carried({"details": "d"}))}],
+    [{"type": "thinking", "thinking": "Hm.", "signature": SIGNATURES.sign("Hm.", OpaqueFields({"details": "d"}))}],
 ])  # fmt: skip
 def test_a_translation_that_depends_on_names_seals_or_signatures_is_kept_for_no_other_request(blocks_said):
     other = Sealer((b"o" * 32,), "client:app")

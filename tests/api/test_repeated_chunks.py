@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.api.chat.completion import CompletionHead, CompletionReply
-from proxy.loop.shown import CallBegan, TurnBegan
+from proxy.loop.run_events import CallBegan, TurnBegan
 from proxy.turn.citations import CITATIONS
 from proxy.wire.chat import ToolCall
 
@@ -36,7 +36,7 @@ def written(steps, *, include_usage, apart):
     for index, is_new, told, delta in steps:
         fold = reply.folds[index]
         if told:
-            out.append(reply.encode(fold.hear(told)))
+            out.append(reply.encode(fold.take_event(told)))
         if is_new or index not in latest:
             latest[index] = {"id": "up", "model": "glm", "choices": [{"index": 0, "delta": {}, "content": "x"}]}
         shown = copy.deepcopy(latest[index]) if apart else latest[index]

@@ -9,7 +9,7 @@ from proxy.loop.call_context import CallContext
 from proxy.loop.fence import unfenced
 from proxy.loop.prompts import OUT_OF_TIME
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
-from proxy.loop.shown import CallBegan, CallEnded
+from proxy.loop.run_events import CallBegan, CallEnded
 from proxy.upstreams.profile import OPENAI
 from proxy.wire.chat import ToolSpec
 from proxy.wire.errors import UpstreamError
@@ -98,7 +98,7 @@ class Client:
     async def show(self, chunk):
         self.shown.append(chunk)
 
-    async def hear(self, event):
+    async def show_event(self, event):
         self.heard.append(event)
         return True
 

@@ -14,7 +14,7 @@ import trustme
 from proxy import app
 from proxy.app.configuration import parse
 from proxy.commands.overview import describe
-from proxy.commands.probe import Means, probe
+from proxy.commands.probe import ProbeClients, probe
 from proxy.config.model import UpstreamConfig
 from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
@@ -291,7 +291,9 @@ async def test_a_proxy_that_refuses_is_named_without_its_password(said, environ)
 async def test_a_proxy_that_is_not_there_is_named_and_not_the_server(environ):
     environ(https_proxy=f"http://127.0.0.1:{free_port()}")
     text = 'upstreams: {up: {base_url: "https://api.example", api_key: k}}\nmodels: {m: {upstream: up}}'
-    (finding,) = await probe(parse(text, {}).config, Means(app.http_client_for, app.tool_client, app.SystemClock()))
+    (finding,) = await probe(
+        parse(text, {}).config, ProbeClients(app.http_client_for, app.tool_client, app.SystemClock())
+    )
     assert finding.message.startswith("the proxy http://127.0.0.1:")
     assert "cannot be reached" in finding.message
 

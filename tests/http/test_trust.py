@@ -14,9 +14,9 @@ from proxy.http.connect import client_context
 from proxy.http.credentials import BearerKey
 from proxy.loop.results import ToolError
 from proxy.tools.exchange import ServiceRequest, send
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.kinds.web_fetch import WebFetchConfig, web_fetch_tool
+from proxy.tools.tool_type import Resources
 from tests.fakes import FakeClock
 from tests.http.rawserver import forever
 from tests.http.test_transport_tls import tls_server

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.keys.cooldowns import KeyRefusal, KeyRests
+from proxy.keys.cooldowns import KeyCooldowns, KeyRefusal
 
 HOUR, DAY = 3600.0, 86400.0
 NO = ValueError("no")
@@ -10,7 +10,7 @@ NO = ValueError("no")
 
 def lengths(cause, times, seconds=None):
     """The lengths of so many rests in a row, each refused as soon as the one before is over."""
-    rests, now, found = KeyRests(), 0.0, []
+    rests, now, found = KeyCooldowns(), 0.0, []
     for _ in range(times):
         assert rests.refused(KeyRefusal(cause, seconds), NO, began=now, now=now, model="m")
         until = rests.at(now, "m").until
@@ -51,7 +51,7 @@ def test_a_time_that_the_provider_names_is_kept_within_bounds(cause, said, rests
 
 
 def test_an_answer_to_a_call_that_began_after_the_rest_ends_its_doubling():
-    rests = KeyRests()
+    rests = KeyCooldowns()
     rests.refused(KeyRefusal("rate"), NO, began=0, now=0)
     assert not rests.answered(began=-1), "the call was under way when the rest began"
     assert rests.at(1).until == 2
@@ -61,7 +61,7 @@ def test_an_answer_to_a_call_that_began_after_the_rest_ends_its_doubling():
 
 
 def test_calls_that_were_under_way_do_not_double_a_rest():
-    rests = KeyRests()
+    rests = KeyCooldowns()
     assert rests.refused(KeyRefusal("rate"), NO, began=0, now=1)
     assert not any(rests.refused(KeyRefusal("rate"), NO, began=0.5, now=1 + at / 10) for at in range(9))
     assert rests.at(2).until == 3
@@ -75,7 +75,7 @@ def test_calls_that_were_under_way_do_not_double_a_rest():
 
 
 def test_a_model_that_the_plan_lacks_rests_alone():
-    rests = KeyRests()
+    rests = KeyCooldowns()
     rests.refused(KeyRefusal("model"), NO, began=0, now=0, model="large")
     assert (rests.at(1, "small"), rests.at(1, "large").cause, rests.state(1)) == (None, "model", "usable")
     rests.refused(KeyRefusal("rate"), NO, began=1, now=1, model="small")
@@ -96,7 +96,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 1e5), CAUSES, SAID, st.floats(0, 1e5)), 
 @given(STEPS)
 def test_a_rest_is_never_longer_than_its_kind_allows_and_late_calls_never_shorten_it(steps):
     longest = {"refused": HOUR, "credit": HOUR, "window": 31 * DAY, "rate": 600, "model": HOUR}
-    rests, now = KeyRests(), 0.0
+    rests, now = KeyCooldowns(), 0.0
     for seconds, cause, said, ago in steps:
         now += seconds
         before = rests.at(now, "m")

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.attempts import KeyAffinity, KeyAttempts, KeysSpent
 from proxy.keys.cooldowns import KeyRefusal
 from proxy.keys.pool import KeyPools
 from tests.fakes import FakeClock
@@ -43,7 +43,7 @@ class Pool:
         return key.number
 
     async def ask(self, conversation=b"c", *, affinity=None, model="", may_go_on=lambda: True, **options):
-        turn = KeyTurn(self.pool, affinity or KeyAffinity(conversation), model, **options)
+        turn = KeyAttempts(self.pool, affinity or KeyAffinity(conversation), model, **options)
         return await turn.run(self.provider, refusal_of, may_go_on)
 
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.keys.attempts import KeyAffinity, KeysSpent, KeyTurn
+from proxy.keys.attempts import KeyAffinity, KeyAttempts, KeysSpent
 from proxy.keys.cooldowns import KeyRefusal
 from proxy.keys.pool import KeyPools
 from proxy.kit.no_observer import NoObserver
@@ -96,7 +96,7 @@ class KeysOfAProvider(RuleBasedStateMachine):
             if is_forced:
                 self.resting = {what: until for what, until in self.resting.items() if what[0] != name}
 
-        turn = KeyTurn(self.pool, KeyAffinity(conversation), model, never_gives_up=never_gives_up)
+        turn = KeyAttempts(self.pool, KeyAffinity(conversation), model, never_gives_up=never_gives_up)
         try:
             await turn.run(provider, lambda exc: getattr(exc, "refusal", None))
         except KeysSpent:
@@ -118,7 +118,7 @@ class KeysOfAProvider(RuleBasedStateMachine):
 
     def rests(self, name, model):
         key = next(one for one in self.pool.keys if one.key == name)
-        return key.rests.at(self.clock.now, model) is not None
+        return key.cooldowns.at(self.clock.now, model) is not None
 
 
 KeysOfAProvider.TestCase.settings = settings(stateful_step_count=25)

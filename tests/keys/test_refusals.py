@@ -120,4 +120,4 @@ def test_the_time_that_a_refusal_names(status, error, headers, expected):
 def test_who_is_to_blame_and_whether_a_retry_helps(status, error, operator_code, retries):
     failure = of(status, error)
     assert (failure.operator_code, failure.headers.get("x-should-retry")) == (operator_code, retries)
-    assert may_work_elsewhere(failure, of_client=False) is (error["message"] != "flagged by moderation")
+    assert may_work_elsewhere(failure, uses_client_key=False) is (error["message"] != "flagged by moderation")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from proxy.loop.continuation import Continuation, as_json, from_json, put_back, runs_in, visible_message
 from proxy.loop.prompts import NO_RESULT
 from proxy.turn.call_ids import client_call_id, server_call_id
-from proxy.turn.carried import Carried
+from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire.chat import Turn
 
 RUN, OTHER = "a" * 32, "b" * 32
@@ -128,7 +128,9 @@ def test_a_continuation_that_cannot_be_read_is_none(stored):
 
 
 def test_carried_fields_come_back_from_a_store_and_go_to_the_message_with_their_call():
-    carried = (Carried({"reasoning_details": [{"data": "x"}]}, {client_call_id(RUN, 1): {"extra_content": {"a": 1}}}),)
+    carried = (
+        OpaqueFields({"reasoning_details": [{"data": "x"}]}, {client_call_id(RUN, 1): {"extra_content": {"a": 1}}}),
+    )
     stored = orjson.loads(orjson.dumps(as_json(carried)))
     stored["carried"].append("unreadable")
     assert from_json(stored) == carried

@@ -12,11 +12,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
 from proxy.cases.case_format import surface_of
+from proxy.cases.fake_servers import FakeServers
 from proxy.cases.mounts import silence
 from proxy.cases.played_tools import PlayedResults, played_tools
 from proxy.cases.player import Player, Received
 from proxy.cases.settings import CLIENT_KEY, settings_of
-from proxy.cases.world import World
 from tests.serving import serving, serving_as_shipped
 
 TYPES = {
@@ -27,17 +27,17 @@ TYPES = {
 
 
 class OverSdks:
-    """The world on loopback, and a proxy on a socket for each configuration. Implements `player.Mount`."""
+    """The fake servers on loopback, and a proxy on a socket for each configuration. Implements `player.Mount`."""
 
-    def __init__(self, world: World, results: PlayedResults) -> None:
-        self._world = world
+    def __init__(self, servers: FakeServers, results: PlayedResults) -> None:
+        self._servers = servers
         self._results = results
         self._stack = AsyncExitStack()
         self._proxies: dict[str, _ProxyOverSdks] = {}
 
     async def __aenter__(self) -> Self:
         silence()
-        self._url = await self._stack.enter_async_context(serving(self._world, lifespan="off"))
+        self._url = await self._stack.enter_async_context(serving(self._servers, lifespan="off"))
         self._client = Sdks()
         await self._stack.enter_async_context(self._client)
         return self
@@ -138,11 +138,11 @@ class SdkPlayer:
     """A player with SDKs; what differs is an `AssertionError`."""
 
     async def __aenter__(self) -> Self:
-        self.world = World()
+        self.servers = FakeServers()
         results = PlayedResults()
-        self._mount = OverSdks(self.world, results)
+        self._mount = OverSdks(self.servers, results)
         await self._mount.__aenter__()
-        self._player = Player(self._mount, self.world, results)
+        self._player = Player(self._mount, self.servers, results)
         return self
 
     async def __aexit__(self, *failure: object) -> None:

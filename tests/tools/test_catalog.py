@@ -1,6 +1,6 @@
 from proxy.app.configuration import parse
 from proxy.tools.catalog import tools_of
-from proxy.tools.kind import Resources
+from proxy.tools.tool_type import Resources
 from tests.fakes import FakeClock
 
 CONFIG = """

@@ -1,8 +1,8 @@
 import pytest
 
 from proxy.loop.results import ToolError
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.clock import ClockConfig, clock_tool
+from proxy.tools.tool_type import Resources
 from tests.fakes import FakeClock
 
 

@@ -12,9 +12,9 @@ import pytest
 from proxy.app import tool_client
 from proxy.loop.results import ToolUnavailable
 from proxy.tools.exchange import ServiceRequest, send
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.serper import SerperConfig, serper_tool
 from proxy.tools.kinds.zai_search import ZaiSearchConfig, zai_search_tool
+from proxy.tools.tool_type import Resources
 from tests.fakes import FakeClock
 from tests.serving import serving
 

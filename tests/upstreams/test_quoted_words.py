@@ -5,7 +5,7 @@ from urllib.parse import quote
 import orjson
 import pytest
 
-from proxy.keys.cooldowns import rest_seconds
+from proxy.keys.cooldowns import cooldown_seconds
 from proxy.kit.sent import Sent
 from proxy.upstreams.failures import KeyRefused, from_response
 
@@ -81,7 +81,7 @@ def test_words_that_an_upstream_quotes_of_the_request_say_nothing_of_its_key(for
                 continue
             assert cause(failure) == EXPECTED[status], (phrase, language)
             if status == 429:
-                assert rest_seconds(failure.as_refusal(NOW)) == 2, (phrase, language)
+                assert cooldown_seconds(failure.as_refusal(NOW)) == 2, (phrase, language)
 
 
 @pytest.mark.parametrize(("phrase", "expected"), PHRASES.items())

@@ -39,7 +39,7 @@ class Candidate:
 
     def __init__(self, name, *outcomes):
         self.name = self.model = name
-        self.of_client, self.keys = False, None
+        self.uses_client_key, self.keys = False, None
         self.placement, self.sight = SystemPlacement(), Sight()
         self.profile = GLM if name == "a" else GPT_OSS
         self.outcomes = list(outcomes)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from proxy.api.reply import Events, Reply
 from proxy.config.model import ToolEvents
 from proxy.loop.actions import Respond
-from proxy.loop.shown import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
+from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import sum_of
 from proxy.ports import Audience
 from proxy.turn.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
@@ -211,7 +211,7 @@ class ChoiceFold:
         chunk.update(reply.fields)
         return [*opening, chunk]
 
-    def hear(self, event: RunEvent) -> Events:
+    def take_event(self, event: RunEvent) -> Events:
         """The chunk of an event, without choices.
 
         The beginning of a turn is held back until something else is shown: until then, a failure can have its proper
@@ -236,9 +236,9 @@ class _Listener:
     async def show(self, chunk: Json) -> None:
         """Show nothing: the answer of a run has all that is shown."""
 
-    async def hear(self, event: RunEvent) -> bool:
+    async def show_event(self, event: RunEvent) -> bool:
         """Note the progress event of an event."""
-        self._fold.hear(event)
+        self._fold.take_event(event)
         return False
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from proxy.api.messages.commas import CommaFilter
 from proxy.api.reply import Events
 from proxy.turn.call_arguments import ObjectScanner
-from proxy.turn.carried import Carried
+from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire import rawjson
 from proxy.wire.chat import JSON_BLANKS, Json
 from proxy.wire.json_text import exact_json
@@ -30,7 +30,7 @@ _ENDS = ("", "}", "]}", "}}", "}]}")  # what models leave out at the end of an i
 class Sign(Protocol):
     """Makes the signature of a turn's thoughts, as `Signatures.sign` does."""
 
-    def __call__(self, thoughts: str, carried: Carried = ...) -> str:
+    def __call__(self, thoughts: str, carried: OpaqueFields = ...) -> str:
         """The signature that holds these thoughts and fields."""
         ...
 
@@ -151,7 +151,7 @@ class Blocks:
             return events
         return events + self._whole_call(call)
 
-    def sign_again(self, index: int, carried: Carried) -> None:
+    def sign_again(self, index: int, carried: OpaqueFields) -> None:
         """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
         self.content[index]["signature"] = self._sign(self._signed[index], carried)
 

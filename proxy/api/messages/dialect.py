@@ -115,8 +115,8 @@ class _MessagesRequest(Request, frozen=True, kw_only=True):
 
     def within(self, access: Access) -> "MessagesChosen":
         """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
-        narrows = access.narrows_tools
-        within = partial(self._within, access.tools, leave_out=narrows)
+        narrows = access.drops_unavailable_tools
+        within = partial(self._within, access.tools, drop=narrows)
         tools, fields, filters = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return MessagesChosen(
             fields=fields | self.request.fields_for(access.model.upstream, self.effort),
@@ -129,9 +129,9 @@ class _MessagesRequest(Request, frozen=True, kw_only=True):
             declared=tools,
         )
 
-    def _within(self, usable: Sequence[ToolSpec], *, leave_out: bool) -> tuple[MessageTools, Json, SearchFilters]:
+    def _within(self, usable: Sequence[ToolSpec], *, drop: bool) -> tuple[MessageTools, Json, SearchFilters]:
         """The tools within the usable ones, their fields of the chat request, and the filters of its searches."""
-        tools = self.declared.within(usable, self.own_names, leave_out=leave_out)
+        tools = self.declared.within(usable, self.own_names, drop=drop)
         return tools, tools.for_chat(), tools.filters
 
 

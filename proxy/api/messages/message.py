@@ -26,10 +26,10 @@ from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.api.reply import Events
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
-from proxy.loop.shown import RunEvent, TurnBegan
+from proxy.loop.run_events import RunEvent, TurnBegan
 from proxy.turn.call_ids import server_call_id
-from proxy.turn.carried import Carried, carried_by
 from proxy.turn.citations import Citation
+from proxy.turn.opaque_fields import OpaqueFields, carried_by
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
 
@@ -113,9 +113,9 @@ class MessageBuilder(Fold[ShownCall]):
         """Whether a block of text is open."""
         return self.blocks.is_writing_text
 
-    def hear(self, event: RunEvent) -> Events:
+    def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run; another upstream call has blocks of its own."""
-        events = super().hear(event)
+        events = super().take_event(event)
         if isinstance(event, TurnBegan):
             self._turn, self._number = self._turn + 1, event.number
             self._calls_client = False
@@ -188,7 +188,7 @@ class MessageBuilder(Fold[ShownCall]):
                 item.result = self._result(item, one)
         return self.blocks.end_turn()
 
-    def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> Carried:
+    def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> OpaqueFields:
         """The fields of a turn that the client cannot bring back; asked once for each turn of the run, in order.
 
         Args:
@@ -203,7 +203,7 @@ class MessageBuilder(Fold[ShownCall]):
             ids.append(client_id or (shown.popleft() if shown else None))
         return carried_by(turn.message, ids)
 
-    def sign_again(self, turn: int, carried: Carried) -> None:
+    def sign_again(self, turn: int, carried: OpaqueFields) -> None:
         """Add fields to the signature of the thoughts of a turn, if it has any; for a message that nobody has seen."""
         if (index := self._thoughts_of.get(turn)) is not None:
             self.blocks.sign_again(index, carried)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from proxy.api.history import PastCall, PastResult, assistant_message
 from proxy.api.messages.call_ids import id_in_run
 from proxy.api.messages.parts import BETWEEN
-from proxy.turn.carried import Carried
+from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire.chat import Json
 
 
@@ -35,7 +35,7 @@ class PastTurn(Struct):
     has_results: bool = False
     ends_with_citation: bool = False
     origin: str | None = None
-    carried: Carried = Carried()
+    carried: OpaqueFields = OpaqueFields()
     message: Json = {}
     _by_id: dict[str, BlockCall] = {}
 

@@ -11,7 +11,7 @@ from proxy.api.request import ResolvedRequest
 from proxy.kit import request_context
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns
-from proxy.turn.carried import carries
+from proxy.turn.opaque_fields import has_opaque_fields
 from proxy.wire import sse
 from proxy.wire.chat import Json
 from proxy.wire.errors import ProxyError
@@ -94,7 +94,7 @@ class MessageReply(Reply):
         [answer] = answers
         events = self._message.finish(answer)
         turns = (*answer.earlier_turns, answer.turn)
-        if any(carries(turn.message) for turn in turns):
+        if any(has_opaque_fields(turn.message) for turn in turns):
             tools = self._request.offer.server_tools
             self._carried = tuple([self._message.carried_by(turn, tools) for turn in turns])
             # A signature holds these fields too where it can: in a stream, the thoughts end before the calls begin.

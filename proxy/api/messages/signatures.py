@@ -9,9 +9,9 @@ from typing import TypeGuard
 from msgspec import Struct
 
 from proxy.api.sealed import Sealer
-from proxy.turn.carried import Carried
+from proxy.turn.opaque_fields import OpaqueFields
 
-_NOTHING = Carried()
+_NOTHING = OpaqueFields()
 # The beginning of a signature with fields. Others are not opened where the thoughts are shown, to save the time.
 _WITH_FIELDS = "carried-"
 
@@ -25,7 +25,7 @@ class Signed(Struct, frozen=True):
     """
 
     thoughts: str = ""
-    carried: Carried = _NOTHING
+    carried: OpaqueFields = _NOTHING
 
 
 def may_say(signature: object, *, has_thoughts: bool) -> TypeGuard[str]:
@@ -38,7 +38,7 @@ class Signatures(Struct, frozen=True):
 
     sealer: Sealer
 
-    def sign(self, thoughts: str, carried: Carried = _NOTHING) -> str:
+    def sign(self, thoughts: str, carried: OpaqueFields = _NOTHING) -> str:
         """The signature that holds these thoughts and fields."""
         if not carried:
             return self.sealer.seal_text(thoughts)
@@ -48,4 +48,5 @@ class Signatures(Struct, frozen=True):
         """The contents of the signature of a block."""
         held = self.sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
         thoughts = held.get("text")
-        return Signed(thoughts if isinstance(thoughts, str) else "", Carried.from_json(held.get("carried")) or _NOTHING)
+        fields = OpaqueFields.from_json(held.get("carried")) or _NOTHING
+        return Signed(thoughts if isinstance(thoughts, str) else "", fields)

@@ -96,13 +96,14 @@ class MessageTools(Struct, frozen=True):
             fields["parallel_tool_calls"] = False
         return fields
 
-    def within(self, usable: Iterable[ToolSpec], own_names: Mapping[str, str], *, leave_out: bool) -> "MessageTools":
+    def within(self, usable: Iterable[ToolSpec], own_names: Mapping[str, str], *, drop: bool) -> "MessageTools":
         """These tools, with those of the declared hosted tools that the client may use.
 
         Args:
             usable: the server tools that it may use.
             own_names: the client's name of a hosted tool -> the name of the server's tool.
-            leave_out: whether a hosted tool is left out even if the request depends on it: see `Access.narrows_tools`.
+            drop: whether a hosted tool is left out even if the request depends on it: see
+                `Access.drops_unavailable_tools`.
 
         Raises:
             RequestError: the client requires a tool that it may not use, or declares no others.
@@ -116,7 +117,7 @@ class MessageTools(Struct, frozen=True):
             specs,
             chosen=chosen if chosen in self.hosted else None,
             has_functions=bool(self.functions),
-            leave_out=leave_out,
+            drop=drop,
             refuse=lambda name, where: _refuse_tool(self.hosted[name].type, where=where),
         )
         available, choice = found.available, self.choice if found.keeps_choice else None

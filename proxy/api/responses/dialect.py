@@ -22,7 +22,7 @@ from proxy.api.responses.tools import WITH_TOOLS, ResponseTools, declared_in, la
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import storable
 from proxy.loop.offer import SEARCH
-from proxy.turn.carried import carries
+from proxy.turn.opaque_fields import has_opaque_fields
 from proxy.wire.chat import Json, ToolSpec
 from proxy.wire.errors import PreviousResponseNotFound, ProxyError
 
@@ -123,8 +123,8 @@ class _ResponsesRequest(Request, frozen=True, kw_only=True):
 
     def within(self, access: Access) -> "_ResponsesChosen":
         """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
-        narrows = access.narrows_tools
-        within = partial(self._within, access.tools, leave_out=narrows)
+        narrows = access.drops_unavailable_tools
+        within = partial(self._within, access.tools, drop=narrows)
         tools, fields = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return _ResponsesChosen(
             fields=fields,
@@ -136,11 +136,11 @@ class _ResponsesRequest(Request, frozen=True, kw_only=True):
             declared=tools,
         )
 
-    def _within(self, usable: Sequence[ToolSpec], *, leave_out: bool) -> tuple[ResponseTools, Json]:
+    def _within(self, usable: Sequence[ToolSpec], *, drop: bool) -> tuple[ResponseTools, Json]:
         """The tools within the usable ones, and their fields of the chat request."""
         has = self.context.own.has
         names = frozenset(name for tool in usable if has(tool.name) for name in tool.names)
-        tools = self.declared.within(names, leave_out=leave_out)
+        tools = self.declared.within(names, drop=drop)
         return tools, tools.fields()
 
 
@@ -173,7 +173,7 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
         """The finished response as it is stored."""
         # After a mixed turn, the hidden messages are stored apart; the client's results have the ids to find them.
         added = storable(answer.added)
-        holds_more = (added or carries(answer.message)) and answer.continuation is None
+        holds_more = (added or has_opaque_fields(answer.message)) and answer.continuation is None
         turns = [*added, answer.message] if holds_more else ()
         found = {url: title for url, title in answer.sources.items() if url not in request.sources}
         conversation = request.conversation.decode() if request.conversation else None

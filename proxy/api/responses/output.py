@@ -18,7 +18,7 @@ from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import ToolResult
-from proxy.loop.shown import CallBegan, RunEvent
+from proxy.loop.run_events import CallBegan, RunEvent
 from proxy.turn.citations import Citation
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
@@ -97,11 +97,11 @@ class OutputBuilder(Fold[ServerCall]):
         self._learn_model(chunk.get("model"))
         return super().take(chunk)
 
-    def hear(self, event: RunEvent) -> Events:
+    def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run."""
         if isinstance(event, CallBegan):
             self._learn_model(event.model)
-        return super().hear(event)
+        return super().take_event(event)
 
     def _learn_model(self, model: Any) -> None:
         if not self._items and isinstance(model, str) and model:

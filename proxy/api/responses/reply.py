@@ -8,7 +8,7 @@ from proxy.api.responses.output import OutputBuilder
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import Continuation
 from proxy.loop.tally import Tally
-from proxy.turn.carried import carries
+from proxy.turn.opaque_fields import has_opaque_fields
 from proxy.wire import sse
 from proxy.wire.chat import Json
 from proxy.wire.errors import ProxyError
@@ -171,7 +171,7 @@ class ResponseReply(Reply):
         hidden = answer.continuation
         if self._keep is not None or hidden is None:
             return None
-        if not (hidden.before or hidden.results or carries(hidden.message)):
+        if not (hidden.before or hidden.results or has_opaque_fields(hidden.message)):
             return None
         return self._seal(self._output.run_id, hidden)
 

@@ -121,17 +121,17 @@ class ResponseTools(Struct, frozen=True):
         """The client's name for a tool that the model called."""
         return self.client_names.get(flat) or ClientToolName("function", flat)
 
-    def within(self, callable_names: Collection[str], *, leave_out: bool) -> "ResponseTools":
+    def within(self, callable_names: Collection[str], *, drop: bool) -> "ResponseTools":
         """These tools without declared server tools that cannot be called; the same object if there are none.
 
         Args:
             callable_names: the names of the server tools that this request may call.
-            leave_out: whether such a tool is left out even if the request depends on it: see `narrows_tools`.
+            drop: whether such a tool is left out even if the request depends on it: see `drops_unavailable_tools`.
 
         Raises:
             RequestError: the request depends on a tool that cannot be called.
         """
-        if not leave_out:
+        if not drop:
             self._expect_an_allowed_one(callable_names)
         own = {SEARCH: SEARCH, CODE_INTERPRETER: self.code_tool}
         kinds = [kind for kind, there in ((SEARCH, self.search), (CODE_INTERPRETER, self.code_tool)) if there]
@@ -142,13 +142,13 @@ class ResponseTools(Struct, frozen=True):
             callable_names,
             chosen=demanded,
             has_functions=bool(self.functions),
-            leave_out=leave_out,
+            drop=drop,
             refuse=lambda kind, where: _refuse_tool(kind, self.declared_as if where == "tools" else where),
         )
         keeps_choice = found.keeps_choice
         if demanded is None and chosen is not None and chosen not in self.client_names:
             keeps_choice = chosen in callable_names
-            if not (keeps_choice or leave_out):
+            if not (keeps_choice or drop):
                 _refuse_tool(chosen, "tool_choice")
         if keeps_choice and not found.missing:
             return self

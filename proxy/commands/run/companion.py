@@ -23,7 +23,7 @@ import orjson
 
 from proxy.config.loaded import Loaded
 from proxy.config.model import ServerConfig
-from proxy.server.occupant import is_all_of_user
+from proxy.server.port_owner import is_all_of_user
 from proxy.wire.errors import ConfigurationError
 
 _TIMEOUT: Final = 5.0  # of an answer from this machine, which takes milliseconds

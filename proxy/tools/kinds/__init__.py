@@ -9,19 +9,19 @@ from pkgutil import iter_modules
 from typing import Final
 
 from proxy.config.model import ToolConfig
-from proxy.tools.kind import AnyKind
+from proxy.tools.tool_type import AnyToolType
 
 
-class _Kinds(Mapping[str, AnyKind]):
+class _Kinds(Mapping[str, AnyToolType]):
     """The kinds by their types, in alphabetical order."""
 
     def __init__(self) -> None:
         self._types = sorted(module.name for module in iter_modules(__path__))
 
-    def __getitem__(self, type_: str) -> AnyKind:
+    def __getitem__(self, type_: str) -> AnyToolType:
         if type_ not in self._types:
             raise KeyError(type_)
-        kind: AnyKind = import_module(f"{__name__}.{type_}").KIND
+        kind: AnyToolType = import_module(f"{__name__}.{type_}").KIND
         return kind
 
     def __iter__(self) -> Iterator[str]:
@@ -31,9 +31,9 @@ class _Kinds(Mapping[str, AnyKind]):
         return len(self._types)
 
 
-KINDS: Final[Mapping[str, AnyKind]] = _Kinds()
+KINDS: Final[Mapping[str, AnyToolType]] = _Kinds()
 
 
-def kind_of(entry: ToolConfig) -> AnyKind:
+def kind_of(entry: ToolConfig) -> AnyToolType:
     """The kind of an entry."""
     return KINDS[entry.type]

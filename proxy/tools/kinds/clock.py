@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from proxy.config.model import ToolConfig
 from proxy.loop.results import ToolError
-from proxy.tools.kind import Kind, Resources
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Resources, ToolType
 from proxy.wire.chat import Json
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -40,4 +40,4 @@ def clock_tool(name: str, _: ClockConfig, resources: Resources) -> Tool:
     )
 
 
-KIND = Kind(config=ClockConfig, make=clock_tool)
+KIND = ToolType(config=ClockConfig, make=clock_tool)

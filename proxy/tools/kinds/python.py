@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from proxy.config.model import FunctionName, Served, Text, ToolConfig
-from proxy.tools.kind import Faults, Kind, Resources
 from proxy.tools.python.function import imported
 from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Faults, Resources, ToolType
 from proxy.wire.errors import ConfigurationError
 
 ENTRY_POINTS = "toolproxy.tools"
@@ -80,7 +80,7 @@ def _faults(entry: PythonToolConfig) -> Faults:
         yield "parameters", fault
 
 
-KIND = Kind(
+KIND = ToolType(
     config=PythonToolConfig,
     make=python_tool,
     faults=_faults,

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from proxy.config.model import ApiKeys, PageCount, ReadConfig, ToolConfig, Url, appended_path_fault, only_key
 from proxy.loop.limits import CountOrZero
-from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.hits import plain_text
 from proxy.tools.search.kind import search_kind
@@ -19,6 +18,7 @@ from proxy.tools.search.provider import Provider
 from proxy.tools.search.reading import reading_of
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Faults, Resources
 from proxy.wire.chat import Json
 
 DESCRIPTIONS = {

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from proxy.config.model import Characters, HeaderValue, Text, ToolConfig
 from proxy.http.connect import client_context
 from proxy.loop.limits import Bytes, Count
-from proxy.tools.kind import Faults, Kind, Resources
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Faults, Resources, ToolType
 from proxy.tools.web.guard import UrlGuard
 from proxy.tools.web.network import Resolve
 from proxy.tools.web.page import page_tool
@@ -79,4 +79,4 @@ def _faults(entry: WebFetchConfig) -> Faults:
             yield option, str(exc)
 
 
-KIND = Kind(config=WebFetchConfig, make=web_fetch_tool, faults=_faults, judges_parts=True, page_rules=_rules)
+KIND = ToolType(config=WebFetchConfig, make=web_fetch_tool, faults=_faults, judges_parts=True, page_rules=_rules)

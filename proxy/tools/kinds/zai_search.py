@@ -23,13 +23,13 @@ from proxy.config.model import (
 )
 from proxy.keys.reset_times import CHINA
 from proxy.loop.limits import CountOrZero
-from proxy.tools.kind import Faults, Resources
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.reading import reading_of
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Faults, Resources
 
 DESCRIPTION = "Search the web. Returns titles, URLs, dates and summaries of the best results."
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from proxy.loop.results import ToolOutput
-from proxy.tools.kind import Entry, Kind, Make, ProbeResult, Resources
 from proxy.tools.search.provider import Provider
+from proxy.tools.tool_type import Entry, Make, ProbeResult, Resources, ToolType
 
 _SEARCHED, _RESULTS = "news", 5
 _PROBE_SECONDS: Final = 30.0
@@ -22,7 +22,7 @@ def described(name: str, provider: Provider) -> str:
 
 def search_kind(
     config: type[Entry], provider_of: Callable[[Entry], Provider], make: Make[Entry], **more: Any
-) -> Kind[Entry]:
+) -> ToolType[Entry]:
     """The kind of a search."""
 
     def address(entry: Entry) -> str:
@@ -45,4 +45,4 @@ def search_kind(
         found = f"{len(hits)} result{'' if len(hits) == 1 else 's'}"
         return ProbeResult(f"{found} in {milliseconds:.0f} ms, {dated} of them dated")
 
-    return Kind(config=config, make=make, **{"address": address, "describe": describe, "probe": probe, **more})
+    return ToolType(config=config, make=make, **{"address": address, "describe": describe, "probe": probe, **more})

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.tools.permitted import DOMAIN_LISTS
+from proxy.tools.result_filter import DOMAIN_LISTS
 from proxy.wire.chat import Json
 from proxy.wire.search import (
     COUNTRY,

@@ -19,8 +19,8 @@ from proxy.config.model import ReadConfig
 from proxy.kit.timeouts import elapsed
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, UrlNotAllowed
-from proxy.tools.kind import Resources
 from proxy.tools.threads import DaemonThreads
+from proxy.tools.tool_type import Resources
 from proxy.tools.web.page import expect_permitted
 from proxy.tools.web.passages import fitting_passages
 from proxy.wire.search import Reading, SearchHit

@@ -19,7 +19,6 @@ from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import ToolOutput
 from proxy.tools import browser
 from proxy.tools.keys import ToolKeys
-from proxy.tools.kind import Entry, Resources
 from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.provider import Provider, SearchAnswer
 from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair, several_of
@@ -28,6 +27,7 @@ from proxy.tools.search.refusals import Refused
 from proxy.tools.search.several import output_of_found, search_all
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Entry, Resources
 from proxy.wire.chat import Json
 from proxy.wire.search import Reading
 

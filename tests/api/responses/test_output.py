@@ -9,7 +9,7 @@ from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.results import ToolResult, failure
-from proxy.loop.shown import CallBegan, CallEnded, TurnBegan
+from proxy.loop.run_events import CallBegan, CallEnded, TurnBegan
 from proxy.loop.tally import Tally
 from proxy.turn.citations import CITATIONS
 from proxy.wire.chat import ToolCall, Turn
@@ -47,7 +47,7 @@ def built(*steps, options=None, broken_off=False, carried=None):
 
 
 def turn():
-    return lambda output: output.hear(TurnBegan(1))
+    return lambda output: output.take_event(TurnBegan(1))
 
 
 def show(**fields):
@@ -55,7 +55,7 @@ def show(**fields):
 
 
 def tool(event):
-    return lambda output: output.hear(event)
+    return lambda output: output.take_event(event)
 
 
 def kinds(items):
@@ -308,7 +308,7 @@ def event_of(data):
 def test_only_text_that_follows_text_is_added_by_the_short_way():
     output = OutputBuilder(RUN, OutputOptions())
     assert output.grow(delta(content="nothing is open")) is None
-    steps = [*output.hear(TurnBegan(1)), *output.take(delta(content="One"))]
+    steps = [*output.take_event(TurnBegan(1)), *output.take(delta(content="One"))]
     grown = [event_of(output.grow(delta(content=" two")))]
     refused = list(output.take(delta(refusal="No.")))
     assert output.grow(delta(content="behind a refusal")) is None

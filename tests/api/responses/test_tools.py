@@ -200,10 +200,10 @@ def test_a_server_tool_may_be_chosen_without_being_declared():
 
 def test_a_server_tool_that_is_chosen_has_to_be_there():
     tools = read_tools([DOOR], {"type": "function", "name": "look_up"}, SERVERS)
-    assert tools.within({"look_up"}, leave_out=False) is tools
-    assert tools.within((), leave_out=True).choice is None
+    assert tools.within({"look_up"}, drop=False) is tools
+    assert tools.within((), drop=True).choice is None
     with pytest.raises(RequestError, match="look_up") as fault:
-        tools.within({"web_search"}, leave_out=False)
+        tools.within({"web_search"}, drop=False)
     assert fault.value.param == "tool_choice"
 
 
@@ -265,12 +265,12 @@ def test_of_the_allowed_tools_one_has_to_be_callable_where_a_call_is_demanded():
         return read_tools([DOOR, SEARCH], {"type": "allowed_tools", "mode": mode, "tools": listed}, SERVERS)
 
     with pytest.raises(RequestError, match="web_search") as fault:
-        allowing("required").within((), leave_out=False)
+        allowing("required").within((), drop=False)
     assert fault.value.param == "tool_choice"
-    assert allowing("required").within((), leave_out=True).search is None
-    assert allowing("auto").within((), leave_out=False).ignored == ("web_search",)
-    assert allowing("required", "look_up").within({"look_up"}, leave_out=False).search is None
-    assert allowing("required", "open_door").within((), leave_out=False).ignored == ("web_search",)
+    assert allowing("required").within((), drop=True).search is None
+    assert allowing("auto").within((), drop=False).ignored == ("web_search",)
+    assert allowing("required", "look_up").within({"look_up"}, drop=False).search is None
+    assert allowing("required", "open_door").within((), drop=False).ignored == ("web_search",)
 
 
 def test_none_rules_the_search_out():
@@ -278,7 +278,7 @@ def test_none_rules_the_search_out():
 
 
 def test_where_there_is_no_search_the_rest_goes_on_without_it():
-    tools = read_tools([DOOR, SEARCH], None).within((), leave_out=False)
+    tools = read_tools([DOOR, SEARCH], None).within((), drop=False)
     assert (tools.search, tools.ignored) == (None, ("web_search",))
 
 
@@ -288,6 +288,6 @@ def test_where_there_is_no_search_the_rest_goes_on_without_it():
 def test_where_a_search_is_all_that_is_wanted_there_has_to_be_one(declared, choice, param):
     tools = read_tools(declared, choice)
     with pytest.raises(RequestError, match="web_search") as fault:
-        tools.within((), leave_out=False)
+        tools.within((), drop=False)
     assert fault.value.param == param
-    assert tools.within((), leave_out=True).choice is None
+    assert tools.within((), drop=True).choice is None

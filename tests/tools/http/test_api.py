@@ -16,11 +16,11 @@ from proxy.kit.json_pointer import MISSING, resolve
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.catalog import tools_of
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.http import template as http_template
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
 from proxy.tools.registry import Registry
+from proxy.tools.tool_type import Resources
 from proxy.wire.chat import ToolCall
 from proxy.wire.errors import ConfigurationError
 from tests import hostile

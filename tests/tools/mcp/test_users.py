@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolUnavailable
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.mcp import KIND
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.kinds.mcp.users import MOST_LISTS, RequestSession, UserList, UserLists
 from proxy.tools.registry import Registry
 from proxy.tools.servers import SharedToolServer, UserToolsets, start_tool_servers
+from proxy.tools.tool_type import Resources
 from proxy.wire.chat import ToolCall
 from proxy.wire.credentials import NO_CREDENTIALS, Credentials
 from tests.fakes import FakeClock

@@ -22,11 +22,11 @@ from proxy.config.model import Config
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolTimeout
 from proxy.tools import catalog
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.python import python_tool, unused_entry_points
 from proxy.tools.python.function import MOST_THREADS
 from proxy.tools.registry import Registry
 from proxy.tools.schema import schema_of
+from proxy.tools.tool_type import Resources
 from proxy.wire.chat import ToolCall
 from proxy.wire.errors import ConfigurationError
 from tests.fakes import FakeClock, FakeUpstream, streamed

@@ -13,10 +13,10 @@ import pytest
 from proxy.config.model import ReadConfig
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolOutput
-from proxy.tools.kind import Resources
 from proxy.tools.registry import Registry
 from proxy.tools.search.reading import HitReader, reading_of
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Resources
 from proxy.tools.web.reader import PageRules
 from proxy.wire.chat import ToolCall
 from proxy.wire.search import Reading, SearchFilters, SearchHit

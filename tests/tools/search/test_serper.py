@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.serper import SerperConfig, serper_tool
 from proxy.tools.search.query import query_of, repair
+from proxy.tools.tool_type import Resources
 from proxy.wire.search import NO_FILTERS, SearchFilters
 from tests import hostile
 from tests.conformance import recordings

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.results import ToolError
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.zai_search import ZaiSearchConfig, zai_search_tool
+from proxy.tools.tool_type import Resources
 from proxy.wire.search import SearchFilters
 from tests import hostile
 from tests.fakes import FakeClock

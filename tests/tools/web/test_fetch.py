@@ -21,9 +21,9 @@ from proxy.kit.pdf import installed_pdf_reader
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.catalog import tools_of
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.web_fetch import WebFetchConfig, web_fetch_tool
 from proxy.tools.registry import Registry
+from proxy.tools.tool_type import Resources
 from proxy.tools.web import client as page_client
 from proxy.tools.web import text as page_text
 from proxy.tools.web.guard import parse_url
@@ -698,7 +698,7 @@ def test_without_the_extras_there_is_no_reader_and_no_fault(monkeypatch):
 def test_a_pdf_is_refused_politely_without_the_extra():
     with pytest.raises(ToolError, match="Look for the same in HTML"):
         page_text.check_content_type("application/pdf", pdf=False)
-    answer = page_client.Answer(parse_url("a.test"), 200, "", b"%PDF-1.7")
+    answer = page_client.PageAnswer(parse_url("a.test"), 200, "", b"%PDF-1.7")
     with pytest.raises(ToolError, match="Look for the same in HTML"):
         page_text.read_page(answer, read_pdf=None)
 

@@ -19,13 +19,13 @@ from proxy.kit import json_pointer
 from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.exchange import ServiceAnswer, ServiceRequest, blame_of, send
-from proxy.tools.kind import Resources
 from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
 from proxy.tools.kinds.http.template import host_of, parameters_of, template_of
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.template import strings_in
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Resources
 from proxy.wire.chat import Json
 
 _MOST_ERROR_BYTES = 64 * 1024  # how much of an error's body is looked at

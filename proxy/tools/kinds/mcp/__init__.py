@@ -14,11 +14,11 @@ from proxy.config.redaction import Redact
 from proxy.kit.counted import counted
 from proxy.kit.header_names import SECRET_NAME, header_faults
 from proxy.loop.results import ToolUnavailable
-from proxy.tools.kind import Faults, Kind, ProbeResult, Resources
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.servers import ToolServer
 from proxy.tools.tool import Tool
+from proxy.tools.tool_type import Faults, ProbeResult, Resources, ToolType
 from proxy.wire.credentials import NO_CREDENTIALS
 
 
@@ -87,7 +87,7 @@ async def _probe(_: str, entry: McpConfig, resources: Resources) -> ProbeResult:
     return ProbeResult(f"{counted(len(names), 'tool')}: {', '.join(names)}")
 
 
-KIND = Kind(
+KIND = ToolType(
     config=McpConfig,
     serve=_serve,
     faults=_faults,

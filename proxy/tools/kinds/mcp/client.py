@@ -30,8 +30,8 @@ from proxy.ports import Clock, Observer
 from proxy.tools.kinds.mcp.calls import AWAY, NotCarriedOut, make_call
 from proxy.tools.kinds.mcp.changes import KnownDefinitions
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import ListReading
 from proxy.tools.kinds.mcp.offered import ToolFactory
+from proxy.tools.kinds.mcp.repair import ListReading
 from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
 from proxy.tools.kinds.mcp.transport import Delivery, SessionTransport
 from proxy.tools.servers import Publish

@@ -13,7 +13,7 @@ from proxy.loop.results import ToolOutput
 from proxy.ports import Observer
 from proxy.tools.kinds.mcp.content import is_repeatable, tool_of
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import MOST_TOOLS
+from proxy.tools.kinds.mcp.repair import MOST_TOOLS
 from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json

@@ -15,7 +15,7 @@ from proxy import __version__
 from proxy.config.redaction import Redact
 from proxy.tools.kinds.mcp.content import without_secrets
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import MOST_TOOLS, MOST_VALUES, ListReading, MendedMessages
+from proxy.tools.kinds.mcp.repair import MOST_TOOLS, MOST_VALUES, ListReading, RepairedMessages
 from proxy.tools.kinds.mcp.transport import (
     MOST_BYTES,
     SessionTransport,
@@ -49,12 +49,12 @@ def open_client(
         return any(fnmatchcase(name, pattern) for pattern in config.allow)
 
     @asynccontextmanager
-    async def mended() -> AsyncIterator[Streams]:
+    async def repaired() -> AsyncIterator[Streams]:
         async with streams as (incoming, outgoing):
-            yield MendedMessages(incoming, lambda: client.protocol_version, is_allowed, transport.reading), outgoing
+            yield RepairedMessages(incoming, lambda: client.protocol_version, is_allowed, transport.reading), outgoing
 
     us = Implementation(name="toolproxy", version=__version__)
-    client = Client(mended(), cache=None, message_handler=on_message, client_info=us)
+    client = Client(repaired(), cache=None, message_handler=on_message, client_info=us)
     return client
 
 

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from proxy.http.connect import client_context
 from proxy.http.forward_proxy import environment_proxies
-from proxy.tools.kinds.mcp.mending import ListReading, readable
+from proxy.tools.kinds.mcp.repair import ListReading, readable
 
 # Seconds. A silence of this length while a message is expected, also on an open stream of changes, is a broken session.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)

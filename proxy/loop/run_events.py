@@ -66,7 +66,7 @@ class CallsAnswered(Struct, frozen=True):
     calls: tuple[AnsweredCall, ...]
 
 
-class EnoughShown(Exception):
+class StopGenerating(Exception):
     """Raised by a `Show` if the client needs no more of the answer. The answer then ends here, as a success."""
 
 

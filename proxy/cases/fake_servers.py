@@ -51,7 +51,7 @@ class UpstreamRequest(Struct):
     then: Json | None = None
 
 
-class World:
+class FakeServers:
     """The servers of a case.
 
     Attributes:

@@ -8,7 +8,7 @@ _LONGEST_COMMAND = 100  # characters
 _OURS = ("toolproxy", "proxy")
 
 
-def occupant_of(port: int) -> str | None:
+def port_owner_of(port: int) -> str | None:
     """A sentence about the process that listens at a port: its id, its command, and how to reload a proxy."""
     pids = sorted(_pids_with({inode for inode, _ in _listening(port)}))
     if not pids:

@@ -1,6 +1,6 @@
 """What the program knows of one `type:` of tools: the keys of an entry, and what is done with an entry.
 
-A type is a module in `tools/kinds/` that has the type's name and a `Kind` called `KIND`; no other file names it.
+A type is a module in `tools/kinds/` that has the type's name and a `ToolType` called `KIND`; no other file names it.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -36,8 +36,8 @@ class Resources:
     clock        the time
     caches       makes the caches of results and pages; None: in this process
     observe      takes the events of tools themselves
-    secrets      the values of the variables in the tool's entry: see `Kind.variables_are_secrets`; for a server, those
-                 of all variables with a secret's name
+    secrets      the values of the variables in the tool's entry: see `ToolType.variables_are_secrets`; for a server,
+                 those of all variables with a secret's name
     page_rules   which pages searches may read; None: all public ones
     key_pools    makes the pools of tools with several keys; None: a tool uses the first of its keys
     """
@@ -101,7 +101,7 @@ def _address(entry: ToolConfig) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[Entry]):
+class ToolType(Generic[Entry]):
     """A `type:` of tools. Either `make` or `serve` is needed; all other parts may be left out.
 
     Attributes:
@@ -136,4 +136,4 @@ class Kind(Generic[Entry]):
     probe: Callable[[str, Entry, Resources], Awaitable[ProbeResult]] | None = None
 
 
-AnyKind: TypeAlias = Kind[Any]
+AnyToolType: TypeAlias = ToolType[Any]

@@ -22,7 +22,7 @@ _EMPTY: tuple[object, ...] = (None, "", [], {})
 _DEEPEST_MERGE = 4  # levels of objects; the deepest field that is known, a `thought_signature`, is at the second
 
 
-class Carried(Struct, frozen=True):
+class OpaqueFields(Struct, frozen=True):
     """The fields of one turn that have to go back with it; false if there are none.
 
     Attributes:
@@ -49,7 +49,7 @@ class Carried(Struct, frozen=True):
         return {"message": dict(self.message), "calls": {call_id: dict(held) for call_id, held in self.calls.items()}}
 
     @classmethod
-    def from_json(cls, held: object) -> "Carried | None":
+    def from_json(cls, held: object) -> "OpaqueFields | None":
         """The fields from such JSON, without those that the history has itself; None if it is of another form."""
         try:
             read = msgspec.convert(held, cls)
@@ -58,7 +58,7 @@ class Carried(Struct, frozen=True):
         return cls(_further(read.message, _OF_MESSAGES), {at: _fields_of(call) for at, call in read.calls.items()})
 
 
-def carried_by(message: Json, ids: Iterable[str | None]) -> Carried:
+def carried_by(message: Json, ids: Iterable[str | None]) -> OpaqueFields:
     """The fields that have to go back with an assistant message.
 
     Args:
@@ -67,10 +67,10 @@ def carried_by(message: Json, ids: Iterable[str | None]) -> Carried:
     """
     calls = zip(message.get("tool_calls") or (), ids, strict=False)
     of_calls = {call_id: _fields_of(call) for call, call_id in calls if call_id is not None}
-    return Carried(_further(message, _OF_MESSAGES), of_calls)
+    return OpaqueFields(_further(message, _OF_MESSAGES), of_calls)
 
 
-def carries(message: Json) -> bool:
+def has_opaque_fields(message: Json) -> bool:
     """Whether fields of an assistant message have to go back with it."""
     calls: Sequence[Json] = message.get("tool_calls") or ()
     return bool(carried_by(message, ())) or any(map(_fields_of, calls))

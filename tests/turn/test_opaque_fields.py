@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.turn.carried import Carried, carried_by, carries, merge_fields
+from proxy.turn.opaque_fields import OpaqueFields, carried_by, has_opaque_fields, merge_fields
 
 SIGNED = {"google": {"thought_signature": "s"}}
 CALL = {"id": "u1", "index": 0, "type": "function", "function": {"name": "door", "arguments": "{}"}}
@@ -27,7 +27,7 @@ def test_unknown_fields_of_a_message_and_its_calls_are_carried_under_the_ids_of_
     carried = carried_by(received, ["c1", None, "c3"])
     assert carried.message == {"reasoning_details": [{"data": "x"}]}
     assert carried.calls == {"c1": {"extra_content": SIGNED}, "c3": {"function": {"provider": 1}}}
-    assert Carried.from_json(orjson.loads(orjson.dumps(carried.as_json()))) == carried
+    assert OpaqueFields.from_json(orjson.loads(orjson.dumps(carried.as_json()))) == carried
     history = message({**CALL, "id": "c1"}, {**CALL, "id": "c3"}, {**CALL, "id": "another"})
     restored = carried.put_into(history)
     assert restored["reasoning_details"] == [{"data": "x"}]
@@ -36,7 +36,7 @@ def test_unknown_fields_of_a_message_and_its_calls_are_carried_under_the_ids_of_
 
 
 def test_fields_go_into_a_message_without_calls_too():
-    assert Carried({"reasoning_details": [1]}).put_into({"content": "Hi"}) == {
+    assert OpaqueFields({"reasoning_details": [1]}).put_into({"content": "Hi"}) == {
         "content": "Hi",
         "reasoning_details": [1],
     }
@@ -53,19 +53,19 @@ def test_fields_go_into_a_message_without_calls_too():
     ],
 )
 def test_a_plain_turn_carries_nothing(received, expected):
-    assert carries(received) is expected
+    assert has_opaque_fields(received) is expected
     assert bool(carried_by(received, ["c1"])) is expected
 
 
 def test_fields_that_the_client_has_sent_back_itself_stay_as_they_are():
-    carried = Carried({"reasoning_details": "ours"}, {"c1": {"extra_content": SIGNED}})
+    carried = OpaqueFields({"reasoning_details": "ours"}, {"c1": {"extra_content": SIGNED}})
     history = message({**CALL, "id": "c1", "extra_content": "theirs"}, reasoning_details="theirs")
     assert carried.put_into(history) == history
 
 
 @pytest.mark.parametrize("held", [None, 1, {"message": 1}, {"calls": {"c1": 1}}])
 def test_carried_fields_of_another_form_are_ignored(held):
-    assert Carried.from_json(held) is None
+    assert OpaqueFields.from_json(held) is None
 
 
 def test_objects_of_several_pieces_are_merged_and_null_takes_nothing_away():

@@ -55,7 +55,7 @@ def filters_of_call(filters: SearchFilters, arguments: Json, parameters: Json) -
     return replace(filters, allow=allow or filters.allow, block=tuple(dict.fromkeys((*filters.block, *block))))
 
 
-def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, is_search: bool) -> ToolOutput:
+def filtered(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, is_search: bool) -> ToolOutput:
     """The part of an output that comes from permitted pages.
 
     Args:

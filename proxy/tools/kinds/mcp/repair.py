@@ -1,7 +1,7 @@
-"""The messages of an MCP server, borne with as they come, whatever date of the protocol they follow.
+"""Repairs the messages of an MCP server that break the schema, whichever version of the protocol they follow.
 
-What a server leaves out has its default. What one tool or one part of a result has wrong costs that tool or part, not
-the list or the result. Lists and results are bounded before the client checks them, which takes it a while, and a page
+A missing field gets its default. A fault in one tool or one part of a result costs that tool or part, not the list or
+the result. Lists and results are bounded before the client checks them, which takes it a while, and a page
 of a list that has not changed since it was last read is not parsed again.
 """
 
@@ -74,7 +74,7 @@ class ListReading:
         return self.known[at : at + 1] == self.read[at:]
 
 
-class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
+class RepairedMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """The messages of a server, with every result made well-formed.
 
     Args:
@@ -101,14 +101,14 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         received = await self._messages.receive()
         if isinstance(received, SessionMessage) and isinstance(received.message, JSONRPCResponse):
             with suppress(RuntimeError):
-                await self._mend(received.message.result)
+                await self._repair(received.message.result)
         return received
 
     async def aclose(self) -> None:
         """Receive no more, and close the stream of the server's messages."""
         await self._messages.aclose()
 
-    async def _mend(self, result: Json) -> None:
+    async def _repair(self, result: Json) -> None:
         for name in [name for name, value in result.items() if value is None]:
             del result[name]
         if "supportedVersions" in result:  # the answer to `server/discover`, before the version is settled

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.loop.results import ToolError
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.mending import MOST_VALUES, ListReading, fault_of
+from proxy.tools.kinds.mcp.repair import MOST_VALUES, ListReading, fault_of
 from proxy.tools.kinds.mcp.transport import _Bounded
 from tests.serving import serving
 from tests.tools.mcp.test_client import session
@@ -130,7 +130,7 @@ async def test_of_a_list_of_ten_thousand_tools_no_more_are_looked_at_than_can_be
         looked.append(tool)
         return fault_of(tool, version)
 
-    monkeypatch.setattr("proxy.tools.kinds.mcp.mending.fault_of", counting)
+    monkeypatch.setattr("proxy.tools.kinds.mcp.repair.fault_of", counting)
     tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(10_000)]
     async with written(answers(tools=tools)) as url, session(McpConfig(url=url, allow=("t1*",))) as rig:
         assert len(rig.registry.specs) == 128
@@ -212,7 +212,7 @@ async def test_a_list_that_has_not_changed_is_not_checked_again(monkeypatch):
         checked.append(tool["name"])
         return fault_of(tool, version)
 
-    monkeypatch.setattr("proxy.tools.kinds.mcp.mending.fault_of", counting)
+    monkeypatch.setattr("proxy.tools.kinds.mcp.repair.fault_of", counting)
     tools, asked = [[SEEK], [{**SEEK, "name": "hide"}]], asyncio.Queue()
 
     def page(params):
