@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.prompts import retell
-from proxy.turn.asked_json import AskedJson
+from proxy.turn.json_mode import JsonMode
 from proxy.turn.leaks.written import holds_raw_format, is_bare_call
 from proxy.wire.chat import Json, Turn, drop_tools
 from proxy.wire.errors import NoFinalAnswer
@@ -83,8 +83,8 @@ def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
     return ran_out and forcing is not None and not forcing.is_last
 
 
-def is_answer(turn: Turn, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
+def is_answer(turn: Turn, tools: Mapping[str, Json], *, json_mode: Callable[[], JsonMode]) -> bool:
     """Whether a turn is an answer: it has something for the user and no calls, not even calls written into its text."""
     if is_blank(turn) or turn.calls or turn.garbled or holds_raw_format(turn.text):
         return False
-    return not is_bare_call(turn.text, tools, asked_json=asked_json)
+    return not is_bare_call(turn.text, tools, json_mode=json_mode)

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop import many_tools
-from proxy.turn.asked_json import demands_json
+from proxy.turn.json_mode import demands_json
 from proxy.wire.chat import Json, ToolSpec, choice_of, drop_tools, name_of
 
 SEARCH = "web_search"

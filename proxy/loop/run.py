@@ -55,9 +55,9 @@ from proxy.loop.prompts import (
 )
 from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally
-from proxy.turn.asked_json import asked_json, demands_json, with_bare_json
 from proxy.turn.citations import without_marks
 from proxy.turn.details import DETAILS, count_indices
+from proxy.turn.json_mode import demands_json, json_mode, with_bare_json
 from proxy.turn.request import Buffering, TurnView
 from proxy.turn.shown_text import separator_after
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, ToolSpec, Turn
@@ -107,7 +107,7 @@ class Run:
         self._offer = offer
         self._request = upstream_request(request, offer)
         messages: Sequence[Json] = request["messages"]
-        self._asked_json = partial(asked_json, self._request, messages)
+        self._json_mode = partial(json_mode, self._request, messages)
         self._transcript = Transcript(messages)
         if limits.guidance:
             guidance = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1)
@@ -168,7 +168,7 @@ class Run:
             first_detail=self._detail_count,
             buffering=buffering,
             cite=self._cite,
-            asked_json=self._asked_json,
+            json_mode=self._json_mode,
         )
         return CallUpstream(body, self.tally.turns + 1, self.id, view=view, forcing=self._forcing)
 
@@ -308,7 +308,7 @@ class Run:
         return CallTools(runnable) if runnable else self.receive_results(())
 
     def _is_answer(self, turn: Turn) -> bool:
-        return is_answer(turn, self._offer.schemas, asked_json=self._asked_json)
+        return is_answer(turn, self._offer.schemas, json_mode=self._json_mode)
 
     def _force(self) -> CallUpstream:
         """Begin the next attempt at making the model answer."""

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from proxy.turn.asked_json import AskedJson
 from proxy.turn.citations import Cite
+from proxy.turn.json_mode import JsonMode
 from proxy.wire.chat import Json
 
 
@@ -32,7 +32,7 @@ class TurnView(Struct, frozen=True):
         first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
         buffering: how much of the turn is buffered instead of streamed to the client.
         cite: finds the page that a citation mark of gpt-oss refers to; None: the marks stay in the text.
-        asked_json: tells how the client asks for JSON, so that a JSON object may be the answer.
+        json_mode: tells how the client asks for JSON, so that a JSON object may be the answer.
     """
 
     client_tools: frozenset[str] = frozenset()
@@ -41,7 +41,7 @@ class TurnView(Struct, frozen=True):
     first_detail: int = 0
     buffering: Buffering = Buffering.NONE
     cite: Cite | None = None
-    asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
+    json_mode: Callable[[], JsonMode] = lambda: JsonMode.NO
 
 
 class TurnRequest(Struct, frozen=True):

@@ -92,7 +92,7 @@ class TurnTexts(Struct):
                 if (tools := self.view.tools) and name in _LEAKY_FIELDS:
                     if renamed := self.renamed:  # a leak may also use a name of the upstream's request
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
-                    known.leak_filter = LeakFilter(tools, asked_json=self.view.asked_json)
+                    known.leak_filter = LeakFilter(tools, json_mode=self.view.json_mode)
             known.length += len(text)
             if known.length > MOST_TEXT:
                 raise TextTooLong

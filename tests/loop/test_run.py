@@ -12,7 +12,7 @@ from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
 from proxy.loop.results import ToolOutput, ToolResult, failure, success
 from proxy.loop.run import Run
 from proxy.loop.tally import sum_of
-from proxy.turn.asked_json import AskedJson
+from proxy.turn.json_mode import JsonMode
 from proxy.turn.request import Buffering
 from proxy.wire.chat import NATIVE_REASON, WINDOW_EXCEEDED
 from proxy.wire.errors import ContextFull, NoFinalAnswer
@@ -529,7 +529,7 @@ def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
 
 def test_words_that_ask_for_json_are_heard():
     play = Playbook(run_of({"messages": [{"role": "user", "content": "Reply in JSON"}]})) << asks()
-    assert play.pending.view.asked_json() is AskedJson.IN_WORDS
+    assert play.pending.view.json_mode() is JsonMode.BY_PROMPT
     assert play.pending.view.buffering == "none"
 
 
@@ -573,7 +573,7 @@ def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_to
 
 def test_a_call_says_whether_the_format_of_its_answer_is_json():
     play = Playbook(run_of({"response_format": {"type": "json_object"}})) << asks()
-    assert play.pending.view.asked_json() is AskedJson.BY_FORMAT
+    assert play.pending.view.json_mode() is JsonMode.BY_FORMAT
 
 
 def test_retelling_keeps_what_the_model_wrote_beside_its_calls():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.turn.asked_json import AskedJson
+from proxy.turn.json_mode import JsonMode
 from proxy.turn.leaks import Leak
 from proxy.turn.leaks.filter import LeakFilter
 
@@ -28,8 +28,8 @@ LOST = [  # with the words before their first mark, which may be shown
 ]
 
 
-def cut_off(text, *, step, asked=AskedJson.NO, tools=TOOLS):
-    leaks = LeakFilter(tools, asked_json=lambda: asked)
+def cut_off(text, *, step, asked=JsonMode.NO, tools=TOOLS):
+    leaks = LeakFilter(tools, json_mode=lambda: asked)
     pieces = [text[at : at + step] for at in range(0, len(text), step)]
     return "".join([*map(leaks.feed, pieces), leaks.close(is_cut=True)]), leaks
 
@@ -87,13 +87,13 @@ def test_prose_that_ends_similarly_is_shown_as_it_is(text, step):
 )
 def test_the_beginning_of_a_bare_call_is_not_shown_but_where_json_was_asked_for(text, step):
     assert cut_off(text, step=step)[0] == ""
-    assert cut_off(text, step=step, asked=AskedJson.BY_FORMAT)[0] == text
+    assert cut_off(text, step=step, asked=JsonMode.BY_FORMAT)[0] == text
     is_named = "web_s" in text
-    assert cut_off(text, step=step, asked=AskedJson.IN_WORDS)[0] == ("" if is_named else text)
+    assert cut_off(text, step=step, asked=JsonMode.BY_PROMPT)[0] == ("" if is_named else text)
 
 
 def test_arguments_that_only_gpt_osss_browser_has_are_not_shown_either():
-    assert cut_off('{"cursor": 2, "i', step=3, asked=AskedJson.IN_WORDS)[0] == ""
+    assert cut_off('{"cursor": 2, "i', step=3, asked=JsonMode.BY_PROMPT)[0] == ""
 
 
 def test_a_call_that_was_complete_before_the_limit_counts():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.turn.asked_json import AskedJson
+from proxy.turn.json_mode import JsonMode
 from proxy.turn.leaks import Leak, clean_name, fits
 from proxy.turn.leaks.filter import MAX_BUFFERED, MOST_MARKS, Code, LeakFilter, Text
 from proxy.turn.leaks.glm import split_glued_name
@@ -329,11 +329,11 @@ def test_raw_format_that_is_no_call_is_taken_out_and_said_to_have_been_there(tex
     assert read(text) == ("", [], True)
 
 
-@pytest.mark.parametrize("asked", [AskedJson.IN_WORDS, AskedJson.BY_FORMAT])
+@pytest.mark.parametrize("asked", [JsonMode.BY_PROMPT, JsonMode.BY_FORMAT])
 @pytest.mark.parametrize("text", ['{"query":"x"}', '{"id": 3}', '{"name": "nobody", "arguments": {}}'])
 def test_json_is_an_answer_where_json_was_asked_for(text, asked):
-    assert read(text, asked_json=lambda: asked) == (text, [], False)
-    assert read(*text, asked_json=lambda: asked) == (text, [], False)
+    assert read(text, json_mode=lambda: asked) == (text, [], False)
+    assert read(*text, json_mode=lambda: asked) == (text, [], False)
 
 
 @pytest.mark.parametrize(
@@ -342,25 +342,25 @@ def test_json_is_an_answer_where_json_was_asked_for(text, asked):
 )
 def test_words_that_ask_for_json_make_no_answer_of_what_is_sure_to_be_a_call_and_a_format_does(text, leaks):
     for pieces in ([text], text):
-        assert read(*pieces, asked_json=lambda: AskedJson.IN_WORDS) == ("", leaks, not leaks)
-        assert read(*pieces, asked_json=lambda: AskedJson.BY_FORMAT) == (text, [], False)
+        assert read(*pieces, json_mode=lambda: JsonMode.BY_PROMPT) == ("", leaks, not leaks)
+        assert read(*pieces, json_mode=lambda: JsonMode.BY_FORMAT) == (text, [], False)
 
 
 def test_a_tool_of_the_browsers_is_called_also_where_words_ask_for_json():
     tools = {"open": {"properties": {"cursor": {}, "id": {}}}}
     text = '{"cursor": 2, "id": 2}'
-    assert read(text, tools=tools, asked_json=lambda: AskedJson.IN_WORDS) == ("", [Leak("open", text)], False)
+    assert read(text, tools=tools, json_mode=lambda: JsonMode.BY_PROMPT) == ("", [Leak("open", text)], False)
 
 
 def test_json_that_words_ask_for_is_shown_as_soon_as_it_cannot_be_a_call():
-    leaks = LeakFilter(TOOLS, asked_json=lambda: AskedJson.IN_WORDS)
+    leaks = LeakFilter(TOOLS, json_mode=lambda: JsonMode.BY_PROMPT)
     assert [leaks.feed(piece) for piece in ('{"id": 1,', ' "query": "x",', ' "title"', ": 2")] == [
         "",
         "",
         "",
         '{"id": 1, "query": "x", "title": 2',
     ]
-    leaks = LeakFilter(TOOLS, asked_json=lambda: AskedJson.IN_WORDS)
+    leaks = LeakFilter(TOOLS, json_mode=lambda: JsonMode.BY_PROMPT)
     assert leaks.feed('{"query": "' + "x" * 500) == ""
     assert len(leaks.feed("yy")) == 513
 
@@ -643,13 +643,13 @@ WORDS = [
 @pytest.mark.parametrize(("text", "is_call"), [*((text, True) for text in BARE), *((text, False) for text in WORDS)])
 def test_a_text_is_a_bare_call_only_if_it_is_nothing_else(text, is_call):
     tools = {"web_search": {"properties": {"query": {}}}}
-    assert is_bare_call(text, tools, asked_json=lambda: AskedJson.NO) is is_call
+    assert is_bare_call(text, tools, json_mode=lambda: JsonMode.NO) is is_call
 
 
 def test_a_text_that_is_longer_than_any_calls_is_an_answer():
     text = "web_search() " * 30_000
-    assert not is_bare_call(text, {"web_search": {}}, asked_json=lambda: AskedJson.NO)
-    assert is_bare_call(text[:13_000], {"web_search": {}}, asked_json=lambda: AskedJson.NO)
+    assert not is_bare_call(text, {"web_search": {}}, json_mode=lambda: JsonMode.NO)
+    assert is_bare_call(text[:13_000], {"web_search": {}}, json_mode=lambda: JsonMode.NO)
 
 
 @pytest.mark.parametrize("name", ["<arg_key>", "web_search<arg_key>a</arg_key><arg_value>", "{", "<|"])
@@ -663,7 +663,7 @@ def test_a_name_of_a_megabyte_is_looked_at_once(name):
 def test_each_of_many_calls_is_read_once(call):
     def seconds(times):
         begun = process_time()
-        assert is_bare_call(call * times, {"web_search": {}}, asked_json=lambda: AskedJson.NO)
+        assert is_bare_call(call * times, {"web_search": {}}, json_mode=lambda: JsonMode.NO)
         return process_time() - begun
 
     # Read once, it takes 10 times as long; if each call copies what follows it, 70 times or more.
@@ -674,7 +674,7 @@ def test_a_call_full_of_quotation_marks_that_are_never_closed_is_read_once():
     def seconds(quotes):
         text = 'web_search("' + r"\"" * quotes + "\\"
         begun = process_time()
-        assert is_bare_call(text, {"web_search": {}}, asked_json=lambda: AskedJson.NO)
+        assert is_bare_call(text, {"web_search": {}}, json_mode=lambda: JsonMode.NO)
         return process_time() - begun
 
     # Of work in a regular expression there is no count. Read once, it takes 16 times as long; read anew from each

@@ -1,6 +1,6 @@
 """Calls as bare JSON objects: with the name of a tool, or only with arguments.
 
-Two kinds of objects are sure to be calls, even if the client's messages ask for JSON (`asked_json`): those with the
+Two kinds of objects are sure to be calls, even if the client's messages ask for JSON (`json_mode`): those with the
 name of a tool, and those with arguments that only gpt-oss's own browser has.
 """
 

@@ -35,7 +35,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from proxy.turn.asked_json import AskedJson
+from proxy.turn.json_mode import JsonMode
 from proxy.turn.leaks import End, Leak, NotACall, Scanner, Syntax, bare, glm, harmony, one_of
 from proxy.turn.turn_bounds import require_few_calls
 from proxy.wire.chat import Json
@@ -143,13 +143,13 @@ class LeakFilter(Struct):
 
     Attributes:
         tools: the names that may be called -> their JSON Schemas.
-        asked_json: how the client asked for JSON; if it did in words, only an object that is sure to be a call is one.
+        json_mode: how the client asked for JSON; if it did in words, only an object that is sure to be a call is one.
         leaks: the calls that were found.
         garbled: whether raw model format that is not a call of any tool was taken out.
     """
 
     tools: Mapping[str, Json]
-    asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
+    json_mode: Callable[[], JsonMode] = lambda: JsonMode.NO
     leaks: list[Leak] = []
     garbled: bool = False
     _state: State = _BEGINNING
@@ -223,8 +223,8 @@ class LeakFilter(Struct):
         if not begun and len(self._window) < _CONTEXT:
             return False
         self._state = _TEXT
-        if begun.startswith("{") and (asked := self.asked_json()) is not AskedJson.BY_FORMAT:
-            self._begin_call(bare.syntax(only_sure=asked is AskedJson.IN_WORDS), 0, 0)
+        if begun.startswith("{") and (asked := self.json_mode()) is not JsonMode.BY_FORMAT:
+            self._begin_call(bare.syntax(only_sure=asked is JsonMode.BY_PROMPT), 0, 0)
         return True
 
     # -- text and code --

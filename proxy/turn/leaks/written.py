@@ -8,7 +8,7 @@ a sentence before an object that is sure to be a call, because it names a tool:
 import re
 from collections.abc import Callable, Mapping
 
-from proxy.turn.asked_json import AskedJson
+from proxy.turn.json_mode import JsonMode
 from proxy.turn.leaks import bare_name, fitting_tool, glm, harmony, one_of
 from proxy.turn.leaks.bare import (
     BROWSER_ARGUMENTS,
@@ -73,21 +73,21 @@ def holds_raw_format(text: str) -> bool:
     return _RAW_MARK.search(_CODE.sub("", text)) is not None
 
 
-def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
+def is_bare_call(text: str, tools: Mapping[str, Json], *, json_mode: Callable[[], JsonMode]) -> bool:
     """Whether a text consists of calls or thoughts, in any syntax, or begins with a raw format for them.
 
     Args:
         text: the text of a turn that has to be the answer.
         tools: the names that may be called -> their JSON Schemas.
-        asked_json: how the client asked for JSON, so that an object may be the answer.
+        json_mode: how the client asked for JSON, so that an object may be the answer.
     """
     if len(text) > _LONGEST_CALLS:
         return False
     words = _THOUGHTS.sub("", text)
     if _ends_with_calls(words, tools):
-        asked = asked_json()
+        asked = json_mode()
         # After a sentence, the object may be an example that the client has asked for.
-        return asked is AskedJson.NO or (asked is AskedJson.IN_WORDS and words.lstrip()[:1] in ("{", "["))
+        return asked is JsonMode.NO or (asked is JsonMode.BY_PROMPT and words.lstrip()[:1] in ("{", "["))
     if not words.strip():
         return bool(text.strip())
     text = words.strip()
@@ -95,12 +95,12 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[
         text = fenced[2].strip()
     value = json_value(text)
     if is_browsers_call(value):
-        return asked_json() is not AskedJson.BY_FORMAT
+        return json_mode() is not JsonMode.BY_FORMAT
     if isinstance(value, dict):
         names = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
         is_named = any(bare_name(name) in tools for name in names)
         is_call = is_named or fitting_tool(value, tools) is not None or BROWSER_ARGUMENTS.issuperset(value)
-        return bool(value) and is_call and asked_json() is AskedJson.NO
+        return bool(value) and is_call and json_mode() is JsonMode.NO
     is_raw = _opens_call(text, tools) or _ONLY_TOKENS.fullmatch(text) is not None
     return is_raw or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
 

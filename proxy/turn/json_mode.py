@@ -32,24 +32,24 @@ _FENCE = re.compile(r"```\w*\s*")  # the beginning of a code fence
 _THOUGHTS, _THOUGHTS_END = "<think>", "</think>"
 
 
-class AskedJson(Enum):
+class JsonMode(Enum):
     """How a client asks for JSON."""
 
     NO = auto()
-    IN_WORDS = auto()
+    BY_PROMPT = auto()
     BY_FORMAT = auto()
 
 
-def asked_json(request: Json, messages: Iterable[Json]) -> AskedJson:
+def json_mode(request: Json, messages: Iterable[Json]) -> JsonMode:
     """How a client asks for JSON: by the `response_format` of its request, in the words of its messages, or not at all.
 
     The whole conversation is searched, so this is called only for the rare text that may be a call in JSON.
     """
     if demands_json(request):
-        return AskedJson.BY_FORMAT
+        return JsonMode.BY_FORMAT
     texts = (text_of(message) for message in messages if message.get("role") in _ROLES)
     is_asked = any("json" in text.lower() and "json" in _FORBIDDING.sub("", text).lower() for text in texts)
-    return AskedJson.IN_WORDS if is_asked else AskedJson.NO
+    return JsonMode.BY_PROMPT if is_asked else JsonMode.NO
 
 
 def demands_json(request: Json) -> bool:

@@ -4,8 +4,8 @@ from time import process_time
 
 import pytest
 
-from proxy.turn.asked_json import AskedJson, asked_json, with_bare_json
 from proxy.turn.citations import CITATIONS
+from proxy.turn.json_mode import JsonMode, json_mode, with_bare_json
 from proxy.wire.chat import Turn
 
 ASKING = [
@@ -34,26 +34,26 @@ FORBIDDING = [
 
 
 def asked(text, role="user", **request):
-    return asked_json(request, [{"role": role, "content": text}])
+    return json_mode(request, [{"role": role, "content": text}])
 
 
 @pytest.mark.parametrize("text", ASKING)
 def test_words_that_name_json_ask_for_it(text):
-    assert asked(text) is AskedJson.IN_WORDS
+    assert asked(text) is JsonMode.BY_PROMPT
 
 
 @pytest.mark.parametrize("text", [*FORBIDDING, "Hello."])
 def test_words_that_forbid_json_or_do_not_name_it_do_not_ask_for_it(text):
-    assert asked(text) is AskedJson.NO
+    assert asked(text) is JsonMode.NO
 
 
 @pytest.mark.parametrize(
     ("role", "expected"),
     [
-        ("system", AskedJson.IN_WORDS),
-        ("developer", AskedJson.IN_WORDS),
-        ("assistant", AskedJson.NO),
-        ("tool", AskedJson.NO),
+        ("system", JsonMode.BY_PROMPT),
+        ("developer", JsonMode.BY_PROMPT),
+        ("assistant", JsonMode.NO),
+        ("tool", JsonMode.NO),
     ],
 )
 def test_only_those_who_give_orders_can_ask(role, expected):
@@ -62,7 +62,7 @@ def test_only_those_who_give_orders_can_ask(role, expected):
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [("json_object", AskedJson.BY_FORMAT), ("json_schema", AskedJson.BY_FORMAT), ("text", AskedJson.NO)],
+    [("json_object", JsonMode.BY_FORMAT), ("json_schema", JsonMode.BY_FORMAT), ("text", JsonMode.NO)],
 )
 def test_a_response_format_demands_json(kind, expected):
     assert asked("Hello.", response_format={"type": kind}) is expected
