@@ -42,6 +42,7 @@ from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
 from proxy.turn.details import DETAILS, shifted
 from proxy.turn.leaks.written import PROOF_CHARACTERS
 from proxy.turn.other_fields import FOLDED_KEYS, OtherFields
+from proxy.turn.pieces import apart, pieces_of_whole
 from proxy.turn.request import Buffering, TurnRequest
 from proxy.turn.shown_text import ShownText
 from proxy.turn.texts import MOST_TEXT, TextTooLong, TurnTexts
@@ -68,6 +69,7 @@ class Assembler:
     then holds the part that has arrived.
 
     begin_whole(choice)?  (feed(piece)  feed_text(text)*)*  -->  close()  -->  finish()
+    begin_whole(choice)  feed_unseen(completion)  ---------->  close()  -->  finish()
 
     Args:
         request: the request that the turn answers.
@@ -164,6 +166,21 @@ class Assembler:
         self._others.begin_whole(choice["message"])
         self.calls.received = choice["message"].get("tool_calls") or ()
 
+    def feed_unseen(self, completion: Json) -> None:
+        """Take in all pieces of a whole answer of which nobody sees anything before the end of the run."""
+        choice = completion["choices"][0]
+        # The run is told what was buffered, and any other choice is ignored.
+        if self._buffer.mode is not Buffering.NONE or choice.get("index"):
+            for piece in pieces_of_whole(completion):
+                self.feed(piece)
+            return
+        self._usage = self._usage or other_usage(completion)
+        self._envelope, self._finish_reason = completion, choice["finish_reason"]
+        delta, fragments = apart(choice["message"])
+        self._fold_texts(delta, fragments)
+        if fragments:
+            self.calls.add(fragments)
+
     def close(self, *, done: bool = False) -> list[Json]:
         """End the stream, and return what was buffered: the end of its text, and leaked calls of the client's tools.
 
@@ -253,13 +270,8 @@ class Assembler:
         if not delta.keys() <= FOLDED_KEYS:
             delta.pop("index", None)  # the choice's, which some servers repeat here
             self._others.fold(delta)
-        active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
-        if active or fragments:
-            # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
-            # and the rest of all before the calls.
-            latest = "refusal" if "refusal" in active else "content"
-            goes_on = [latest] if latest in active else active
-            self._texts.close(delta, keep_open=[] if fragments else goes_on)
+        fragments = delta.pop("tool_calls", None)
+        active = self._fold_texts(delta, fragments)
         self._shown.show(delta)
         if fragments and (shown := self.calls.add(fragments)):
             delta["tool_calls"] = shown
@@ -272,6 +284,17 @@ class Assembler:
         if self._logprobs.held or choice.get("logprobs"):
             self._logprobs.join(choice, is_shown=is_shown)
         return is_shown
+
+    def _fold_texts(self, delta: Json, fragments: Sequence[Json] | None) -> list[str]:
+        """Fold the texts of a delta, end those that its other parts follow, and return the names of its fields."""
+        active = self._texts.fold(delta)
+        if active or fragments:
+            # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
+            # and the rest of all before the calls.
+            latest = "refusal" if "refusal" in active else "content"
+            goes_on = [latest] if latest in active else active
+            self._texts.close(delta, keep_open=[] if fragments else goes_on)
+        return active
 
 
 class HeldLogprobs(Struct):

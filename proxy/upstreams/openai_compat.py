@@ -114,7 +114,7 @@ class OpenAICompatible:
             else:
                 raw = await self._read_answer(content, reader)
             if raw is not None:
-                await reader.take_whole((await _completion(raw, mender))[0])
+                await reader.take_whole((await _completion(raw, mender))[0], is_seen=show is not None)
             for visible in assembler.close(done=reader.done):
                 await reader.show(visible)
             turn = assembler.finish()

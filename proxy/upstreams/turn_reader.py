@@ -54,13 +54,23 @@ class TurnReader(Struct, eq=False):
                 await self.show(visible)
         return self.done
 
-    async def take_whole(self, completion: Json) -> None:
-        """Take a whole completion. Raises `UpstreamError`: it has no finish_reason."""
+    async def take_whole(self, completion: Json, *, is_seen: bool) -> None:
+        """Take a whole completion.
+
+        Args:
+            completion: the completion.
+            is_seen: whether the client is shown anything of it before the end of the run.
+
+        Raises:
+            UpstreamError: it has no finish_reason.
+        """
         choice = completion["choices"][0]
         if not choice.get("finish_reason"):
             raise UpstreamError("The upstream's answer has no finish_reason.")
         self.assembler.begin_whole(choice, completion.pop("usage", None))
-        for piece in pieces_of_whole(completion):
+        if not is_seen:
+            self.assembler.feed_unseen(completion)
+        for piece in pieces_of_whole(completion) if is_seen else ():
             await self._show(piece, start_calls=False)
         self.done = True
 
