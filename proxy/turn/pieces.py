@@ -40,17 +40,10 @@ def pieces_of_whole(completion: Json) -> Iterator[Json]:
 
 def _parts_of(message: Json, *, index: Any = 0, finish_reason: Any = None, **fields: Any) -> Iterator[Json]:
     """The parts of a choice: its text with all other fields, and each call; the last one has the reason for its end."""
-    delta, calls = apart(message)
+    delta = {**message}
+    calls = delta.pop("tool_calls") if isinstance(message.get("tool_calls"), list) else []
     yield {**fields, "index": index, "delta": delta, "finish_reason": None if calls else finish_reason}
     for at, call in enumerate(calls, 1):
+        entry = {**call, "index": at - 1} if isinstance(call, dict) else call
         reason = finish_reason if at == len(calls) else None
-        yield {"index": index, "delta": {"tool_calls": [call]}, "finish_reason": reason}
-
-
-def apart(message: Json) -> tuple[Json, list[Any]]:
-    """The delta and the fragments of calls that a whole message would have been in a stream; it is not modified."""
-    delta = {**message}
-    if not isinstance(message.get("tool_calls"), list):
-        return delta, []
-    calls = enumerate(delta.pop("tool_calls"))
-    return delta, [{**call, "index": at} if isinstance(call, dict) else call for at, call in calls]
+        yield {"index": index, "delta": {"tool_calls": [entry]}, "finish_reason": reason}
