@@ -53,8 +53,6 @@ class Endpoint:
         keys: the keys, of which `with_key` puts one into `credential`; None: there is only one.
         forwarded: the headers of one client's request that are copied.
         zone: of the times in its errors that name none.
-        is_for_all: whether it sends on neither the key nor a header of a client's request, so that it needs no
-            `for_client`.
     """
 
     name: str
@@ -68,7 +66,6 @@ class Endpoint:
     keys: KeyPool | None = None
     forwarded: Headers = ()
     zone: timezone = UTC
-    is_for_all: bool = False
 
     @classmethod
     def of(cls, name: str, client: HttpClient, config: UpstreamConfig, keys: KeyPool | None = None) -> "Endpoint":
@@ -95,7 +92,6 @@ class Endpoint:
             (*others, *in_headers),
             keys,
             zone=zone,
-            is_for_all=not (of_client or forwards),
         )
 
     async def aclose(self) -> None:
@@ -107,7 +103,7 @@ class Endpoint:
         return replace(self, credential=BearerKey(key.key))
 
     def for_client(self, key: str | None, headers: Headers) -> "Endpoint":
-        """This endpoint for one client's request, of which it sends on the key and headers.
+        """This endpoint for one client's request, of which it sends on the key and headers; itself if there are none.
 
         Args:
             key: the client's key.

@@ -214,9 +214,8 @@ class ConfigRouter:
                 asks_for_usage=self._needs_use,
             )
             self._bound[which] = bound
-        if bound.endpoint.is_for_all:
-            return bound
-        return replace(bound, endpoint=bound.endpoint.for_client(client.key, client.headers))
+        endpoint = bound.endpoint.for_client(client.key, client.headers)
+        return bound if endpoint is bound.endpoint else replace(bound, endpoint=endpoint)
 
 
 def _yaml(text: str) -> str:
