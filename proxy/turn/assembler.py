@@ -25,6 +25,9 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
     HeldLogprobs          adds the log probabilities of text that was held back before
     TurnBuffer            holds back the chunk while the turn may not be the answer
 
+A whole answer of which nobody sees anything before the end of the run passes only the first two, and neither if its
+texts are plain (`feed_unseen`).
+
 States:       a turn is open until `close`. What a text may still become is the state of the part that holds its end.
 Held text:    belongs to the part that holds it back. The assembler owns the message, and nothing that waits.
 At a cut:     nothing happens. A text that is held is shown with the next piece that decides it, or before the next
@@ -42,6 +45,7 @@ from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
 from proxy.turn.details import DETAILS, shifted
 from proxy.turn.leaks.written import PROOF_CHARACTERS
 from proxy.turn.other_fields import FOLDED_KEYS, OtherFields
+from proxy.turn.pieces import pieces_of_whole
 from proxy.turn.request import Buffering, TurnRequest
 from proxy.turn.shown_text import ShownText
 from proxy.turn.texts import MOST_TEXT, TextTooLong, TurnTexts
@@ -56,6 +60,7 @@ Shown: TypeAlias = Json | ToolCall
 """A chunk for the client, or a call of a server tool that is complete, at its place among the chunks."""
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
+NO_WHOLE_REASON = "The upstream's answer has no finish_reason."
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _NOTHING: tuple[Any, ...] = (None, "", [])  # field values with nothing to show
 _SEARCH_RESULTS = "web_search"  # results of GLM's native search, beside the choices
@@ -68,6 +73,7 @@ class Assembler:
     then holds the part that has arrived.
 
     begin_whole(choice)?  (feed(piece)  feed_text(text)*)*  -->  close()  -->  finish()
+    feed_unseen(completion)  ----------------------------------------------->  finish()
 
     Args:
         request: the request that the turn answers.
@@ -156,13 +162,47 @@ class Assembler:
         return [self._repeated]
 
     def begin_whole(self, choice: Json, usage: Json | None = None) -> None:
-        """Keep the message and the other fields of a whole answer as received; its pieces are still to be fed."""
+        """Keep the message and the other fields of a whole answer as received; its pieces are still to be fed.
+
+        Raises:
+            UpstreamError: it has no finish_reason.
+        """
+        if not choice.get("finish_reason"):
+            raise UpstreamError(NO_WHOLE_REASON)
         self._usage = usage
         self._choice = {key: value for key, value in choice.items() if key not in _CHOICE_KEYS}
         if choice["finish_reason"] not in BROKEN_OFF:
             self._texts.begin_whole(choice["message"])
         self._others.begin_whole(choice["message"])
         self.calls.received = choice["message"].get("tool_calls") or ()
+
+    def feed_unseen(self, completion: Json) -> None:
+        """Take in a whole answer of which nobody sees anything before the end of the run, and end the turn.
+
+        Raises:
+            UpstreamError: it has no finish_reason, or a bound is passed.
+        """
+        choice = completion["choices"][0]
+        if self._buffer.mode is not Buffering.NONE or choice.get("index"):  # the run has to know what was buffered
+            self.begin_whole(choice, completion.pop("usage", None))
+            for piece in pieces_of_whole(completion):
+                self.feed(piece)
+            self.close()
+            return
+        self._usage = completion.pop("usage", None) or other_usage(completion)
+        message, reason = choice.pop("message"), choice.pop("finish_reason", None)
+        if not reason:
+            raise UpstreamError(NO_WHOLE_REASON)
+        choice.pop("index", None)
+        self._envelope, self._choice, self._finish_reason, self._others.message = completion, choice, reason, message
+        entries = message.get("tool_calls")
+        is_plain = reason not in BROKEN_OFF and self._texts.are_plain(message)
+        if not is_plain:
+            self._fold_texts({**message}, entries)
+        if entries:
+            self.calls.add_whole(entries)
+        if not is_plain:
+            self.close()
 
     def close(self, *, done: bool = False) -> list[Json]:
         """End the stream, and return what was buffered: the end of its text, and leaked calls of the client's tools.
@@ -253,13 +293,8 @@ class Assembler:
         if not delta.keys() <= FOLDED_KEYS:
             delta.pop("index", None)  # the choice's, which some servers repeat here
             self._others.fold(delta)
-        active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
-        if active or fragments:
-            # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
-            # and the rest of all before the calls.
-            latest = "refusal" if "refusal" in active else "content"
-            goes_on = [latest] if latest in active else active
-            self._texts.close(delta, keep_open=[] if fragments else goes_on)
+        fragments = delta.pop("tool_calls", None)
+        active = self._fold_texts(delta, fragments)
         self._shown.show(delta)
         if fragments and (shown := self.calls.add(fragments)):
             delta["tool_calls"] = shown
@@ -272,6 +307,17 @@ class Assembler:
         if self._logprobs.held or choice.get("logprobs"):
             self._logprobs.join(choice, is_shown=is_shown)
         return is_shown
+
+    def _fold_texts(self, delta: Json, fragments: Sequence[Json] | None) -> list[str]:
+        """Fold the texts of a delta, end those that its other parts follow, and return the names of its fields."""
+        active = self._texts.fold(delta)
+        if active or fragments:
+            # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
+            # and the rest of all before the calls.
+            latest = "refusal" if "refusal" in active else "content"
+            goes_on = [latest] if latest in active else active
+            self._texts.close(delta, keep_open=[] if fragments else goes_on)
+        return active
 
 
 class HeldLogprobs(Struct):

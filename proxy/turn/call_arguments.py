@@ -90,9 +90,14 @@ class Arguments(Struct):
     _is_second: bool = False  # whether an empty object was taken back
     _behind: list[str] = []  # what waits behind a complete object
 
+    @classmethod
+    def of_whole(cls, text: str, *, is_plain: bool) -> "Arguments":
+        """The arguments of a call that has come whole, and that no more text follows."""
+        return cls(is_plain=is_plain, size=_bytes_in(text), _pieces=[text])
+
     def feed(self, piece: str) -> str:
         """Take the next piece; the text that a client may see now."""
-        self.size += len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
+        self.size += _bytes_in(piece)
         return self._add(piece)
 
     @property
@@ -166,6 +171,10 @@ class Arguments(Struct):
             return ""
         self.is_plain, self.is_whole = True, False
         return piece
+
+
+def _bytes_in(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def without_repetition(text: str) -> str:

@@ -148,6 +148,23 @@ class CallAssembler(Struct):
                 call.hold(arguments)
         return shown
 
+    def add_whole(self, entries: Sequence[Json]) -> None:
+        """Take in the entries of a whole message, whose calls nobody sees before the end of the run.
+
+        Raises:
+            UpstreamError: the arguments are nested too deep, or a bound is passed.
+        """
+        self.received = entries
+        for entry in entries:
+            fragment = Fragment.read(entry, self.request.view.tools)
+            arguments = Arguments.of_whole(fragment.arguments, is_plain=fragment.type != "function")
+            self._argument_bytes += arguments.size
+            require_short_arguments(arguments.size, self._argument_bytes)
+            identity = self._unique(fragment.id) if fragment.id else ""
+            call = self._begin(PartialCall(identity, arguments, entry.get("type") or "function", fragment.name))
+            if call.name in self.request.view.client_tools:
+                self._show(call)
+
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text, and return the entries that the client gets: one, or none."""
         call = self._begin(PartialCall(self._unique(None), name=leak.name))

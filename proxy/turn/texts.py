@@ -74,6 +74,17 @@ class TurnTexts(Struct):
             if isinstance(text := message.get(name), str) and not may_leak(text):
                 self.fields[name] = FieldText()
 
+    def are_plain(self, message: Json) -> bool:
+        """Whether the texts of a whole message stay as they are: they hold no calls, no thoughts and no parts."""
+        if self.thinking is not None:
+            return False
+        for name in TEXT_FIELDS:
+            if not (text := message.get(name)):
+                continue
+            if not isinstance(text, str) or len(text) > MOST_TEXT or (name in _LEAKY_FIELDS and may_leak(text)):
+                return False
+        return True
+
     def fold(self, delta: Json) -> list[str]:
         """Take in the texts of a delta, remove leaked calls from them, and return the names of their fields."""
         if isinstance(content := delta.get("content"), list):  # as Mistral streams it

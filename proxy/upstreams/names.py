@@ -103,7 +103,9 @@ def functions_of(request: Json) -> dict[str, Json]:
 def clean_calls(answer: Json, request: Json) -> bool:
     """Take raw format off the names in the calls of a whole completion, in place; whether there was any."""
     entries = [entry for choice in answer["choices"] for entry in choice["message"].get("tool_calls") or ()]
-    functions = functions_of(request) if entries else {}
+    if not entries:
+        return False
+    functions = functions_of(request)
     cleaned = [clean_call(entry, functions) for entry in entries]
     return any(cleaned)
 

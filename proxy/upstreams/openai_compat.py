@@ -113,10 +113,13 @@ class OpenAICompatible:
                 await self._read_stream(content, reader)
             else:
                 raw = await self._read_answer(content, reader)
-            if raw is not None:
-                await reader.take_whole((await _completion(raw, mender))[0])
-            for visible in assembler.close(done=reader.done):
-                await reader.show(visible)
+            if raw is not None and show is None:
+                assembler.feed_unseen((await _completion(raw, mender))[0])
+            else:
+                if raw is not None:
+                    await reader.take_whole((await _completion(raw, mender))[0])
+                for visible in assembler.close(done=reader.done):
+                    await reader.show(visible)
             turn = assembler.finish()
         except StopGenerating:  # the connection is closed by now, so the upstream stops writing
             turn = _ended_early(assembler.finish())

@@ -16,7 +16,6 @@ from proxy.upstreams.ending import Ending
 from proxy.upstreams.split_characters import SplitCharacters
 from proxy.wire import sse
 from proxy.wire.chat import Json, ToolCall
-from proxy.wire.errors import UpstreamError
 from proxy.wire.patterns import ChunkPattern, pattern_of
 from proxy.wire.sse import DONE_DATA
 
@@ -56,10 +55,7 @@ class TurnReader(Struct, eq=False):
 
     async def take_whole(self, completion: Json) -> None:
         """Take a whole completion. Raises `UpstreamError`: it has no finish_reason."""
-        choice = completion["choices"][0]
-        if not choice.get("finish_reason"):
-            raise UpstreamError("The upstream's answer has no finish_reason.")
-        self.assembler.begin_whole(choice, completion.pop("usage", None))
+        self.assembler.begin_whole(completion["choices"][0], completion.pop("usage", None))
         for piece in pieces_of_whole(completion):
             await self._show(piece, start_calls=False)
         self.done = True

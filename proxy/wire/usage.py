@@ -48,14 +48,17 @@ def credible(usage: Json | None) -> Json | None:
         return None
     kept = _credible_fields(usage)
     details = {name: _credible_fields(value) for name, value in kept.items() if isinstance(value, dict)}
-    return {**kept, **details} or None
+    kept.update(details)
+    return kept or None
 
 
 def _credible_fields(fields: Json) -> Json:
     """The fields of a usage, or of one of its details, without the numbers that cannot be true."""
     kept: Json = {}
     for name, value in fields.items():
-        if name.endswith("tokens"):
+        if type(value) is int and 0 <= value <= MOST_TOKENS:  # as most are, whatever they count
+            kept[name] = value
+        elif name.endswith("tokens"):
             if (count := token_count(fields, name)) is not None:
                 kept[name] = count
         elif not isinstance(value, _NUMBER) or isinstance(value, bool) or credible_amount(value) is not None:
