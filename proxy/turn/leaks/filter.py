@@ -19,8 +19,8 @@ Held text:    the filter owns it, in its one window: what is behind `_shown` wai
               Only `close` gives it out: without `close`, it is lost.
 Between two pieces: nothing happens. Text before `_seen` has been looked at, and is looked at again only where it waits
               in front of a mark or in a row of backticks; so each character is looked at a bounded number of times.
-After a limit (`close(is_cut=True)`): the beginning of a call is not shown. Nor is text that waits, if it is taken for the
-              beginning of a call (`_waits_for_call`).
+After a limit (`close(is_cut=True)`): the beginning of a call is not shown. Nor is text that waits, if it is taken for
+              the beginning of a call (`_waits_for_call`).
 
 Some of the text that was shown stays in the window, because a call may begin with words before its mark:
 
