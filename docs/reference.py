@@ -261,17 +261,18 @@ clients:                      # who may call; a client may have its own models, 
      budget: {per: day, tokens: 5000000, cost: 20.0}}
 ```
 
-- Without `clients`, anyone may call the proxy, which then listens on loopback only. `TOOLPROXY_ALLOW_ANONYMOUS=true`
+- Without `clients`, anyone may call the proxy, so it listens on loopback only. `TOOLPROXY_ALLOW_ANONYMOUS=true`
   permits other addresses.
 - `api_key: from_client` passes each app's own key to the upstream.
 
 ## The file
 
 **Variables.** `${NAME}` and `${NAME:-default}` are replaced from the environment. A `.env` file next to the
-configuration fills names that are missing or empty there; `--no-env-file` ignores it. Its lines are `NAME=value`,
-with `export`, quotes and comments as in python-dotenv. Nothing is expanded in it: `$` and `${NAME}` stay as written.
-A line that is not an assignment causes a warning. The `.env` file only fills `${NAME}` in the configuration. It sets no
-option such as `TOOLPROXY_PORT`, and nothing for programs that tools start.
+configuration sets variables that are missing or empty in the environment; `--no-env-file` ignores it. Its lines
+are `NAME=value`, with `export`, quotes and comments as in python-dotenv. Nothing is expanded in it: `$` and `${NAME}`
+stay as written.
+A line that is not an assignment causes a warning. The `.env` file is only for `${NAME}` in the configuration: it sets
+no option such as `TOOLPROXY_PORT`, and no variable of programs that tools start.
 
 **Errors.** With an unknown key, a wrong type or an undefined name, `toolproxy serve` does not start and names the
 line and path.

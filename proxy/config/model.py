@@ -127,7 +127,7 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     # Seconds for the head of a request, connecting included, like Apache's RequestReadTimeout.
     header_timeout_seconds: Seconds = 20
     body_timeout_seconds: Seconds = 30  # Longest silence in seconds within a request body.
-    # Lowest rate of a body in bytes per second, after body_timeout_seconds, like Apache's MinRate.
+    # Lowest average rate of a body in bytes per second, not counting body_timeout_seconds, like Apache's MinRate.
     min_body_rate: BytesPerSecond = 500
     # Longest time in seconds in which a client reads nothing, like nginx's send_timeout.
     send_timeout_seconds: Seconds = 60
@@ -261,7 +261,7 @@ class ModelConfig(Value, frozen=True, kw_only=True):
     fallbacks: tuple[Text, ...] = ()  # Other names in `models`, tried in order when the upstream fails.
     # The name in `models` that answers requests with an image. `vision` says which images count.
     vision_model: Text | None = None
-    # Images that count for `vision_model`: in any message, or in the last user message (earlier ones become notes).
+    # Images that count for `vision_model`: in the last user message (earlier ones become notes), or in any message.
     vision: Literal["last_message", "conversation"] = "last_message"
     tools: tuple[Text, ...] | None = None  # Server tools that the model may use. None: all.
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this model.
@@ -280,7 +280,7 @@ class ReadConfig(Value, frozen=True, kw_only=True):
 
     pages: PageCount = 3  # Pages that are read for one call: the first of its hits.
     characters: Characters = 1500  # Characters that the model gets of one page: its best passages for the query.
-    seconds: Seconds = 4  # Seconds for all pages together. A page that takes longer leaves its snippet.
+    seconds: Seconds = 4  # Seconds for all pages together. A page that takes longer keeps its snippet.
 
 
 class ToolConfig(Value, frozen=True, kw_only=True, tag_field="type"):
@@ -334,7 +334,7 @@ class OfferConfig(Value, frozen=True, kw_only=True):
     mode: OfferMode = "always"  # When tools without their own `offer` are offered.
     prefix: Text | None = None  # on_request: start of a last user message that requests tools. It is removed.
     model_suffix: Text | None = None  # on_request: end of a model's name that requests tools. It is removed.
-    # Number of server tools above which the model looks up the rest with find_tools. None: all are described.
+    # Number of server tools above which the model looks up the rest with find_tools. null: all are described.
     search_above: Count | None = 40
     # Progress events for requests without the header x-tool-events: none, calls, or calls with the pages found.
     tool_events: ToolEvents = "none"

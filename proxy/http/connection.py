@@ -8,11 +8,11 @@ be skipped.
 
 A task reads a response, and its bytes arrive in a callback of the event loop. The states:
 
-    state     _handle  _waiter  _rest      bytes are taken by          what `wake` does
-    working   None     None     None       the task                    nothing: the bytes wait in `parser.pieces`
-    waiting   None     pending  None       the task, once it is awake  ends the wait
-    pumping   set      pending  None       the callback                calls the handler, while the task sleeps on
-    resuming  None     done     coroutine  the task, after `_rest`     nothing
+    state     _handle  _waiter       _rest      bytes are taken by          what `wake` does
+    working   None     None or done  None       the task                    nothing: the bytes wait in `parser.pieces`
+    waiting   None     pending       None       the task, once it is awake  ends the wait
+    pumping   set      pending       None       the callback                calls the handler, while the task sleeps on
+    resuming  None     done          coroutine  the task, after `_rest`     nothing
 
     working --wait--> waiting --wake--> working      for the head, in `read`, and for room in a full write buffer
     working --pump--> pumping --wake--> pumping      the handler has taken the bytes
@@ -125,7 +125,7 @@ class Http1Connection(asyncio.Protocol):
         self.has_answered = self._sent = False
         try:
             if self._closed or self._transport.is_closing():
-                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # noqa: TRY301 - as below
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # noqa: TRY301 - `except` closes
             # From here on the response may arrive, and even be complete, before the request has been sent.
             if len(body) <= _JOINED_BYTES:
                 self._transport.write(head + body)
@@ -338,6 +338,8 @@ class Http1Response(Response):
     async def pump(self, handle: Handle) -> None:
         """Give the body to `handle` as it comes, until it needs no more or the body ends.
 
+        When `handle` needs no more, `pump` returns with the response open, and the caller closes it or reads on.
+
         Bytes are handled in the callback in which they arrive: waking a task would take another iteration of the event
         loop for each chunk of each stream (24 % of a chunk's instructions). Only if `handle` has to wait, for instance
         for a client that does not read, or if more than `READ_BYTES` arrives at once, does the task continue. Bytes
@@ -362,7 +364,8 @@ class Http1Response(Response):
                 if await self.wait(self._seconds, httpx.ReadTimeout):
                     return
                 self._handle = None  # from here on the task handles the bytes that arrive
-                # The task owns the call now; `finally` closes only one that nobody has taken.
+                # The task owns the call now. `finally` closes one that nobody has taken, because the task was cancelled
+                # between `wake` and here.
                 rest, self._rest = self._rest, None
                 if rest is not None and await rest:
                     return
@@ -377,7 +380,7 @@ class Http1Response(Response):
     def end_within(self, seconds: float) -> None:
         """Read for at most `seconds` more, whatever arrives."""
         if (connection := self.connection) is not None:
-            # Without a limit for each silence, an arriving byte does not set a later time (`wake`).
+            # Set `_seconds` to None, so that `wake` does not move `due`.
             self._seconds, self._ends = None, connection.loop.time() + seconds
             if self._waiter is not None:
                 self._wait_until(connection, self._ends)

@@ -80,7 +80,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "case.failed": Event(
         _ERROR,
-        "The case of a request could not be written; its answer is complete.",
+        "The file for `toolproxy replay` could not be written; the request's answer is complete.",
         "request_id exception",
     ),
     "request.started": Event(_DEBUG, "A request arrived.", "method path"),
@@ -96,7 +96,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "request.crashed": Event(_ERROR, "A bug in the proxy, with its traceback.", "exception"),
     "continuation.sought": Event(
         _DEBUG,
-        "A request continues `sought` earlier runs or responses; `found` of them are still stored.",
+        "The request continues earlier runs: `sought` is how many, `found` how many are still stored.",
         "sought found",
     ),
     "continuation.kept": Event(

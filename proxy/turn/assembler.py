@@ -30,8 +30,9 @@ texts are plain (`feed_unseen`).
 
 States:       a turn is open until `close`. What a text may still become is the state of the part that holds its end.
 Held text:    belongs to the part that holds it back. The assembler owns the message, and nothing that waits.
-At a cut:     nothing happens. A text that is held is shown with the next piece that decides it, or before the next
-              thing that must stand behind it: a refusal, a call, the end.
+Between two pieces: nothing happens. A text that is held is shown with the next piece that decides it, or before the
+              next thing that must stand behind it: a refusal, a call, the end.
+After a limit (`close`, with a finish_reason of `BROKEN_OFF`): the beginning of a call is not shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class Assembler:
     """Assembles the chunks of one upstream stream into one `Turn`.
 
     `finish` may also be called without `close`, when the stream broke off or the client needs no more of it: the turn
-    then holds the part that has arrived.
+    then holds the part that has arrived, without the text that is still held back.
 
     begin_whole(choice)?  (feed(piece)  feed_text(text)*)*  -->  close()  -->  finish()
     feed_unseen(completion)  ----------------------------------------------->  finish()
@@ -214,6 +215,8 @@ class Assembler:
             UpstreamError: the stream has no finish_reason, and ended without `[DONE]` or with nothing complete in it.
         """
         delta: Json = {}
+        # Inferred here, because the texts must know whether a limit has cut them off, and again below, because what
+        # they still hold may be text or calls, which decide the reason.
         reason = self._finish_reason or (self._inferred_reason() if done else "")
         self._texts.close(delta, is_cut=reason in BROKEN_OFF)
         self._shown.show(delta)
@@ -237,7 +240,7 @@ class Assembler:
         return visible if self._buffer.mode is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
-        """The turn as far as it has arrived."""
+        """The turn as far as it has arrived; before `close`, without the text that is still held back."""
         message = self._whole_message()
         self._envelope.pop("choices", None)
         return Turn(
@@ -313,7 +316,8 @@ class Assembler:
         active = self._texts.fold(delta)
         if active or fragments:
             # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
-            # and the rest of all before the calls.
+            # and the rest of all before the calls. `active`: the fields with text in this delta. `latest`: the later one
+            # of content and refusal. `goes_on`: the fields whose text may continue in the next delta.
             latest = "refusal" if "refusal" in active else "content"
             goes_on = [latest] if latest in active else active
             self._texts.close(delta, keep_open=[] if fragments else goes_on)

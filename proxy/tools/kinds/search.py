@@ -38,7 +38,7 @@ class SearchConfig(ToolConfig, tag="search", frozen=True, kw_only=True):
     max_characters_per_result: Characters | None = None
     block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
     options: dict[str, Any] = {}  # The provider's own settings.
-    # Number of found pages that are read for the model, or a mapping. None: 0, or the other tool's value in a fallback.
+    # Number of found pages that are read for the model, or a mapping. None: 0; in a fallback, as for the failed tool.
     read: PageCount | ReadConfig | None = None
     retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 

@@ -10,14 +10,17 @@ Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an a
         | a brace                |    |
         |                 a mark |    | the call ends, or it is none
         |                        v    |
-        +----------------> LeakedCall +      and from each of them, once too much was looked at, to Spent
+        +----------------> LeakedCall +      and from each but LeakedCall, once too much was looked at, to Spent
 
 States:       one value of the closed union `State`. In `Beginning` blanks wait, in `Text` what may be the beginning of
               a mark, and in `LeakedCall` all of it, until its `Scanner` finds the end or that it is none. `Code` and
               `Spent` are shown as they come.
 Held text:    the filter owns it, in its one window: what is behind `_shown` waits, and at most `MAX_BUFFERED` of it.
-At a cut:     nothing happens. Text before `_seen` has been looked at, and is looked at again only where it waits in
-              front of a mark or in a row of backticks; so each character is looked at a bounded number of times.
+              Only `close` gives it out: without `close`, it is lost.
+Between two pieces: nothing happens. Text before `_seen` has been looked at, and is looked at again only where it waits
+              in front of a mark or in a row of backticks; so each character is looked at a bounded number of times.
+After a limit (`close(is_cut=True)`): the beginning of a call is not shown. Nor is text that waits, if it is taken for
+              the beginning of a call (`_waits_for_call`).
 
 Some of the text that was shown stays in the window, because a call may begin with words before its mark:
 
@@ -51,7 +54,7 @@ MOST_MARKS: Final = 32 * 1024
 
 # The cost of a mark of a call, in those of a row of backticks: the words before it and a scanner take some 10 us.
 _MARK_COSTS: Final = 16
-# So many `<` that begin no mark are told from one in the time of a row of backticks.
+# Checking so many `<` that begin no mark costs as much as looking at one row of backticks.
 _SIGNS_PER_MARK: Final = 32
 # A scanner is given so many characters at a time, so that a call that is none after a few of them costs no more.
 _STEP: Final = 1024
@@ -268,6 +271,8 @@ class LeakFilter(Struct):
     def _show_text(self, out: list[str]) -> None:
         """Show the rest of the window, but for what may be the beginning of a call at its end."""
         window = self._window
+        # If patience runs out, `end` becomes the length of the window, and `_seen` stays at the `<` on purpose: the
+        # text is shown, and a call that begins there is still found.
         self._seen = end = self._end_of_text()
         if window[end : end + 1] == "<" and end + _SHORT_MARK >= len(window):
             self._patience -= 1
@@ -315,7 +320,8 @@ class LeakFilter(Struct):
         if not (waiting := self._window[self._shown :]):
             return False
         mark = waiting[waiting.rfind("<") :] if "<" in waiting else ""
-        if len(mark) > _SHORT_MARK or self._seen < self._shown:  # in the second case, it began with words before them
+        # `_seen < _shown`: words that belong to the call were already shown.
+        if len(mark) > _SHORT_MARK or self._seen < self._shown:
             return True
         return _CALL_MAY_BEGIN.search(self._window[max(0, self._seen - _CONTEXT) : self._seen]) is not None
 

@@ -20,7 +20,7 @@ class McpConfig(ToolConfig, tag="mcp", frozen=True, kw_only=True):
     # Prefix of the names of the server's tools. None: the entry's name and '_'.
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
-    # Hosted tools -> the server's own names of the tools that replace them in requests that declare them.
+    # Hosted tool -> the server's name of the tool that replaces it in requests that declare it.
     serves: dict[Served, Text] = {}
 
     @property
