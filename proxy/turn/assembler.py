@@ -316,8 +316,8 @@ class Assembler:
         active = self._texts.fold(delta)
         if active or fragments:
             # The rest of the thoughts is shown before the answer continues, the rest of the answer before a refusal,
-            # and the rest of all before the calls. `active`: the fields with text in this delta. `latest`: the later one
-            # of content and refusal. `goes_on`: the fields whose text may continue in the next delta.
+            # and the rest of all before the calls. `active`: the fields with text in this delta. `latest`: the later
+            # one of content and refusal. `goes_on`: the fields whose text may continue in the next delta.
             latest = "refusal" if "refusal" in active else "content"
             goes_on = [latest] if latest in active else active
             self._texts.close(delta, keep_open=[] if fragments else goes_on)
