@@ -183,21 +183,25 @@ class Assembler:
         Raises:
             UpstreamError: it has no finish_reason, or a bound is passed.
         """
-        choice = completion["choices"][0]
-        if self._buffer.mode is not Buffering.NONE or choice.get("index"):  # the run has to know what was buffered
-            self.begin_whole(choice, completion.pop("usage", None))
-            for piece in pieces_of_whole(completion):
-                self.feed(piece)
-            self.close()
+        choice, usage = completion["choices"][0], completion.pop("usage", None)
+        if self._buffer.mode is Buffering.NONE and not choice.get("index"):
+            self._usage = usage or other_usage(completion)
+            self._envelope, self._choice = completion, choice
+            self._take_unseen(choice.pop("message"), choice.pop("finish_reason", None))
             return
-        self._usage = completion.pop("usage", None) or other_usage(completion)
-        message, reason = choice.pop("message"), choice.pop("finish_reason", None)
-        if not reason:
+        self.begin_whole(choice, usage)
+        for piece in pieces_of_whole(completion):  # the run is told what was buffered
+            self.feed(piece)
+        self.close()
+
+    def _take_unseen(self, message: Json, finish_reason: str | None) -> None:
+        """Take in a whole message; texts with nothing to take out, as most are, stay where they are."""
+        if not finish_reason:
             raise UpstreamError(NO_WHOLE_REASON)
-        choice.pop("index", None)
-        self._envelope, self._choice, self._finish_reason, self._others.message = completion, choice, reason, message
+        self._choice.pop("index", None)
+        self._finish_reason, self._others.message = finish_reason, message
         entries = message.get("tool_calls")
-        is_plain = reason not in BROKEN_OFF and self._texts.are_plain(message)
+        is_plain = finish_reason not in BROKEN_OFF and self._texts.are_plain(message)
         if not is_plain:
             self._fold_texts({**message}, entries)
         if entries:

@@ -47,8 +47,9 @@ def credible(usage: Json | None) -> Json | None:
     if not usage:
         return None
     kept = _credible_fields(usage)
-    details = {name: _credible_fields(value) for name, value in kept.items() if isinstance(value, dict)}
-    kept.update(details)
+    for name, value in kept.items():
+        if isinstance(value, dict):
+            kept[name] = _credible_fields(value)
     return kept or None
 
 

@@ -4,6 +4,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import Assembler as AssemblerOfCall
@@ -65,11 +66,20 @@ def ready(assembler, *chunks):
 
 
 def whole(message, finish_reason="stop", *, client_tools=(), **beside):
-    view = TurnView(frozenset(client_tools), TOOLS)
-    assembler = AssemblerOfCall(CallUpstream({}, number=3, run_id="r", view=view))
+    """The turn of a whole answer, which is the same whether anybody sees its pieces or not."""
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
-    assembler.begin_whole(choice)
-    feed(assembler, *pieces_of_whole({"choices": [choice], **beside}))
+    completion = {"choices": [choice], **beside}
+    unseen = Assembler(client_tools=client_tools)
+    unseen.feed_unseen(orjson.loads(orjson.dumps(completion)))
+    turn = in_pieces(Assembler(client_tools=client_tools), completion)
+    assert replace(unseen.finish(), aside=turn.aside) == turn
+    return turn
+
+
+def in_pieces(assembler, completion):
+    """The turn of a whole answer whose pieces are shown."""
+    assembler.begin_whole(completion["choices"][0], completion.pop("usage", None))
+    feed(assembler, *pieces_of_whole(completion))
     return finish(assembler)
 
 
@@ -171,11 +181,20 @@ def test_thoughts_before_an_answer_are_taken_out_of_its_text_streamed_and_whole(
     cut_off = assembler()
     feed(cut_off, says("<think>Hm.</thi"), ends("length"))
     assert deltas(cut_off.close()) == [{"reasoning_content": "</thi"}]
-    whole_answer = assembler()
     choice = {"message": {"role": "assistant", "content": "<think>Hm.</think>It is."}, "finish_reason": "stop"}
-    whole_answer.begin_whole(choice)
-    feed(whole_answer, *pieces_of_whole({"choices": [choice]}))
-    assert finish(whole_answer).message == {"role": "assistant", "content": "It is.", "reasoning_content": "Hm."}
+    unseen = assembler()
+    unseen.feed_unseen({"choices": [{**choice}]})
+    for turn in in_pieces(assembler(), {"choices": [choice]}), unseen.finish():
+        assert turn.message == {"role": "assistant", "content": "It is.", "reasoning_content": "Hm."}
+
+
+def test_a_whole_answer_that_nobody_sees_is_buffered_as_a_stream_is():
+    choice = {"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+    unseen = Assembler(buffering=True)
+    unseen.feed_unseen({"choices": [orjson.loads(orjson.dumps(choice))]})
+    turn = unseen.finish()
+    assert turn.buffered
+    assert turn == in_pieces(Assembler(buffering=True), {"choices": [choice]})
 
 
 def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
@@ -457,14 +476,22 @@ def test_a_whole_answer_without_a_finish_reason_is_no_turn():
         whole({"role": "assistant", "content": "x"}, None)
 
 
+def test_a_whole_answer_without_a_finish_reason_is_no_turn_if_nobody_sees_it_either():
+    with pytest.raises(UpstreamError, match="finish_reason"):
+        Assembler().feed_unseen({"choices": [{"message": {"content": "x"}}]})
+    with pytest.raises(UpstreamError, match="finish_reason"):
+        in_pieces(Assembler(), {"choices": [{"message": {"content": "x"}}]})
+
+
 def test_a_whole_answer_of_too_many_calls_fails_and_what_was_read_of_it_can_be_counted():
     entries = [{"id": str(at), "function": {"name": "search", "arguments": "{}"}} for at in range(MOST_CALLS + 9)]
     choice = {"message": {"content": "I look.", "tool_calls": entries}, "finish_reason": "tool_calls"}
-    assembler = Assembler()
-    assembler.begin_whole(choice)
+    seen, unseen = Assembler(), Assembler()
     with pytest.raises(UpstreamError, match="128 tool calls"):
-        feed(assembler, *pieces_of_whole({"choices": [choice]}))
-    assert assembler.finish().text == "I look."
+        in_pieces(seen, {"choices": [orjson.loads(orjson.dumps(choice))]})
+    with pytest.raises(UpstreamError, match="128 tool calls"):
+        unseen.feed_unseen({"choices": [choice]})
+    assert [one.finish().text for one in (seen, unseen)] == ["I look."] * 2
 
 
 @given(st.data())

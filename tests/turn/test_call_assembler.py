@@ -29,9 +29,12 @@ def piece(arguments, index=0):
 
 
 def whole(*entries, call=CALL):
-    """The calls of a whole message."""
-    calls = CallAssembler(call, received=entries)
+    """The calls of a whole message, which are the same whether anybody sees them one by one or not."""
+    calls, unseen = CallAssembler(call, received=entries), CallAssembler(call)
     calls.add([{**entry, "index": at} for at, entry in enumerate(entries)])
+    unseen.add_whole(entries)
+    assert unseen.entries() == calls.entries()
+    assert unseen.client_count == calls.client_count
     return calls
 
 

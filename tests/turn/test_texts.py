@@ -57,3 +57,5 @@ def test_a_turn_of_more_text_than_any_model_writes_is_the_upstreams_failure(fiel
     [first] = pieces_of_whole({"choices": [{"message": message, "finish_reason": "stop"}]})
     with pytest.raises(UpstreamError, match="more than"):
         whole.feed(first)
+    with pytest.raises(UpstreamError, match="more than"):
+        Assembler(CallUpstream({}, number=1)).feed_unseen({"choices": [{"message": message, "finish_reason": "stop"}]})
