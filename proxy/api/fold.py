@@ -96,7 +96,11 @@ class Fold(ABC, Generic[ServerCallT]):
                 self._server_calls = {}
                 return events
             case CallBegan(_, call):
-                return self._begin_server_call(call)
+                if (item := self.server_call(call)) is None:
+                    return []
+                self._has_calls = True
+                self._server_calls[call] = item
+                return self._end_text() + self.write_server_call(item)
             case CallEnded(_, call, result):
                 return self.end_server_call(self._server_calls.get(call), result)
             case CallsAnswered(calls):
@@ -116,14 +120,6 @@ class Fold(ABC, Generic[ServerCallT]):
             self._blanks = text
             text = ""
         return self.write_text(text, citations, logprobs) if text or citations else []
-
-    def _begin_server_call(self, call: ToolCall) -> Events:
-        item = self.server_call(call)
-        if item is None:
-            return []
-        self._has_calls = True
-        self._server_calls[call] = item
-        return self._end_text() + self.write_server_call(item)
 
     def _end_text(self) -> Events:
         events = self._write_rest() + self.close_text()

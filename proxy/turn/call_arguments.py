@@ -108,7 +108,8 @@ class Arguments(Struct):
     @property
     def text(self) -> str:
         """The arguments so far, without what is taken back."""
-        return self._written if self.is_plain else without_repetition(self._written)
+        written = "".join(self._pieces)
+        return written if self.is_plain else without_repetition(written)
 
     def repeats(self, text: str) -> bool:
         """Whether a text is the object that these arguments are, once more."""
@@ -120,14 +121,10 @@ class Arguments(Struct):
         rest, self._ending = self._ending + "".join(self._behind), ""
         if self._behind:
             self._behind.clear()
-            if self.text != self._written:
+            if self.text != "".join(self._pieces):
                 return ""
             self.is_plain, self.is_whole = True, False
         return rest
-
-    @property
-    def _written(self) -> str:
-        return "".join(self._pieces)
 
     def _add(self, piece: str) -> str:
         self._pieces.append(piece)
@@ -141,7 +138,7 @@ class Arguments(Struct):
         return piece if end is None else self._end_object(piece, end)
 
     def _end_object(self, piece: str, end: int) -> str:
-        written, rest = self._written, piece[end:]
+        written, rest = "".join(self._pieces), piece[end:]
         value = json_object(written[: len(written) - len(rest)])
         if value:
             self.is_whole = True

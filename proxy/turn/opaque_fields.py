@@ -73,7 +73,7 @@ def carried_by(message: Json, ids: Iterable[str | None]) -> OpaqueFields:
 def has_opaque_fields(message: Json) -> bool:
     """Whether fields of an assistant message have to go back with it."""
     calls: Sequence[Json] = message.get("tool_calls") or ()
-    return bool(carried_by(message, ())) or any(map(_fields_of, calls))
+    return bool(_further(message, _OF_MESSAGES)) or any(map(_fields_of, calls))
 
 
 def merge_fields(known: Json, given: Json, *, depth: int = 0) -> None:

@@ -160,7 +160,7 @@ class Blocks:
         events = self.close_all()
         calls, self._calls = self._calls, []
         for call in calls:
-            events += self._whole(call.result)
+            events += self._start(call.result) + self._close()
         return events
 
     def close_all(self) -> Events:
@@ -253,17 +253,13 @@ class Blocks:
     def _whole_call(self, call: ShownCall) -> Events:
         given = parsed_input(call.arguments)
         if call.use["type"] == "mcp_tool_use":  # Claude Code 2.1 fails on an input delta here, and SDKs drop it
-            return self._whole({**call.use, "input": given})
+            return self._start({**call.use, "input": given}) + self._close()
         events = self._start({**call.use, "input": {}})
         if given:  # SDKs fail on a delta that is not an object
             is_object = call.arguments.lstrip().startswith("{") and "INVALID_JSON" not in given
             events.append(self._input_delta(call.arguments if is_object else rawjson.dumps_answer(given).decode()))
         self.content[-1]["input"] = given
         return events + self._close()
-
-    def _whole(self, block: Json) -> Events:
-        """Add a block in one piece."""
-        return self._start(block) + self._close()
 
     def _start(self, block: Json) -> Events:
         events = self._close()

@@ -68,21 +68,17 @@ class MessageReply(Reply):
 
     def heartbeat(self) -> bytes:
         """A `ping`."""
-        return self._opening() + _PING
+        return self.encode([]) + _PING
 
     def encode(self, events: Events) -> bytes:
         """The bytes of events, after `message_start` if they are the first."""
-        return self._opening() + b"".join(map(_encode, events))
-
-    def _opening(self) -> bytes:
-        """The first event at the first call, nothing afterwards."""
         tokens, self._input_tokens = self._input_tokens, None
-        if tokens is None:
-            return b""
-        ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
-        cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-        message = self._object([], ending, {"input_tokens": tokens, "output_tokens": 1, **cache})
-        return _encode({"type": "message_start", "message": message})
+        if tokens is not None:
+            ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+            cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+            message = self._object([], ending, {"input_tokens": tokens, "output_tokens": 1, **cache})
+            events = [{"type": "message_start", "message": message}, *events]
+        return b"".join(map(_encode, events))
 
     def _object(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
         """The message object in one of its states."""

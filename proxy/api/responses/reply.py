@@ -37,6 +37,7 @@ _ECHOED: Json = {
     "truncation": "disabled",
     "user": None,
 }
+_OF_FUNCTION: Json = {"description": None, "parameters": None, "strict": None}  # which a response requires of each
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the status of its error; for any other status it is `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -44,13 +45,6 @@ _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 def _without_nulls(fields: Json) -> Json:
     return {key: value for key, value in fields.items() if value is not None}
-
-
-def _echoed_tool(tool: Json) -> Json:
-    """A tool as the client sent it; a function has every field that a response requires."""
-    if tool["type"] != "function":
-        return tool
-    return {"description": None, "parameters": None, "strict": None, **tool}
 
 
 def usage_of(tally: Tally) -> Json:
@@ -103,7 +97,9 @@ class ResponseReply(Reply):
             **{key: value for key, value in given.items() if key in _ECHOED},
             "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
             "text": {"format": {"type": "text"}, **_without_nulls(given.get("text", {}))},
-            "tools": [_echoed_tool(tool) for tool in given.get("tools", ())],
+            "tools": [
+                {**_OF_FUNCTION, **tool} if tool["type"] == "function" else tool for tool in given.get("tools", ())
+            ],
         }
         self._output = output
         self._keep = keep
@@ -120,20 +116,17 @@ class ResponseReply(Reply):
 
     def encode(self, events: Events) -> bytes:
         """The bytes of events, each with its number."""
-        data = bytearray()
         if not self._has_begun:
             self._has_begun = True
             response = self._object("in_progress")
-            for kind in ("created", "in_progress"):
-                data += self._encode_one({"type": f"response.{kind}", "response": response})
+            begun = [{"type": f"response.{kind}", "response": response} for kind in ("created", "in_progress")]
+            events = [*begun, *events]
+        data = bytearray()
         for event in events:
-            data += self._encode_one(event)
+            kind: str = event["type"]
+            numbered = {**event, "sequence_number": next(self._output.numbers)}
+            data += b"event: " + kind.encode() + b"\n" + sse.encode(numbered)
         return bytes(data)
-
-    def _encode_one(self, event: Json) -> bytes:
-        kind: str = event["type"]
-        numbered = {**event, "sequence_number": next(self._output.numbers)}
-        return b"event: " + kind.encode() + b"\n" + sse.encode(numbered)
 
     def _object(self, status: str, output: Sequence[Json] = (), **changes: Any) -> Json:
         """The response object in one of its states; its model is the upstream's, if that is known by then."""
