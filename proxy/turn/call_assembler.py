@@ -6,7 +6,6 @@ servers give all calls the same id, or number those of each turn anew, or give n
 """
 
 from collections.abc import Sequence
-from itertools import chain, repeat
 from typing import Any
 
 from msgspec import Struct, field
@@ -205,10 +204,10 @@ class CallAssembler(Struct):
     def entries(self) -> list[Json]:
         """The calls as the `tool_calls` of a message, each with an id of its own."""
         entries: list[Json] = []
-        for call, received in zip(self.so_far, chain(self.received, repeat(None)), strict=False):
+        for at, call in enumerate(self.so_far):
             if not call.id:
                 call.id = self._unique(None)
-            entries.append(call.entry(received))
+            entries.append(call.entry(self.received[at] if at < len(self.received) else None))
         return entries
 
     def _begin(self, call: PartialCall) -> PartialCall:

@@ -103,11 +103,17 @@ def functions_of(request: Json) -> dict[str, Json]:
 def clean_calls(answer: Json, request: Json) -> bool:
     """Take raw format off the names in the calls of a whole completion, in place; whether there was any."""
     entries = [entry for choice in answer["choices"] for entry in choice["message"].get("tool_calls") or ()]
-    if not entries:
+    raw = [entry for entry in entries if not _is_plain(entry.get("function") or {})]
+    if not raw:
         return False
     functions = functions_of(request)
-    cleaned = [clean_call(entry, functions) for entry in entries]
+    cleaned = [clean_call(entry, functions) for entry in raw]
     return any(cleaned)
+
+
+def _is_plain(function: Json) -> bool:
+    """Whether the name in a call has only letters, digits and underscores, so that it holds no raw format."""
+    return (function.get("name") or "").isidentifier()
 
 
 def clean_call(entry: Json, functions: Mapping[str, Json]) -> bool:

@@ -1,7 +1,7 @@
 """Reads a turn: feeds its chunks to the assembler, shows them to the client, and announces the calls of server tools.
 
-A whole answer is read as the stream that would have had the text and each call in one chunk each. So the order
-and the contents of what a client is shown are the same for an upstream that streams and one that does not.
+A whole answer that a client sees is read as the stream that would have had the text and each call in one chunk each. So
+the order and the contents of what a client is shown are the same for an upstream that streams and one that does not.
 """
 
 import asyncio
