@@ -107,7 +107,7 @@ def _launch(agent: Agent, order: Order) -> Launch:
     path = place.configuration_file(order.config, os.environ)
     runs = place.folder_of_runs(os.environ)
     is_shipped = path == place.shipped()
-    _say(f"configuration: {path}{', the shipped one' if is_shipped else ''}")
+    _say(f"configuration: {_below_home(path)}{', the shipped one' if is_shipped else ''}")
     if is_shipped:
         _say(_OWN)
     proxy = _proxy(order, path, runs)
@@ -153,8 +153,14 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
 
     url = companion.start(lambda: adapt(read()), folder=folder, log=log, last_words=last_words)
     _say(f"proxy: {url}, for this run")
-    _say(f"its log: {log}")
+    _say(f"log: {_below_home(log)}")
     return companion.Proxy(url, key, log)
+
+
+def _below_home(path: Path) -> str:
+    """A path as a shell takes it, with `~` for the home folder, so that most fit a line of a terminal."""
+    home = Path(os.environ.get("HOME") or "/")
+    return f"~/{path.relative_to(home)}" if home != Path("/") and path.is_relative_to(home) else str(path)
 
 
 def _models(proxy: companion.Proxy, order: Order) -> ModelChoice:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import orjson
@@ -158,7 +157,7 @@ def test_run_becomes_the_agent_with_a_proxy_that_demands_a_random_key_and_ends_w
     wait_until_gone(saw["url"])
     said = (place / "stderr").read_text()
     assert all(line.startswith("toolproxy: ") for line in said.splitlines())
-    log = Path(re.search(r"its log: (.+)", said)[1])
+    log = place / "home" / re.search(r"log: ~/(.+)", said)[1]
     assert '"server.ready"' in log.read_text()
     written = [path for path, content in files_of(place).items() if before.get(path) != content]
     state = place / "home" / ".local" / "state" / "toolproxy"
