@@ -1,5 +1,6 @@
 """The command as a user runs it: real processes, real signals, real sockets."""
 
+import functools
 import os
 import re
 import signal
@@ -478,8 +479,14 @@ def test_hash_key_refuses_what_no_client_could_send(key):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"toolproxy: {why}\n")
 
 
+@functools.cache
+def demo():
+    """What the demo prints with the SDKs."""
+    return toolproxy("demo")
+
+
 def test_the_demo_shows_the_conversation_and_ends_well():
-    done = toolproxy("demo")
+    done = demo()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "system user assistant(2 calls) tool tool" in done.stdout
     assert "Take a jacket" in done.stdout
@@ -498,8 +505,7 @@ def test_the_demo_runs_without_the_sdks_and_shows_the_same():
     assert (done.returncode, done.stderr) == (0, "")
     assert "app (plain HTTP)" in done.stdout
     shown = [
-        re.sub(r":\d{5}|\d+ chunks", "", text)[300:].partition("What next")[0]
-        for text in (done.stdout, toolproxy("demo").stdout)
+        re.sub(r":\d{5}|\d+ chunks", "", text)[300:].partition("What next")[0] for text in (done.stdout, demo().stdout)
     ]
     assert shown[0] == shown[1]
 
