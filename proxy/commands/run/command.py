@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from proxy.app import configuration
-from proxy.commands.run import companion, place, refusals
+from proxy.commands.run import companion, last_words, place
 from proxy.commands.run.agent import KEY_VARIABLE, Agent, Launch, ModelChoice, Setting
 from proxy.commands.run.claude import CLAUDE
 from proxy.commands.run.codex import CODEX
@@ -147,11 +147,14 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
     check_startable(adapt(loaded))
     log = place.log_file(order.agent, runs, now=datetime.now().astimezone(), pid=os.getpid())
 
-    def last_words() -> Iterable[str]:
+    def said_at_the_end() -> Iterable[str]:
         with log.open("rb") as lines:
-            yield from refusals.sentences(refusals.refusals_in(lines), loaded, path)
+            yield from last_words.sentences(last_words.refusals_in(lines), loaded, path)
+        with log.open("rb") as lines:
+            if use := last_words.use_in(lines):
+                yield use
 
-    url = companion.start(lambda: adapt(read()), folder=folder, log=log, last_words=last_words)
+    url = companion.start(lambda: adapt(read()), folder=folder, log=log, last_words=said_at_the_end)
     _say(f"proxy: {url}, for this run")
     _say(f"log: {_below_home(log)}")
     return companion.Proxy(url, key, log)

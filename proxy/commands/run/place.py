@@ -134,7 +134,7 @@ def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) 
 
 
 def _telemetry(telemetry: TelemetryConfig) -> TelemetryConfig:
-    """A log in which `refusals` finds refused keys."""
+    """A log in which `last_words` finds refused keys."""
     level = "warning" if telemetry.log_level == "error" else telemetry.log_level
     return msgspec.structs.replace(telemetry, log_format="json", log_level=level)
 

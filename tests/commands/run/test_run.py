@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from proxy.commands import cli
-from proxy.commands.run.refusals import refusals_in
+from proxy.commands.run.last_words import refusals_in, use_in
 from tests.test_cli import PLAIN, ROOT, running
 
 # Reads its settings as the agent of its name does, asks the proxy, and says what it has seen.
@@ -370,3 +370,16 @@ def test_the_refused_key_of_a_search_is_told_with_the_last_reason(cause):
         b'{"event": "turn.failed", "upstream": "zai", "code": "upstream_error"}',
     ]
     assert refusals_in(log) == {"tools.web_search": "its key was refused (HTTP 403)"}
+
+
+def test_what_a_run_has_used_is_summed_over_its_requests_of_models():
+    log = [
+        b"not JSON",
+        b'{"event": "request.completed", "path": "/v1/models", "status": 200}',
+        b'{"event": "request.completed", "model": "m", "searches": 1, "prompt_tokens": 1200, "completion_tokens": 10}',
+        b'{"event": "request.completed", "model": "m", "prompt_tokens": 30, "completion_tokens": 5}',
+        b'{"event": "tool.completed", "model": "m", "tool": "web_search"}',
+        b'{"event": "request.completed", "path": "/mcp", "mcp": "tools/call", "searches": 1}',
+    ]
+    assert use_in(log) == "2 requests, 2 searches, 1,230 tokens read and 15 written"
+    assert use_in(log[:2]) == ""

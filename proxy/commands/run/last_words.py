@@ -1,6 +1,7 @@
-"""Which keys were refused during a run, by the log of its proxy, in words for the person at the terminal.
+"""The sentences for the person at the terminal when an agent has ended: refused keys, and what the run has used.
 
-An agent shows an error of its model in its own words, if at all, and none of a search.
+Both are read from the log of the run's proxy. An agent shows an error of its model in its own words, if at all, and no
+error of a search.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.config.loaded import Loaded
+from proxy.kit.counted import counted
 from proxy.kit.terminal import printable, shortened
 
 _CODES: Final = frozenset({"upstream_auth_failed", "upstream_quota_exceeded"})
@@ -42,6 +44,22 @@ def sentences(refusals: dict[str, str], loaded: Loaded, configuration: Path) -> 
         yield f"{loaded.place_of(f'{path}.api_key')}: the key was refused{f': {said}' if said else ''}"
     if refusals:
         yield f"set another key, and try it: toolproxy check --probe --config {quote(str(configuration))}"
+
+
+def use_in(log: Iterable[bytes]) -> str:
+    """The requests, searches and tokens of a run as a sentence; empty if no model has answered."""
+    requests, counts = 0, dict.fromkeys(("searches", "prompt_tokens", "completion_tokens"), 0)
+    for line in log:
+        event = _event(line)
+        if event.get("event") == "request.completed":
+            requests += "model" in event  # a search by /mcp has none
+            for name in counts:
+                counts[name] += event.get(name, 0)
+    searches, read, written = counts.values()
+    if not (read or written):
+        return ""
+    searched = f"{searches} search{'' if searches == 1 else 'es'}"
+    return f"{counted(requests, 'request')}, {searched}, {read:,} tokens read and {written:,} written"
 
 
 def _event(line: bytes) -> dict[str, Any]:
