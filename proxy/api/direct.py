@@ -109,7 +109,7 @@ class DirectCalls:
         return self.tool(name) is not None or self._server_of(name) is not None
 
     def _server_of(self, name: str) -> ToolSpec | None:
-        """What stands for the tools of a server that may list this one for a request with further headers."""
+        """The server that may list this tool for a request with more headers. None: there is no such server."""
         allowed = self._caller.tools
         for server in self._own.toolset.unlisted.values():
             is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))

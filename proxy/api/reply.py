@@ -37,7 +37,7 @@ class Kept(NamedTuple):
 
 
 def hidden_as_stored(hidden: Continuation | CarriedTurns, credentials: Credentials) -> bytes:
-    """What a client is not shown of a run, as it is stored for the requests that may open it."""
+    """The hidden part of a run as bytes for the store, bound to the credentials of its request."""
     held = as_json(hidden)
     if bound := credentials.bound():
         held[BOUND] = bound

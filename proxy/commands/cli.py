@@ -136,6 +136,22 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     _add_test_commands(commands)
+    _add_run_command(commands)
+    _add_key_commands(commands)
+    spend = commands.add_parser("spend", help="show what each client has used today, and what is left of its budget")
+    spend.add_argument("--client", metavar="NAME", help="show this client only")
+    spend.add_argument("--month", action="store_true", help="show this month instead of today, in UTC")
+    spend.add_argument("--json", action="store_true", help="print JSON")
+    _add_config_path(spend)
+    _add_no_env_file(spend)
+    spend.set_defaults(run=_spend)
+
+    hash_key = commands.add_parser("hash-key", help="read a client key and print its key_sha256")
+    hash_key.set_defaults(run=_hash_key)
+    return parser
+
+
+def _add_run_command(commands: Any) -> None:
     run = commands.add_parser(
         "run",
         help="start a coding agent that uses this proxy",
@@ -151,19 +167,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--key-env", metavar="NAME", help="variable with the client's key; default: TOOLPROXY_KEY")
     _add_address(run)
     run.set_defaults(run=_run)
-
-    _add_key_commands(commands)
-    spend = commands.add_parser("spend", help="show what each client has used today, and what is left of its budget")
-    spend.add_argument("--client", metavar="NAME", help="show this client only")
-    spend.add_argument("--month", action="store_true", help="show this month instead of today, in UTC")
-    spend.add_argument("--json", action="store_true", help="print JSON")
-    _add_config_path(spend)
-    _add_no_env_file(spend)
-    spend.set_defaults(run=_spend)
-
-    hash_key = commands.add_parser("hash-key", help="read a client key and print its key_sha256")
-    hash_key.set_defaults(run=_hash_key)
-    return parser
 
 
 def _add_test_commands(commands: Any) -> None:

@@ -127,7 +127,7 @@ class CasesUnder(NamedTuple):
     secrets: Callable[[], Secrets]
 
     def reserve(self, size: int) -> bool:
-        """See `KeptCases.reserve`."""
+        """Reserve memory for a recording of this size, if there is room. False: there is none."""
         return self.cases.reserve(size)
 
     def keep(self, recording: Recording) -> None:
@@ -135,7 +135,7 @@ class CasesUnder(NamedTuple):
         self.cases.add(recording, CaseContext(self.loaded, self.tools(), self.secrets().known, self.cases.version))
 
     async def find(self, request_id: str) -> bytes | None:
-        """See `KeptCases.find`."""
+        """The case of a request as JSON. None: it was not kept. Raises `CaseTooLarge`."""
         return await self.cases.find(request_id)
 
 

@@ -68,7 +68,7 @@ def search_tool_of(
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
     async def look_up(scope: str, query: SearchQuery) -> SearchAnswer:
-        """What the provider finds for a query of a caller. Raises `ToolError`."""
+        """The provider's answer to a query, with the first key that works. Raises `ToolError`."""
         return await keys.use(lambda key: look_up_at(providers[key], scope, query))
 
     async def look_up_at(provider: Provider, scope: str, query: SearchQuery) -> SearchAnswer:

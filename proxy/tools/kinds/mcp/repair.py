@@ -157,7 +157,7 @@ def readable(message: bytes, reading: ListReading) -> bytes | None:
 
 
 def _list_to_read(message: bytes, reading: ListReading) -> bytes:
-    """What is to be read of a message that may be a page of a list; another message as it is."""
+    """A page of a tool list, without tools if they are known, or too large. Any other message is unchanged."""
     try:
         reply = msgspec.json.decode(message, type=dict[str, Raw])
         result = msgspec.json.decode(reply["result"], type=dict[str, Raw])
