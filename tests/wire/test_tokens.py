@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.wire.tokens import count_tokens, has_all_counts, tokens_in_text, tokens_of, with_estimates
+from proxy.wire.tokens import CountedMessage, count_tokens, has_all_counts, tokens_in_text, tokens_of, with_estimates
 from tests.conformance import recordings
 
 USER = {"role": "user", "content": "What will the weather in Nanaimo be like for the next three days?"}
@@ -29,6 +29,18 @@ def test_an_estimate_grows_with_its_text_whatever_it_is_written_in():
 def test_a_text_that_comes_again_is_counted_alike():
     long = orjson.dumps({"text": "words and words " * 100}).decode()
     assert tokens_in_text(long) == tokens_in_text(f"{long} ".strip())
+
+
+def test_a_message_that_comes_again_keeps_its_estimate():
+    call = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"query": "Nanaimo"}'}}
+    plain = {"role": "assistant", "content": "I will look that up.", "tool_calls": [call]}
+    message = CountedMessage(plain)
+    assert (tokens_of(message), message.tokens, orjson.dumps(message)) == (
+        tokens_of(plain),
+        tokens_of(plain),
+        orjson.dumps(plain),
+    )
+    assert tokens_of(message) == tokens_of(plain)
 
 
 def test_the_settings_that_become_a_sentence_for_the_model_are_counted():

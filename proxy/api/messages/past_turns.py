@@ -13,6 +13,7 @@ from proxy.api.messages.call_ids import id_in_run
 from proxy.api.messages.parts import BETWEEN
 from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire.chat import Json
+from proxy.wire.tokens import CountedMessage
 
 
 class BlockCall(PastCall, kw_only=True):
@@ -73,7 +74,7 @@ class PastTurn(Struct):
             if call.is_server_tool:
                 call.id = id_in_run(call.id)
         message = assistant_message("".join(self.texts), self.thoughts, self.calls)
-        self.message = self.carried.put_into(message) if self.carried else message
+        self.message = CountedMessage(self.carried.put_into(message) if self.carried else message)
 
 
 class Result(Struct, frozen=True):
