@@ -1,14 +1,15 @@
 """Plays a case: sends its requests to the proxy of today, between the fake servers of the case and its expectations.
 
-What stands between is a `Mount`: in this process and without sockets, as `toolproxy replay` plays, or with the vendors'
-SDKs over real sockets, as the project's tests do.
+`mounts` starts the proxies in this process and without sockets, as `toolproxy replay` plays; the project's tests call
+them over real sockets with the vendors' SDKs.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from hashlib import sha256
+from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 
@@ -111,32 +112,27 @@ class CaseProxy(Protocol):
         ...
 
 
-class Mount(Protocol):
-    """Runs proxies in front of the fake servers of a case."""
+StartProxy: TypeAlias = Callable[[str, Json, float], Awaitable[CaseProxy]]
+"""Starts a proxy in front of the fake servers: its name there, the configuration of the case, seconds since 1970.
 
-    async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:
-        """The proxy of that name, which is started where it is not running yet.
-
-        Raises:
-            ConfigurationError: the configuration of the case is not valid.
-        """
-        ...
+Raises `ConfigurationError` where the configuration is not valid.
+"""
 
 
 class Player:
     """Plays cases. Cases of one configuration share a proxy, but for recorded ones.
 
     Args:
-        mount: runs the proxies.
+        start: starts the proxies.
         servers: what stands behind them.
         results: the results of tools that are not the proxy's own.
     """
 
-    def __init__(self, mount: Mount, servers: FakeServers, results: PlayedResults) -> None:
+    def __init__(self, start: StartProxy, servers: FakeServers, results: PlayedResults) -> None:
         self.servers = servers
         self.results = results
-        self._mount = mount
-        self._names: dict[str, str] = {}
+        self._start = start
+        self._proxies: dict[str, CaseProxy] = {}
 
     async def play(self, play: Play) -> list[Difference]:
         """The places in which something is not what it was, or not what the case expects.
@@ -150,10 +146,12 @@ class Player:
         if '"mcp"' in key:  # its sessions and its failures are the proxy's state
             key += play.name
         if "recorded" in case:
-            key = f"recorded {len(self._names)}"
-        name = self._names.setdefault(key, f"proxy-{len(self._names)}")
+            key = f"recorded {len(self._proxies)}"
+        name = f"proxy-{sha256(key.encode()).hexdigest()[:20]}"
         self.servers.start(case, name)
-        proxy = await self._mount.proxy(name, config, case.get("recorded", {}).get("at", time.time()))
+        if name not in self._proxies:
+            self._proxies[name] = await self._start(name, config, case.get("recorded", {}).get("at", time.time()))
+        proxy = self._proxies[name]
         if play.mode != "fold":
             return [one async for one, _ in _all(self._conversation(play, proxy, stream=play.mode == "stream"))]
         whole = [pair async for pair in self._conversation(play, proxy, stream=False)]
