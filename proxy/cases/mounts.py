@@ -14,10 +14,11 @@ from proxy.api.sealed import Sealer, SealingKeys
 from proxy.app.application import Application
 from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
+from proxy.cases.expectations import Received
 from proxy.cases.fake_servers import FakeServers
 from proxy.cases.in_process import FakeTransport, PlayedClock, lifespan_of
 from proxy.cases.played_tools import PlayedResults, played_tools
-from proxy.cases.player import CaseProxy, Received
+from proxy.cases.player import CaseProxy
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.settings import CLIENT_KEY, settings_of

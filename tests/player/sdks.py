@@ -12,10 +12,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
 from proxy.cases.case_format import surface_of
+from proxy.cases.expectations import Received
 from proxy.cases.fake_servers import FakeServers
 from proxy.cases.mounts import silence
 from proxy.cases.played_tools import PlayedResults, played_tools
-from proxy.cases.player import Player, Received
+from proxy.cases.player import Player
 from proxy.cases.settings import CLIENT_KEY, settings_of
 from tests.serving import serving, serving_as_shipped
 
