@@ -196,9 +196,7 @@ def _tell_wire(mock: MockUpstream, read: Sequence[str]) -> None:
             print(f"            model -> proxy   {len(turn.calls)} calls in one turn, which the proxy answers:")
             for call in turn.calls:
                 print(f"                             {call.name}({call.arguments})")
-            most = mock.most_searches_at_once  # a machine that is busy may run them one after the other
-            at_once = f"{most} of them at the same time" if most > 1 else "each as soon as its call is complete"
-            print(f"            proxy -> search  {len(mock.searches)} searches, {at_once}")
+            print(f"            proxy -> search  {len(mock.searches)} searches, each as soon as its call is complete")
             if read:
                 print(f"            proxy -> pages   {', '.join(read)}")
                 print("            the model gets the passages of them that fit, such as")
