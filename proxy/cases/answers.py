@@ -68,7 +68,10 @@ def events(raw: bytes) -> list[Any]:
         elif not line:
             expect(data or not (begun or named), "a blank line that gives out an event without data")
             if data:
-                found.append(_parsed("\n".join(data)))
+                text = "\n".join(data)
+                expect(text, "an event with empty data")
+                found.append(text if text == _DONE else orjson.loads(text))
+                expect(text == _DONE or isinstance(found[-1], dict), f"an event that is no object: {text!r}")
             data, begun = [], False
         else:
             begun = True
@@ -78,15 +81,6 @@ def events(raw: bytes) -> list[Any]:
                 data.append(value.removeprefix(" "))
     expect(not begun, "a stream that ends inside an event")
     return found
-
-
-def _parsed(data: str) -> Any:
-    expect(data, "an event with empty data")
-    if data == _DONE:
-        return data
-    parsed = orjson.loads(data)
-    expect(isinstance(parsed, dict), f"an event that is no object: {data!r}")
-    return parsed
 
 
 def fold(raw: bytes, surface: str, *, streamed: bool) -> Answer:
@@ -100,24 +94,24 @@ def fold(raw: bytes, surface: str, *, streamed: bool) -> Answer:
     Raises:
         ExpectationFailed: it is not what a client of that surface can read.
     """
-    if not streamed:
-        body = _json(raw)
-        if isinstance(body, dict) and body.get("error"):
-            return _failed(body, surface)
-        return _READERS.get(_kind(surface), _other)(body)
-    found = events(raw)
+    kind = "chat" if surface == "relay" else surface.partition("-")[0]
+    body = _of_stream(events(raw), kind) if streamed else _json(raw)
+    if not isinstance(body, dict) or not (body.get("error") or body.get("type") == "error"):
+        return _READERS[kind](body)
+    error = body.get("error")
+    expect(isinstance(error, dict), f"an error outside of its envelope: {body}")
+    expect(kind != "messages" or body.get("type") == "error", f"not Anthropic's envelope: {body}")
+    return Answer(error=error, whole=body)
+
+
+def _of_stream(found: Sequence[Any], kind: str) -> Any:
+    """The answer or the error in the events of a stream; the events themselves where nobody knows how to fold them."""
     error = next((one for one in found if one != _DONE and (one.get("type") == "error" or one.get("error"))), None)
     if error is not None:
         _check_unsuccessful(found)
-        return _failed(error, surface)
-    if _kind(surface) == "other":
-        return _other(found)
-    expect(found, "a stream without events")
-    return _READERS[_kind(surface)](_FOLDS[_kind(surface)](found))
-
-
-def _kind(surface: str) -> str:
-    return "chat" if surface == "relay" else surface.partition("-")[0]
+        return error
+    expect(found or kind == "other", "a stream without events")
+    return _FOLDS[kind](found)
 
 
 def _json(raw: bytes) -> Any:
@@ -126,14 +120,6 @@ def _json(raw: bytes) -> Any:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
         return raw.decode("utf-8", "backslashreplace")
-
-
-def _failed(error: Json, surface: str) -> Answer:
-    inner = error.get("error")
-    expect(isinstance(inner, dict), f"an error outside of its envelope: {error}")
-    if surface.startswith("messages"):
-        expect(error.get("type") == "error", f"not Anthropic's envelope: {error}")
-    return Answer(error=inner, whole=error)
 
 
 def _check_unsuccessful(found: Sequence[Any]) -> None:
@@ -145,10 +131,6 @@ def _check_unsuccessful(found: Sequence[Any]) -> None:
         expect(one.get("type") not in _ENDS, f"an error, and {one.get('type')}")
         ends = [choice.get("finish_reason") for choice in one.get("choices") or ()]
         expect(not any(ends), f"an error, and the finish_reason {ends}")
-
-
-def _other(body: Any) -> Answer:
-    return Answer(whole=body)
 
 
 # -- chat completions --
@@ -181,8 +163,12 @@ def _completion(found: Sequence[Any]) -> Json:
         for choice in chunk.get("choices") or ():
             _add_choice(choices.setdefault(choice.get("index", 0), {"message": {}}), choice)
     expect(choices, "a stream without a choice")
-    expect(all(choice.get("finish_reason") for choice in choices.values()), "a stream without a finish_reason")
-    return {**whole, "object": "chat.completion", "choices": [_finished(choices[index]) for index in sorted(choices)]}
+    for choice in choices.values():
+        expect(choice.get("finish_reason"), "a stream without a finish_reason")
+        if calls := choice["message"].get("tool_calls"):
+            expect(sorted(calls) == list(range(len(calls))), f"indices with gaps: {sorted(calls)}")
+            choice["message"]["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return {**whole, "object": "chat.completion", "choices": [choices[index] for index in sorted(choices)]}
 
 
 def _add_choice(known: Json, choice: Json) -> None:
@@ -210,14 +196,6 @@ def _add_call(call: Json, part: Json) -> None:
             call[key] = value
 
 
-def _finished(choice: Json) -> Json:
-    message = choice["message"]
-    if calls := message.get("tool_calls"):
-        expect(sorted(calls) == list(range(len(calls))), f"indices with gaps: {sorted(calls)}")
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    return choice
-
-
 # -- Responses --
 
 
@@ -240,8 +218,7 @@ def _response(found: Sequence[Any]) -> Json:
     """The response in a stream's last event."""
     ends = [one for one in found if one != _DONE and one["type"] in {"response.completed", "response.incomplete"}]
     expect(len(ends) == 1, "a stream without its end")
-    response: Json = ends[0]["response"]
-    return response
+    return dict(ends[0]["response"])
 
 
 # -- Messages --
@@ -274,10 +251,9 @@ def _message(found: Sequence[Any]) -> Json:
                 blocks.append({**one["content_block"]})
             case "content_block_delta":
                 _add_delta(blocks[one["index"]], one["delta"])
-            case "content_block_stop":
-                if "json" in blocks[one["index"]]:
-                    text = blocks[one["index"]].pop("json")
-                    blocks[one["index"]]["input"] = _input(text)
+            case "content_block_stop" if "json" in blocks[one["index"]]:
+                text = blocks[one["index"]].pop("json")
+                blocks[one["index"]]["input"] = _input(text)
             case "message_delta":
                 message |= one["delta"]
                 message["usage"] = {**message["usage"], **one["usage"]}
@@ -294,16 +270,15 @@ def _input(text: str) -> Any:
 
 def _add_delta(block: Json, delta: Json) -> None:
     match delta["type"]:
-        case "text_delta":
-            block["text"] += delta["text"]
-        case "thinking_delta":
-            block["thinking"] += delta["thinking"]
         case "signature_delta":
             block["signature"] = delta["signature"]
         case "input_json_delta":
             block["json"] = block.get("json", "") + delta["partial_json"]
         case "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+        case "text_delta" | "thinking_delta" as kind:
+            field = kind.removesuffix("_delta")
+            block[field] += delta[field]
 
 
 def _of_type(items: Iterable[Any], kind: str) -> list[Json]:
@@ -311,8 +286,8 @@ def _of_type(items: Iterable[Any], kind: str) -> list[Json]:
 
 
 _READERS: Final[dict[str, Callable[[Any], Answer]]] = {
-    "chat": _chat, "responses": _responses, "messages": _messages, "other": _other,
+    "chat": _chat, "responses": _responses, "messages": _messages, "other": lambda body: Answer(whole=body),
 }  # fmt: skip
-_FOLDS: Final[dict[str, Callable[[Sequence[Any]], Json]]] = {
-    "chat": _completion, "responses": _response, "messages": _message,
+_FOLDS: Final[dict[str, Callable[[Sequence[Any]], Any]]] = {
+    "chat": _completion, "responses": _response, "messages": _message, "other": list,
 }  # fmt: skip

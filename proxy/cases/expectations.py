@@ -23,32 +23,56 @@ _ALWAYS: Final = "expect"  # in the place of a word, for what always has to hold
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """A response as it came.
+
+    Attributes:
+        status: the HTTP status; None: the connection has ended before there was one.
+        headers: the headers, with names in lower case.
+        body: the body.
+        failure: what the client's library has raised; None: nothing.
+    """
+
+    status: int | None
+    headers: Mapping[str, str]
+    body: bytes
+    failure: str | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is a stream of events."""
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """All that can be seen of an exchange from outside.
 
     Attributes:
         surface: of the format.
-        streamed: whether a stream was asked for.
         request: what the client has sent.
-        status: the HTTP status of the answer.
-        headers: of the answer, with names in lower case.
-        raw: its body.
-        answer: its body, folded.
+        received: the response to it.
+        answer: the body of the response, folded.
         servers: what has been asked of the servers behind the proxy.
-        seconds: how long it took.
-        sdk_failure: what the vendor's SDK has raised; None: nothing. Without an SDK, it is the error of the answer.
+        seconds: how long the exchange took.
     """
 
     surface: str
-    streamed: bool
     request: Request
-    status: int
-    headers: Mapping[str, str]
-    raw: bytes
+    received: Received
     answer: Answer
     servers: FakeServers
     seconds: float
-    sdk_failure: str | None
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether a stream was asked for."""
+        return bool((self.request.get("body") or {}).get("stream"))
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is that of an answer."""
+        return (self.received.status or 0) < _FIRST_FAILURE
 
     @property
     def history(self) -> list[Json]:
@@ -70,12 +94,12 @@ def check(words: Json, outcome: Outcome) -> None:
 def always(outcome: Outcome, words: Json) -> None:
     """Expect what has to hold of every exchange."""
     expect(not outcome.servers.refused, f"the upstream refused: {outcome.servers.refused}")
-    kind = outcome.headers.get("content-type", "")
-    is_stream = kind.startswith("text/event-stream")
-    expect(is_stream or not outcome.streamed or outcome.status >= _FIRST_FAILURE, f"no stream: {kind}")
-    failed = outcome.answer.error is not None
-    expect(failed == (_ERROR in words), f"the answer: {outcome.status} {outcome.raw[-2000:]!r}")
-    expect(bool(outcome.sdk_failure) == failed, outcome.sdk_failure or "the SDK takes the answer for a success")
+    received, failed = outcome.received, outcome.answer.error is not None
+    is_stream = received.is_stream or not outcome.is_streamed or not outcome.is_success
+    expect(is_stream, f"no stream: {received.headers.get('content-type', '')}")
+    expect(failed == (_ERROR in words), f"the answer: {received.status} {received.body[-2000:]!r}")
+    raised = received.failure or outcome.answer.error
+    expect(bool(raised) == failed, raised or "the SDK takes the answer for a success")
     ids = [call["id"] for call in outcome.answer.calls]
     expect(all(ids), "a call without an id")
     expect(len({*ids}) == len(ids), f"calls with one id: {ids}")
@@ -95,8 +119,8 @@ def expected(case: Json, exchange: Json, surface: str) -> Json:
 def error(outcome: Outcome, expected: Json) -> None:
     """A fault: as the status of the answer, or as an event of a stream that has begun."""
     found = outcome.answer.error or {}
-    if not (outcome.streamed and outcome.status < _FIRST_FAILURE):
-        expect(outcome.status == expected["status"], f"status {outcome.status}: {found}")
+    if not (outcome.is_streamed and outcome.is_success):
+        expect(outcome.received.status == expected["status"], f"status {outcome.received.status}: {found}")
     for key in ("code", "type"):
         if key in expected:
             expect(found[key] == expected[key], f"{key}: {found}")
@@ -110,7 +134,7 @@ def error(outcome: Outcome, expected: Json) -> None:
 def text(outcome: Outcome, expected: str) -> None:
     """The last turn's text. A stream of chat completions has earlier ones before it, set apart by a blank line."""
     found = outcome.answer.text.rstrip()
-    if outcome.surface in {"chat", "relay"} and outcome.streamed and "\n\n" in found:
+    if outcome.surface in {"chat", "relay"} and outcome.is_streamed and "\n\n" in found:
         found = found.rpartition("\n\n")[2]
     expect(found == expected.rstrip(), f"text: {outcome.answer.text!r}")
 
@@ -137,14 +161,14 @@ def calls(outcome: Outcome, expected: list[Json]) -> None:
 
 def content_type(outcome: Outcome, expected: str) -> None:
     """The type of the answer, without parameters."""
-    expect(outcome.headers["content-type"].split(";")[0] == expected, outcome.headers["content-type"])
+    found = outcome.received.headers["content-type"]
+    expect(found.split(";")[0] == expected, found)
 
 
 def keepalives(outcome: Outcome, expected: int) -> None:
     """Comments, or pings on the Messages API, while the upstream is silent."""
-    found = outcome.raw.count(
-        b"event: ping" if outcome.surface.startswith("messages") else b"\n:"
-    ) + outcome.raw.startswith(b":")
+    raw = b"\n" + outcome.received.body
+    found = raw.count(b"event: ping" if outcome.surface.startswith("messages") else b"\n:")
     expect(found >= expected, f"{found} comments")
 
 
@@ -225,9 +249,8 @@ def _check_call(message: Any, call: Any, result: str, wanted: Json, servers: Fak
         expect(_arguments(call["function"]["arguments"], wanted), f"{call}, not {wanted}")
     if "run_or_quoted" in wanted:
         _check_run_or_quoted(call, result, wanted["run_or_quoted"], servers)
-    for key in ("extra_content",):
-        if key in wanted:
-            expect(call.get(key) == wanted[key], call)
+    if "extra_content" in wanted:
+        expect(call.get("extra_content") == wanted["extra_content"], call)
     for key, value in wanted.get("message", {}).items():
         expect(message.get(key) == value, f"{key} of the message: {message}")
     expect(wanted.get("result_has", "") in result, f"result: {result!r}")

@@ -4,19 +4,20 @@ All are one ASGI application, which the case's exchange tells what to answer, an
 What was recorded is given at once; a case that was written by hand may have pauses.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import dropwhile
 from typing import Any, Final
 
 import httpx
 import orjson
 from msgspec import Struct
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from proxy.cases.comparison import is_same
 from proxy.cases.mcp_server import McpPlayer
-from proxy.cases.replies import parsed, reply_of
+from proxy.cases.replies import HttpReply, json_reply, parsed, parts_of, reply_of
 from proxy.cases.strict import refusals
 from proxy.recording import recording
 from proxy.recording.recording import NOT_MADE
@@ -24,13 +25,9 @@ from proxy.upstreams.failures import KeyRefused
 from proxy.wire.chat import Json
 from proxy.wire.errors import UpstreamDown
 
-Headers = Sequence[tuple[bytes, bytes]]
-
-_JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 _SYSTEM: Final = ("system", "developer")
-_ONLY_FIRST: Final = b'{"error": {"message": "System message must be at the beginning.", "type": "BadRequestError"}}'
+_ONLY_FIRST: Final = {"error": {"message": "System message must be at the beginning.", "type": "BadRequestError"}}
 _DEFAULT: Final = ({"text": "FINAL answer."},)
-_PATIENCE: Final = 5.0  # seconds in which whoever reads an answer whose rest was not read then has to leave it
 _FAILURES: Final[Mapping[str, type[httpx.HTTPError]]] = {
     kind.__name__: kind
     for kind in (
@@ -111,23 +108,30 @@ class FakeServers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        kind, _, rest = scope["path"].strip("/").partition("/")
+        reply = await self.reply(scope, await Request(scope, receive).body())
+        await send({"type": "http.response.start", "status": reply.status, "headers": [*reply.headers]})
+        with suppress(httpx.RemoteProtocolError):  # an answer that is cut off has no end
+            async for part in reply.parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def reply(self, asked: Mapping[str, Any], body: bytes) -> HttpReply:
+        """The response to a request, of which `asked` has `method`, `path` and `headers` as an ASGI scope has them.
+
+        Raises:
+            httpx.HTTPError, UpstreamDown, KeyRefused: the call failed when it was recorded.
+        """
+        kind, _, rest = asked["path"].strip("/").partition("/")
         if kind == "search":
-            await _reply(send, 200, orjson.dumps(self._search(orjson.loads(body)["q"])))
-        elif kind == "tool":
+            return json_reply(200, self._search(orjson.loads(body)["q"]))
+        if kind == "tool":
             self.received.append(orjson.loads(body) if body else {})
-            await self._result(send, rest.split("/")[0], {"received": self.received[-1]})
-        elif kind == "mcp":
+            return self._result(rest.split("/")[0], {"received": self.received[-1]})
+        if kind == "mcp":
             proxy, name = rest.split("/")
-            status, headers, answer = self._servers[proxy][name].over_http(scope, body, self._mcp_result)
-            await _reply(send, status, answer, headers)
-        else:
-            await self._upstream(send, kind, rest.removeprefix("v1"), body)
+            status, headers, answer = self._servers[proxy][name].over_http(asked, body, self._mcp_result)
+            return HttpReply(status, headers, parts_of(answer))
+        return await self._upstream(kind, rest.removeprefix("v1"), body)
 
     def _search(self, query: str) -> Json:
         self.searches.append(query)
@@ -141,35 +145,34 @@ class FakeServers:
         ]
         return {"organic": pages}
 
-    async def _result(self, send: Send, name: str, otherwise: Any) -> None:
+    def _result(self, name: str, otherwise: Any) -> HttpReply:
         found = next((result for result in self._results if result["name"] == name), {"body": otherwise})
-        if "text" in found:
-            text = found["text"] * found.get("times", 1)
-            await _reply(send, found.get("status", 200), text.encode(), [(b"content-type", b"text/plain")])
-        else:
-            await _reply(send, found.get("status", 200), orjson.dumps(found.get("body")))
+        status = found.get("status", 200)
+        if "text" not in found:
+            return json_reply(status, found.get("body"))
+        text = found["text"] * found.get("times", 1)
+        return HttpReply(status, [(b"content-type", b"text/plain")], parts_of(text.encode()))
 
     def _mcp_result(self, name: str, arguments: Any) -> Json:
         self.received.append(arguments)
         return {"content": [{"type": "text", "text": f"{name} received {orjson.dumps(arguments).decode()}"}]}
 
-    async def _upstream(self, send: Send, name: str, path: str, body: bytes) -> None:
-        request = parsed(body)
-        if name in self._system_first and isinstance(request, dict) and _has_late_system(request):
-            await _reply(send, 400, _ONLY_FIRST)  # which the proxy knew already when the case was recorded
-            return
-        asked = UpstreamRequest(name, path, body, request)
+    async def _upstream(self, name: str, path: str, body: bytes) -> HttpReply:
+        parsed_body = parsed(body)
+        request: Json | None = parsed_body if isinstance(parsed_body, dict) else None
+        if name in self._system_first and request is not None and _has_late_system(request):
+            return json_reply(400, _ONLY_FIRST)  # which the proxy knew already when the case was recorded
+        asked = UpstreamRequest(name, path, body, parsed_body)
         self.asked.append(asked)
-        is_strict = isinstance(request, dict) and not self.is_recorded
-        strict = [*refusals(request, strict=self._strict, given=self._given)] if is_strict else []
-        self.refused += strict
-        if strict:
-            refusal = {"error": {"message": strict[0], "type": "invalid_request_error", "param": None, "code": None}}
-            await _reply(send, 400, orjson.dumps(refusal))
-            return
-        answer = self._next(name, request, len(body))
+        if request is not None and not self.is_recorded:
+            strict = [*refusals(request, strict=self._strict, given=self._given)]
+            self.refused += strict
+            if strict:
+                error = {"message": strict[0], "type": "invalid_request_error", "param": None, "code": None}
+                return json_reply(400, {"error": error})
+        answer = self._next(name, parsed_body, len(body))
         asked.then = answer if is_recorded(answer) else None
-        await self._give(send, name, answer, request if isinstance(request, dict) else {})
+        return await reply_of(answer, request or {}, _failure_in(name, answer))
 
     def _next(self, name: str, request: Any, size: int) -> Json:
         """The answer to a request: the one that was recorded for it, or the next of the script."""
@@ -189,31 +192,6 @@ class FakeServers:
         if len(scripted) > 1:
             answers.remove(scripted[0])
         return scripted[0]
-
-    async def _give(self, send: Send, name: str, answer: Json, request: Json) -> None:
-        """Send an upstream's answer: a turn in short, or status, headers and pieces as they were recorded.
-
-        Raises:
-            httpx.HTTPError, UpstreamDown: the call failed when it was recorded.
-        """
-        reply, is_begun = reply_of(answer, request), False
-        for part in reply.parts:
-            if isinstance(part, int | float):
-                await asyncio.sleep(part)
-                continue
-            if not is_begun:
-                await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
-                is_begun = True
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        if answer.get("left"):
-            await asyncio.sleep(_PATIENCE)  # then, the rest was not read
-            raise httpx.ReadError("The case has no more of this answer.")
-        if (failure := _failure_in(name, answer)) is not None:
-            raise failure
-        if not is_begun:
-            await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
-        if not reply.answer.get("cut"):
-            await send({"type": "http.response.body", "body": b""})
 
 
 def is_recorded(answer: Json) -> bool:
@@ -243,8 +221,3 @@ def _failure_in(name: str, answer: Json) -> Exception | None:
 def _turns(answers: Sequence[Json]) -> Iterator[Json]:
     for answer in answers:
         yield from (answer["by_stream"]["whole"],) if "by_stream" in answer else (answer,)
-
-
-async def _reply(send: Send, status: int, body: bytes, headers: Headers = _JSON) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [*headers]})
-    await send({"type": "http.response.body", "body": body})

@@ -1,92 +1,83 @@
 """Proxies in front of fake servers: in this process, or with the servers on a socket of loopback."""
 
+import asyncio
 import io
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Final, Self
+from typing import Any, Final, Self
 
-import httpx
 import orjson
+from starlette.types import Message
 
 from proxy.api.access import Caller
 from proxy.api.sealed import Sealer, SealingKeys
 from proxy.app.application import Application
 from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
-from proxy.cases import in_process
+from proxy.cases.expectations import Received
 from proxy.cases.fake_servers import FakeServers
+from proxy.cases.in_process import FakeTransport, PlayedClock, lifespan_of
 from proxy.cases.played_tools import PlayedResults, played_tools
-from proxy.cases.player import CaseProxy, Received
+from proxy.cases.player import CaseProxy
 from proxy.cases.replies import content_of
 from proxy.cases.requests import Request
 from proxy.cases.settings import CLIENT_KEY, settings_of
 from proxy.config.loaded import Loaded
 from proxy.config.model import TelemetryConfig
 from proxy.config.redaction import masked
-from proxy.ports import Clock
 from proxy.server.serving import serving
 from proxy.telemetry import log
-from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
 from proxy.wire.credentials import BOUND
 
 FAKES: Final = "http://world.invalid"
 """The address of the fake servers where every request ends in it; no name is looked up."""
 
-_PATIENCE: Final = 30.0  # seconds for which an application may take to end after its client has left
+_SCOPE: Final[Mapping[str, Any]] = {
+    "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
+    "root_path": "", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+}  # fmt: skip
 
 
-class InProcess:
-    """Mounts proxies without sockets. Implements `player.Mount`; a context manager."""
+class Mount:
+    """Starts proxies in front of fake servers; a context manager.
 
-    def __init__(self, servers: FakeServers, results: PlayedResults) -> None:
+    Args:
+        servers: what stands behind the proxies.
+        results: the results of tools that are not the proxy's own.
+        over_sockets: whether the servers are served on loopback, for cases with servers that only sockets reach.
+    """
+
+    def __init__(self, servers: FakeServers, results: PlayedResults, *, over_sockets: bool) -> None:
         self._servers = servers
         self._results = results
+        self._over_sockets = over_sockets
         self._stack = AsyncExitStack()
-        self._proxies: dict[str, _ProxyInProcess] = {}
+        self._url = FAKES
 
     async def __aenter__(self) -> Self:
         silence()
+        if self._over_sockets:
+            self._url = await self._stack.enter_async_context(serving(self._servers, lifespan="off"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:
-        """The proxy of that name. Raises `ConfigurationError`."""
-        if name not in self._proxies:
-            loaded = settings_of(config, FAKES, name, is_closed=True)
-            tools = [*played_tools(config.get("tools", {}), self._results)]
-            addresses = {one.base_url: f"/{key}/v1" for key, one in loaded.config.upstreams.items()}
-            transport = in_process.FakeTransport(self._servers, addresses)
-            self._proxies[name] = await self._mounted(loaded, tools, transport, in_process.PlayedClock(began_at))
-        return self._proxies[name]
-
-    async def _mounted(
-        self, loaded: Loaded, tools: Iterable[Tool], transport: httpx.AsyncBaseTransport | None, clock: Clock | None
-    ) -> "_ProxyInProcess":
-        """A running proxy with that configuration."""
-        process = start_process(loaded, tools=tools, transport=transport, clock=clock, lifecycle=None)
+    async def start(self, name: str, config: Json, began_at: float) -> CaseProxy:
+        """Start the proxy of that name. Implements `player.StartProxy`. Raises `ConfigurationError`."""
+        loaded = settings_of(config, self._url, name, is_closed=not self._over_sockets)
+        addresses = {one.base_url: f"/{key}/v1" for key, one in loaded.config.upstreams.items()}
+        process = start_process(
+            loaded,
+            tools=[*played_tools(config.get("tools", {}), self._results)],
+            transport=None if self._over_sockets else FakeTransport(self._servers, addresses),
+            clock=None if self._over_sockets else PlayedClock(began_at),
+            lifecycle=None,
+        )
         app = Application(process, Generation(process, loaded))
-        await self._stack.enter_async_context(in_process.lifespan_of(app))
+        await self._stack.enter_async_context(lifespan_of(app))
         return _ProxyInProcess(app, process, loaded)
-
-
-class OverSockets(InProcess):
-    """Mounts proxies whose servers are served on loopback, for cases with servers that only sockets reach."""
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        self._url = await self._stack.enter_async_context(serving(self._servers, lifespan="off"))
-        return self
-
-    async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:  # noqa: ARG002 - sockets take real time
-        """The proxy of that name. Raises `ConfigurationError`."""
-        if name not in self._proxies:
-            loaded = settings_of(config, self._url, name, is_closed=False)
-            tools = [*played_tools(config.get("tools", {}), self._results)]
-            self._proxies[name] = await self._mounted(loaded, tools, None, None)
-        return self._proxies[name]
 
 
 class _ProxyInProcess:
@@ -133,22 +124,35 @@ class _ProxyInProcess:
             "authorization": f"Bearer {CLIENT_KEY}",
         }
         lines = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        scope = {"method": request["method"], "path": path, "query_string": query.encode(), "headers": lines}
-        pieces: list[bytes] = []
-        failure = None
-        try:
-            response = await in_process.send(self._app, scope, body)
-        except httpx.RemoteProtocolError:
+        scope = {
+            **_SCOPE,
+            "extensions": {},
+            "method": request["method"],
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": lines,
+        }
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        has_ended = asyncio.Event()
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            if not messages:
+                await has_ended.wait()
+            return messages.pop() if messages else {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                has_ended.set()
+
+        await self._app(scope, receive, send)
+        if not sent:
             return Received(None, {}, b"")
-        try:
-            async for piece in response.pieces():
-                pieces.append(piece)  # noqa: PERF401 - those before a failure are kept
-        except httpx.RemoteProtocolError as exc:
-            failure = str(exc)
-        finally:
-            await response.aclose(patience=_PATIENCE)
-        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-        return Received(response.status, named, b"".join(pieces), failure)
+        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in sent[0].get("headers", ())}
+        answer = b"".join(message.get("body", b"") for message in sent)
+        return Received(sent[0]["status"], named, answer, None if has_ended.is_set() else "The body has no end.")
 
 
 def silence() -> None:

@@ -1,14 +1,14 @@
 """Plays a case: sends its requests to the proxy of today, between the fake servers of the case and its expectations.
 
-What stands between is a `Mount`: in this process and without sockets, as `toolproxy replay` plays, or with the vendors'
-SDKs over real sockets, as the project's tests do.
+`mounts` starts the proxies in this process and without sockets, as `toolproxy replay` plays; the project's tests call
+them over real sockets with the vendors' SDKs.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 
@@ -16,7 +16,7 @@ from proxy.cases import requests
 from proxy.cases.answers import Answer, ExpectationFailed, fold
 from proxy.cases.case_format import Play, surface_of
 from proxy.cases.comparison import MISSING, Comparison, Difference, without_ids
-from proxy.cases.expectations import Outcome, check, expected
+from proxy.cases.expectations import Outcome, Received, check, expected
 from proxy.cases.fake_servers import FakeServers
 from proxy.cases.played_tools import PlayedResults
 from proxy.cases.replies import content_of
@@ -24,7 +24,6 @@ from proxy.cases.requests import Request
 from proxy.cases.turns import written
 from proxy.wire.chat import Json
 
-_STREAM: Final = "text/event-stream"
 _OK: Final = 200
 # The headers of an answer that are the proxy's own.
 _COMPARED_HEADERS: Final = ("content-type", "x-tool-turns", "x-tool-calls", "x-tool-stop", "x-tools-ignored")
@@ -33,70 +32,6 @@ _FOLDED: Final = {
     "responses": ("output", "usage", "status", "model", "incomplete_details"),
     "messages": ("content", "usage", "stop_reason", "stop_sequence", "model"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A response as it came.
-
-    Attributes:
-        status: the HTTP status; None: the connection has ended before there was one.
-        headers: the headers, with names in lower case.
-        body: the body.
-        failure: what the client's library has raised; None: nothing.
-    """
-
-    status: int | None
-    headers: Mapping[str, str]
-    body: bytes
-    failure: str | None = None
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the body is a stream of events."""
-        return self.headers.get("content-type", "").startswith(_STREAM)
-
-
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """An exchange that was played."""
-
-    number: int
-    play: Play
-    exchange: Json
-    request: Request
-    received: Received
-    seconds: float
-
-    @property
-    def answer(self) -> Answer:
-        """The answer that the client got, its stream folded into a whole.
-
-        Raises:
-            ExpectationFailed: no client can read it.
-        """
-        if self.received.status is None:
-            return Answer()
-        surface = self.play.surface if "got" not in self.exchange else surface_of(self.request["path"])
-        try:
-            return fold(self.received.body, surface, streamed=self.received.is_stream)
-        except (KeyError, TypeError, IndexError) as exc:
-            raise ExpectationFailed(f"{exc!r} in {self.received.body[:500]!r}") from exc
-
-    @property
-    def expected(self) -> Json:
-        """The expectations of the case for this exchange and surface."""
-        return expected(self.play.case, self.exchange, self.play.surface)
-
-    def outcome(self, servers: FakeServers) -> Outcome:
-        """All that can be seen of it, for the words of the case."""
-        answer, received = self.answer, self.received
-        failure = received.failure or (None if answer.error is None else str(answer.error))
-        streamed = bool((self.request.get("body") or {}).get("stream"))
-        return Outcome(
-            self.play.surface, streamed, self.request, received.status or 0, received.headers, received.body, answer,
-            servers, self.seconds, failure,
-        )  # fmt: skip
 
 
 class CaseProxy(Protocol):
@@ -111,32 +46,27 @@ class CaseProxy(Protocol):
         ...
 
 
-class Mount(Protocol):
-    """Runs proxies in front of the fake servers of a case."""
+StartProxy: TypeAlias = Callable[[str, Json, float], Awaitable[CaseProxy]]
+"""Starts a proxy in front of the fake servers: its name there, the configuration of the case, seconds since 1970.
 
-    async def proxy(self, name: str, config: Json, began_at: float) -> CaseProxy:
-        """The proxy of that name, which is started where it is not running yet.
-
-        Raises:
-            ConfigurationError: the configuration of the case is not valid.
-        """
-        ...
+Raises `ConfigurationError` where the configuration is not valid.
+"""
 
 
 class Player:
     """Plays cases. Cases of one configuration share a proxy, but for recorded ones.
 
     Args:
-        mount: runs the proxies.
+        start: starts the proxies.
         servers: what stands behind them.
         results: the results of tools that are not the proxy's own.
     """
 
-    def __init__(self, mount: Mount, servers: FakeServers, results: PlayedResults) -> None:
+    def __init__(self, start: StartProxy, servers: FakeServers, results: PlayedResults) -> None:
         self.servers = servers
         self.results = results
-        self._mount = mount
-        self._names: dict[str, str] = {}
+        self._start = start
+        self._proxies: dict[str, CaseProxy] = {}
 
     async def play(self, play: Play) -> list[Difference]:
         """The places in which something is not what it was, or not what the case expects.
@@ -150,18 +80,24 @@ class Player:
         if '"mcp"' in key:  # its sessions and its failures are the proxy's state
             key += play.name
         if "recorded" in case:
-            key = f"recorded {len(self._names)}"
-        name = self._names.setdefault(key, f"proxy-{len(self._names)}")
+            key = f"recorded {len(self._proxies)}"
+        name = f"proxy-{sha256(key.encode()).hexdigest()[:20]}"
         self.servers.start(case, name)
-        proxy = await self._mount.proxy(name, config, case.get("recorded", {}).get("at", time.time()))
-        if play.mode != "fold":
-            return [one async for one, _ in _all(self._conversation(play, proxy, stream=play.mode == "stream"))]
-        whole = [pair async for pair in self._conversation(play, proxy, stream=False)]
-        streamed = [pair async for pair in self._conversation(play, proxy, stream=True)]
-        found = [one for differences, _ in (*whole, *streamed) for one in differences]
-        return found or [*_unlike(play.surface, [answer for _, answer in whole], [answer for _, answer in streamed])]
+        if name not in self._proxies:
+            self._proxies[name] = await self._start(name, config, case.get("recorded", {}).get("at", time.time()))
+        proxy = self._proxies[name]
+        streams = (False, True) if play.mode == "fold" else (play.mode == "stream",)
+        found: list[Difference] = []
+        answers: list[list[Answer]] = []
+        for stream in streams:
+            pairs = [pair async for pair in self._conversation(play, proxy, stream=stream)]
+            found += [one for differences, _ in pairs for one in differences]
+            answers.append([answer for _, answer in pairs])
+        return found if found or play.mode != "fold" else [*_unlike(play.surface, *answers)]
 
-    async def _conversation(self, play: Play, proxy: CaseProxy, *, stream: bool) -> Any:
+    async def _conversation(
+        self, play: Play, proxy: CaseProxy, *, stream: bool
+    ) -> AsyncIterator[tuple[list[Difference], Answer]]:
         """The differences in each exchange, with its answer; the first exchange that differs is the last one."""
         before: Request | None = None
         answer = Answer()
@@ -172,10 +108,11 @@ class Player:
             self.results.begin(exchange)
             began = asyncio.get_running_loop().time()
             received = await proxy.send(await proxy.seed(exchange.get("state", []), request))
-            played = _Played(number, play, exchange, request, received, asyncio.get_running_loop().time() - began)
+            seconds = asyncio.get_running_loop().time() - began
             try:
-                answer = played.answer
-                differences = [*self._differences(played)]
+                answer = _folded(received, surface_of(request["path"]) if "got" in exchange else play.surface)
+                outcome = Outcome(play.surface, request, received, answer, self.servers, seconds)
+                differences = [*self._differences(number, exchange, play, outcome)]
             except ExpectationFailed as exc:
                 differences = [Difference(number, "the answer", "", "what a client can read", str(exc))]
             yield differences, answer
@@ -190,37 +127,36 @@ class Player:
         if "wait" in exchange:
             await asyncio.sleep(exchange["wait"])
 
-    def _differences(self, played: "_Played") -> Iterator[Difference]:
-        if "got" in played.exchange:
-            yield from self._since_then(played)
+    def _differences(self, number: int, exchange: Json, play: Play, outcome: Outcome) -> Iterator[Difference]:
+        if "got" in exchange:
+            yield from self._since_then(number, exchange["got"], outcome)
             return
-        number, words = played.number, played.expected
+        words = expected(play.case, exchange, play.surface)
         try:
-            check(words, played.outcome(self.servers))
+            check(words, outcome)
         except ExpectationFailed as exc:
             (word, *_) = getattr(exc, "__notes__", ["the answer"])
-            title = f" ({played.exchange['title']})" if "title" in played.exchange else ""
+            title = f" ({exchange['title']})" if "title" in exchange else ""
             yield Difference(number, f"expect{title}", word, words.get(word, MISSING), str(exc))
 
-    def _since_then(self, played: "_Played") -> Iterator[Difference]:
+    def _since_then(self, number: int, got: Json, outcome: Outcome) -> Iterator[Difference]:
         """The differences from the recorded exchange: calls of upstreams, and the answer.
 
         Calls of tools whose results nobody sees, because their turn failed, are not compared: whether they had begun
         already is chance.
         """
-        number, exchange, received = played.number, played.exchange, played.received
-        got, comparison = exchange["got"], Comparison()
+        received, comparison = outcome.received, Comparison()
         if got.get("status", _OK) != received.status:
             yield Difference(number, "the answer", "status", got.get("status", _OK), received.status)
-        before = _recorded_answer(got, surface_of(played.request["path"]))
+        before = _recorded_answer(got, surface_of(outcome.request["path"]))
         # Of several runs of one request, no id of one run is an id of the same run again.
-        yield from self._calls_since_then(number, None if _is_of_several_runs(played.request) else comparison)
+        yield from self._calls_since_then(number, None if _is_of_several_runs(outcome.request) else comparison)
         for name in _COMPARED_HEADERS if "headers" in got else ():
             then, now = got["headers"].get(name, MISSING), received.headers.get(name, MISSING)
             if then != now:
                 yield Difference(number, "the answer", name, then, now)
         whole = _words_of if _is_in_short(got) else _whole_of
-        for field, then, now in comparison.differences(whole(before), whole(played.answer)):
+        for field, then, now in comparison.differences(whole(before), whole(outcome.answer)):
             yield Difference(number, "the answer", field, then, now)
 
     def _calls_since_then(self, number: int, comparison: Comparison | None) -> Iterator[Difference]:
@@ -237,10 +173,14 @@ class Player:
                 yield Difference(number, f"a call upstream ({upstream})", "", call.get("asked"), MISSING)
 
 
-async def _all(pairs: Any) -> Any:
-    async for differences, answer in pairs:
-        for one in differences:
-            yield one, answer
+def _folded(received: Received, surface: str) -> Answer:
+    """The answer of a response, a stream folded into a whole. Raises `ExpectationFailed` if no client can read it."""
+    if received.status is None:
+        return Answer()
+    try:
+        return fold(received.body, surface, streamed=received.is_stream)
+    except (KeyError, TypeError, IndexError) as exc:
+        raise ExpectationFailed(f"{exc!r} in {received.body[:500]!r}") from exc
 
 
 def _request(play: Play, exchange: Json, before: Request | None, answer: Answer, *, stream: bool) -> Request:

@@ -12,7 +12,7 @@ from msgspec import Struct, to_builtins
 from proxy.cases import case_format
 from proxy.cases.comparison import Difference
 from proxy.cases.fake_servers import FakeServers
-from proxy.cases.mounts import InProcess, OverSockets
+from proxy.cases.mounts import Mount
 from proxy.cases.played_tools import PlayedResults
 from proxy.cases.player import Player
 from proxy.cases.settings import needs_sockets
@@ -93,8 +93,8 @@ def played(path: Path) -> ReplayResult:
 
 async def _differences(case: Json, plays: Sequence[case_format.Play]) -> list[tuple[str, Difference]]:
     servers, results = FakeServers(), PlayedResults()
-    async with (OverSockets if needs_sockets(case) else InProcess)(servers, results) as mount:
-        player = Player(mount, servers, results)
+    async with Mount(servers, results, over_sockets=needs_sockets(case)) as mount:
+        player = Player(mount.start, servers, results)
         return [(play.name, one) for play in plays for one in await player.play(play)]
 
 

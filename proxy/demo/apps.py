@@ -3,19 +3,17 @@
 Both send the same requests, and give what they receive as the JSON of the API.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import httpx
 import msgspec
 
 from proxy.wire.chat import Json
 
-if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
-    from openai import AsyncOpenAI
-
+CHAT: Final = "/v1/chat/completions"
+MESSAGES: Final = "/v1/messages"
 _SECONDS: Final = 60
 _KEY: Final = "unused"
 
@@ -24,18 +22,14 @@ class App(Protocol):
     """An app that asks a model through the proxy."""
 
     name: str
-    """What it is, in a few words."""
+    """The app in a few words."""
 
-    def stream_chat(self, request: Json) -> AsyncIterator[Json]:
-        """The chunks of a streamed chat completion."""
+    def stream(self, path: str, request: Json) -> AsyncIterator[Json]:
+        """The chunks or events of a streamed answer."""
         ...
 
-    async def create_chat(self, request: Json) -> Json:
-        """A whole chat completion."""
-        ...
-
-    def stream_message(self, request: Json) -> AsyncIterator[Json]:
-        """The events of a streamed message of the Messages API."""
+    async def create(self, path: str, request: Json) -> Json:
+        """A whole answer."""
         ...
 
 
@@ -53,37 +47,30 @@ async def app_for(proxy_url: str) -> AsyncIterator[App]:
             openai.AsyncOpenAI(base_url=f"{proxy_url}/v1", api_key=_KEY, max_retries=0) as chat,
             anthropic.AsyncAnthropic(base_url=proxy_url, api_key=_KEY, max_retries=0) as messages,
         ):
-            yield SdkApp(chat, messages)
+            yield SdkApp({CHAT: chat.chat.completions.create, MESSAGES: messages.messages.create})
 
 
 class SdkApp:
     """The real SDKs.
 
     Args:
-        chat: the client of OpenAI's SDK.
-        messages: the client of Anthropic's.
+        create: the method of an SDK that asks, by the path of the API; its types name every field of every request.
     """
 
     name = "real SDKs"
 
-    def __init__(self, chat: "AsyncOpenAI", messages: "AsyncAnthropic") -> None:
-        self._chat: Any = chat  # its types name every field of every request
-        self._messages: Any = messages
+    def __init__(self, create: Mapping[str, Any]) -> None:
+        self._create = create
 
-    async def stream_chat(self, request: Json) -> AsyncIterator[Json]:
-        """The chunks of a streamed chat completion."""
-        async for chunk in await self._chat.chat.completions.create(**request, stream=True):
-            yield chunk.model_dump(exclude_none=True)
+    async def stream(self, path: str, request: Json) -> AsyncIterator[Json]:
+        """The chunks or events of a streamed answer."""
+        async for part in await self._create[path](**request, stream=True):
+            yield part.model_dump(exclude_none=True)
 
-    async def create_chat(self, request: Json) -> Json:
-        """A whole chat completion."""
-        completion: Json = (await self._chat.chat.completions.create(**request)).model_dump(exclude_none=True)
-        return completion
-
-    async def stream_message(self, request: Json) -> AsyncIterator[Json]:
-        """The events of a streamed message of the Messages API."""
-        async for event in await self._messages.messages.create(**request, stream=True):
-            yield event.model_dump(exclude_none=True)
+    async def create(self, path: str, request: Json) -> Json:
+        """A whole answer."""
+        answer: Json = (await self._create[path](**request)).model_dump(exclude_none=True)
+        return answer
 
 
 class PlainHttp:
@@ -98,25 +85,16 @@ class PlainHttp:
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
 
-    async def stream_chat(self, request: Json) -> AsyncIterator[Json]:
-        """The chunks of a streamed chat completion."""
-        async for event in self._events("/v1/chat/completions", request):
-            yield event
-
-    async def create_chat(self, request: Json) -> Json:
-        """A whole chat completion."""
-        response = await self._client.post("/v1/chat/completions", json=request)
-        response.raise_for_status()
-        return msgspec.json.decode(response.content, type=dict[str, Any])
-
-    async def stream_message(self, request: Json) -> AsyncIterator[Json]:
-        """The events of a streamed message of the Messages API."""
-        async for event in self._events("/v1/messages", request):
-            yield event
-
-    async def _events(self, path: str, request: Json) -> AsyncIterator[Json]:
+    async def stream(self, path: str, request: Json) -> AsyncIterator[Json]:
+        """The chunks or events of a streamed answer."""
         async with self._client.stream("POST", path, json={**request, "stream": True}) as response:
             response.raise_for_status()
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     yield msgspec.json.decode(line.removeprefix("data: "), type=dict[str, Any])
+
+    async def create(self, path: str, request: Json) -> Json:
+        """A whole answer."""
+        response = await self._client.post(path, json=request)
+        response.raise_for_status()
+        return msgspec.json.decode(response.content, type=dict[str, Any])

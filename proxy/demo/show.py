@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.app import configuration, create_app
 from proxy.config.model import Config
-from proxy.demo.apps import App, app_for
+from proxy.demo.apps import CHAT, MESSAGES, App, app_for
 from proxy.demo.pages import WithPages, at
 from proxy.kit.terminal import style_of
 from proxy.mock.demo import DEMO, search_answer
@@ -102,11 +102,8 @@ async def _converse(mock: MockUpstream, pages: WithPages, title: str, question: 
     mock.clear()
     pages.read.clear()
     style = style_of(sys.stdout)
-    print(
-        f"\n{style('-' * _WIDTH, 'dim')}\n{style(title, 'bold')}\n\n  app     {question}\n  answer  ",
-        end="",
-        flush=True,
-    )
+    print(f"\n{style('-' * _WIDTH, 'dim')}\n{style(title, 'bold')}\n\n  app     {question}")
+    print("  answer  ", end="", flush=True)
     saw = await ask(question)
     print()
     _tell_wire(mock, pages.read)
@@ -119,27 +116,20 @@ def _asking(question: str) -> Json:
 
 
 async def _stream(app: App, question: str) -> Saw:
-    answer, chunks, roles = "", 0, 0
-    ids: set[str] = set()
-    finish_reasons: list[str] = []
-    usage: Json = {}
-    async for chunk in app.stream_chat({**_asking(question), "stream_options": {"include_usage": True}}):
-        chunks += 1
-        ids.add(chunk["id"])
-        usage = chunk.get("usage") or usage
-        for choice in chunk["choices"]:
-            roles += "role" in choice["delta"]
-            text = choice["delta"].get("content") or ""
-            answer += text
-            _print_more(text)
-            if choice.get("finish_reason"):
-                finish_reasons.append(choice["finish_reason"])
-    how = f"{chunks} chunks with {len(ids)} id, {roles} role, finish_reason {'+'.join(finish_reasons)}"
-    return Saw(answer, (len(ids), roles, finish_reasons) == (1, 1, ["stop"]), how, _short(usage))
+    chunks = []
+    async for chunk in app.stream(CHAT, {**_asking(question), "stream_options": {"include_usage": True}}):
+        chunks.append(chunk)
+        _print_more("".join(choice["delta"].get("content") or "" for choice in chunk["choices"]))
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    answer = "".join(choice["delta"].get("content") or "" for choice in choices)
+    ids, roles = len({chunk["id"] for chunk in chunks}), sum("role" in choice["delta"] for choice in choices)
+    reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+    how = f"{len(chunks)} chunks with {ids} id, {roles} role, finish_reason {'+'.join(reasons)}"
+    return Saw(answer, (ids, roles, reasons) == (1, 1, ["stop"]), how, _short(chunks[-1].get("usage") or {}))
 
 
 async def _create(app: App, question: str) -> Saw:
-    completion = await app.create_chat(_asking(question))
+    completion = await app.create(CHAT, _asking(question))
     (choice, *_) = completion["choices"]
     answer, reason = choice["message"].get("content") or "", choice["finish_reason"]
     print(answer, end="")
@@ -154,7 +144,7 @@ async def _blocks(app: App, question: str) -> Saw:
     kinds: list[str] = []
     answer, stop = "", ""
     usage: Json = {}
-    async for event in app.stream_message({**_asking(question), "max_tokens": 1000, "tools": tools}):
+    async for event in app.stream(MESSAGES, {**_asking(question), "max_tokens": 1000, "tools": tools}):
         match event:
             case {"type": "content_block_start", "content_block": {"type": kind}}:
                 kinds.append(kind)
@@ -191,14 +181,13 @@ def _tell_wire(mock: MockUpstream, read: Sequence[str]) -> None:
     for number, request in enumerate(mock.requests, 1):
         turn = mock.script.turn(request)
         print(f"    turn {number}  proxy -> model   {_roles(request['messages'])}")
-        print(f"            proxy    offers  {', '.join(_names(request.get('tools') or ()))}")
+        offered = [tool["function"]["name"] for tool in request.get("tools") or ()]
+        print(f"            proxy    offers  {', '.join(offered)}")
         if turn.calls:
             print(f"            model -> proxy   {len(turn.calls)} calls in one turn, which the proxy answers:")
             for call in turn.calls:
                 print(f"                             {call.name}({call.arguments})")
-            most = mock.most_searches_at_once  # a machine that is busy may run them one after the other
-            at_once = f"{most} of them at the same time" if most > 1 else "each as soon as its call is complete"
-            print(f"            proxy -> search  {len(mock.searches)} searches, {at_once}")
+            print(f"            proxy -> search  {len(mock.searches)} searches, each as soon as its call is complete")
             if read:
                 print(f"            proxy -> pages   {', '.join(read)}")
                 print("            the model gets the passages of them that fit, such as")
@@ -220,10 +209,6 @@ def _roles(messages: Iterable[Json]) -> str:
         f"assistant({len(message['tool_calls'])} calls)" if message.get("tool_calls") else str(message["role"])
         for message in messages
     )
-
-
-def _names(tools: Iterable[Json]) -> list[str]:
-    return [str(tool["function"]["name"]) for tool in tools]
 
 
 def _short(usage: Json) -> str:

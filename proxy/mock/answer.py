@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise, zip_longest
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 from msgspec import UNSET
@@ -173,15 +173,18 @@ class ScriptedAnswer(ABC):
     Args:
         request: the request.
         seed: the script's; the ids of the answer follow from it and from the request.
-        prefix: of the answer's id.
     """
 
-    def __init__(self, request: Json, *, seed: int, prefix: str) -> None:
+    _prefix: ClassVar[str]  # of the answer's id
+    _kind: ClassVar[str]  # of the whole answer
+    _chunk_kind: ClassVar[str]
+
+    def __init__(self, request: Json, *, seed: int) -> None:
         self._request = request
         self._model = str(request.get("model"))
         body = orjson.dumps({**request, "stream": None, "stream_options": None}, option=orjson.OPT_SORT_KEYS)
         self._identity = f"{seed} {body.decode()}"
-        self._id = f"{prefix}-{digest(self._identity)}"
+        self._id = f"{self._prefix}-{digest(self._identity)}"
         self._choices: list[Written] = []
         self._created = int(time.time())
 
@@ -190,13 +193,47 @@ class ScriptedAnswer(ABC):
         """The number of pieces that come one after the other; choices are written at the same time."""
         return max(written.length for written in self._choices)
 
-    @abstractmethod
     def whole(self) -> Json:
         """The answer as a whole."""
+        choices = [self._whole_choice(index, written) for index, written in enumerate(self._choices)]
+        usage = {} if self._usage is None else {"usage": self._usage}
+        return {**self._head(self._kind), "choices": choices, **usage}
 
-    @abstractmethod
     def chunks(self) -> Iterator[list[Json]]:
         """The chunks of a stream, those of each piece together; the last ones are the end of the answer."""
+        streams = [self._stream(index, written) for index, written in enumerate(self._choices)]
+        last = max(1, self.length)
+        for number, together in enumerate(zip_longest(*streams, fillvalue=()), 1):
+            found = [*chain(*together)]
+            if self._asks_of_stream("continuous_usage_stats"):
+                found = [{**chunk, "usage": self._counts(min(number, self.length))} for chunk in found]
+            yield self._with_usage(found) if number == last else found
+
+    @abstractmethod
+    def _whole_choice(self, index: int, written: Written) -> Json:
+        """A choice of the whole answer."""
+
+    @abstractmethod
+    def _stream(self, index: int, written: Written) -> Iterator[Sequence[Json]]:
+        """The chunks of a choice, those of each piece together."""
+
+    @property
+    @abstractmethod
+    def _prompt_tokens(self) -> int: ...
+
+    @property
+    def _usage(self) -> Mapping[str, Any] | None:
+        return self._counts(sum(written.length for written in self._choices))
+
+    def _counts(self, written: int) -> dict[str, Any]:
+        read = self._prompt_tokens
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+    def _with_usage(self, last: list[Json]) -> list[Json]:
+        """The last chunks of the answer, with its usage where the request asks for it."""
+        if not self._asks_of_stream("include_usage"):
+            return last
+        return [*last, {**self._head(self._chunk_kind), "choices": [], "usage": self._usage}]
 
     def _head(self, kind: str) -> Json:
         return {"id": self._id, "created": self._created, "object": kind, "model": self._model}
@@ -214,8 +251,10 @@ class ChatAnswer(ScriptedAnswer):
         seed: the script's; the ids of the answer follow from it and from the request.
     """
 
+    _prefix, _kind, _chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
     def __init__(self, turn: ScriptedTurn, request: Json, *, seed: int) -> None:
-        super().__init__(request, seed=seed, prefix="chatcmpl")
+        super().__init__(request, seed=seed)
         self._manner = manner_of(self._model)
         self._turn = turn
         self._choices = [
@@ -223,40 +262,23 @@ class ChatAnswer(ScriptedAnswer):
             for index in range(request.get("n") or 1)
         ]
 
-    def whole(self) -> Json:
-        """The answer as a whole."""
-        choices = [self._whole_choice(index, written) for index, written in enumerate(self._choices)]
-        usage = {} if self._usage is None else {"usage": self._usage}
-        return {**self._head("chat.completion"), "choices": choices, **usage}
-
-    def chunks(self) -> Iterator[list[Json]]:
-        """The chunks of a stream, those of each piece together; the last ones are the end of the answer."""
-        streams = [list(self._deltas(written)) for written in self._choices]
-        counts_on = self._asks_of_stream("continuous_usage_stats")
-        opening = {} if self._manner == "glm" else {"role": "assistant", "content": ""}
-        for number in range(max(1, self.length)):
-            found: list[Json] = []
-            for index, deltas in enumerate(streams):
-                written = self._choices[index]
-                if number == 0 and opening:
-                    found.append(self._chunk(index, opening))
-                if number < len(deltas) and deltas[number]:
-                    found.append(self._chunk(index, deltas[number]))
-                if number == max(0, len(deltas) - 1) and not self._turn.cut:
-                    last = {"content": ""} if self._manner == "glm" else {}
-                    found.append(self._chunk(index, last, written.finish_reason))
-            if counts_on:
-                found = [{**chunk, "usage": self._counts(min(number + 1, self.length))} for chunk in found]
-            if number == max(0, self.length - 1) and not self._turn.cut and self._usage is not None:
-                found = self._with_usage(found)
+    def _stream(self, index: int, written: Written) -> Iterator[Sequence[Json]]:
+        is_glm = self._manner == "glm"
+        deltas = [*self._deltas(written)] or [{}]
+        for number, delta in enumerate(deltas, 1):
+            found = [self._chunk(index, delta)] if delta else []
+            if number == 1 and not is_glm:
+                found.insert(0, self._chunk(index, {"role": "assistant", "content": ""}))
+            if number == len(deltas) and not self._turn.cut:
+                found.append(self._chunk(index, {"content": ""} if is_glm else {}, written.finish_reason))
             yield found
 
     def _with_usage(self, last: list[Json]) -> list[Json]:
+        if self._turn.cut or self._usage is None:
+            return last
         if self._manner == "glm":
             return [*last[:-1], {**last[-1], "usage": self._usage}]
-        if not self._asks_of_stream("include_usage"):
-            return last
-        return [*last, {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage}]
+        return super()._with_usage(last)
 
     def _deltas(self, written: Written) -> Iterator[Json]:
         """The deltas of a stream, one for each piece of the answer in the order in which pieces are sent."""
@@ -267,29 +289,19 @@ class ChatAnswer(ScriptedAnswer):
             opening = {"id": call.id, "index": at, "type": "function", "function": {"name": call.name, "arguments": ""}}
             if self._manner == "glm":
                 yield from ({} for _ in call.arguments)
-                yield {
-                    "tool_calls": [{**opening, "function": {"name": call.name, "arguments": "".join(call.arguments)}}]
-                }
+                yield {"tool_calls": [{**_whole_call(call), "index": at}]}
                 continue
             yield {"tool_calls": [opening]}
             for piece in call.arguments:
                 yield {"tool_calls": [{"index": at, "function": {"arguments": piece}}]}
 
     def _whole_choice(self, index: int, written: Written) -> Json:
-        message: Json = {"role": "assistant", "content": "".join(written.text) or None, "refusal": None}
+        text, refusal = "".join(written.text) or None, "".join(written.refusal) or None
+        message: Json = {"role": "assistant", "content": text, "refusal": refusal}
         if written.reasoning:
             message[self._reasoning_field] = "".join(written.reasoning)
-        if written.refusal:
-            message["refusal"] = "".join(written.refusal)
         if written.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": "".join(call.arguments)},
-                }
-                for call in written.calls
-            ]
+            message["tool_calls"] = [*map(_whole_call, written.calls)]
         choice: Json = {"index": index, "message": message, "finish_reason": written.finish_reason}
         if self._request.get("logprobs"):
             choice["logprobs"] = {"content": [_logprob(piece) for piece in written.text], "refusal": None}
@@ -307,19 +319,23 @@ class ChatAnswer(ScriptedAnswer):
             choice["logprobs"] = {"content": [_logprob(piece)], "refusal": None}
         if finish_reason or self._manner != "glm":
             choice["finish_reason"] = finish_reason
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**self._head(self._chunk_kind), "choices": [choice]}
+
+    @property
+    def _prompt_tokens(self) -> int:
+        return count_tokens(self._request)
 
     @property
     def _usage(self) -> Mapping[str, Any] | None:
         if self._turn.usage is not UNSET:
             return self._turn.usage
-        usage = self._counts(sum(written.length for written in self._choices))
         thoughts = sum(len(written.reasoning) for written in self._choices)
-        return {**usage, "completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else usage
+        details = {"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {}
+        return {**(super()._usage or {}), **details}
 
-    def _counts(self, written: int) -> dict[str, Any]:
-        read = count_tokens(self._request)
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+def _whole_call(call: WrittenCall) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "".join(call.arguments)}}
 
 
 def _logprob(piece: str) -> Json:

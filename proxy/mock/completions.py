@@ -8,12 +8,11 @@ from random import Random
 from typing import Any
 
 from proxy.mock import pieces
-from proxy.mock.answer import ScriptedAnswer, write
+from proxy.mock.answer import ScriptedAnswer, Written, write
 from proxy.mock.script import Script
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 
-_KIND = "text_completion"
 _DIMENSIONS = 16
 _MOST_DIMENSIONS = 8192
 _MOST_INPUTS = 2048  # OpenAI's own limit
@@ -36,8 +35,10 @@ class TextAnswer(ScriptedAnswer):
         RequestError: the prompt is neither a text, nor a list of texts or tokens.
     """
 
+    _prefix, _kind, _chunk_kind = "cmpl", "text_completion", "text_completion"
+
     def __init__(self, script: Script, request: Json) -> None:
-        super().__init__(request, seed=script.seed, prefix="cmpl")
+        super().__init__(request, seed=script.seed)
         self._prompts = _prompts(request)
         self._echoed: list[list[str]] = []
         for prompt in self._prompts:
@@ -47,27 +48,17 @@ class TextAnswer(ScriptedAnswer):
                 self._echoed.append(pieces.pieces_of(prompt) if request.get("echo") else [])
                 self._choices.append(write(turn, {**request, "tools": None}, identity=identity, thinks=False))
 
-    def whole(self) -> Json:
-        """The answer as a whole."""
-        choices = [
-            self._choice(index, [*echoed, *written.text], written.finish_reason)
-            for index, (echoed, written) in enumerate(zip(self._echoed, self._choices, strict=True))
-        ]
-        return {**self._head(_KIND), "choices": choices, "usage": self._usage}
+    def _whole_choice(self, index: int, written: Written) -> Json:
+        return self._choice(index, [*self._echoed[index], *written.text], written.finish_reason)
 
-    def chunks(self) -> Iterator[list[Json]]:
-        """The chunks of a stream, those of each piece together; the last ones are the end of the answer."""
-        for number in range(max(1, self.length)):
-            found = []
-            for index, (echoed, written) in enumerate(zip(self._echoed, self._choices, strict=True)):
-                shown = [*(echoed if number == 0 else ()), *written.text[number : number + 1]]
-                if shown:
-                    found.append({**self._head(_KIND), "choices": [self._choice(index, shown, None)]})
-                if number == max(0, written.length - 1):
-                    found.append({**self._head(_KIND), "choices": [self._choice(index, [], written.finish_reason)]})
-            if number == max(0, self.length - 1) and self._asks_of_stream("include_usage"):
-                found.append({**self._head(_KIND), "choices": [], "usage": self._usage})
-            yield found
+    def _stream(self, index: int, written: Written) -> Iterator[Sequence[Json]]:
+        last = max(0, written.length - 1)
+        for number in range(last + 1):
+            shown = [*(self._echoed[index] if number == 0 else ()), *written.text[number : number + 1]]
+            choices = [self._choice(index, shown, None)] if shown else []
+            if number == last:
+                choices.append(self._choice(index, [], written.finish_reason))
+            yield [{**self._head(self._chunk_kind), "choices": [choice]} for choice in choices]
 
     def _choice(self, index: int, shown: Sequence[str], finish_reason: str | None) -> Json:
         choice: Json = {"index": index, "text": "".join(shown), "logprobs": None, "finish_reason": finish_reason}
@@ -81,9 +72,8 @@ class TextAnswer(ScriptedAnswer):
         return choice
 
     @property
-    def _usage(self) -> Json:
-        read, written = pieces.count(self._prompts), sum(written.length for written in self._choices)
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    def _prompt_tokens(self) -> int:
+        return pieces.count(self._prompts)
 
 
 def _prompts(request: Json) -> list[str]:

@@ -1,45 +1,23 @@
 """The script without `--script`: the conversations of `toolproxy demo`, and the search behind its tool."""
 
-from proxy.mock.script import Conversation, Script, ScriptedCall, ScriptedTurn
+from proxy.mock.script import parse
 from proxy.wire.chat import Json
 
-DEMO = Script(
-    conversations=(
-        Conversation(
-            when="nanaimo",
-            turns=(
-                ScriptedTurn(
-                    reasoning="Two separate facts: the weather and the ferry. I can look both up at the same time.",
-                    text="I'll look both of them up.",
-                    calls=(
-                        ScriptedCall(name="web_search", arguments={"query": "Nanaimo weather today", "num_results": 3}),
-                        ScriptedCall(
-                            name="web_search",
-                            arguments={"query": "Nanaimo Horseshoe Bay ferry status", "num_results": 3},
-                        ),
-                    ),
-                ),
-                ScriptedTurn(
-                    reasoning="Rain in the afternoon, ferries on schedule. I can answer.",
-                    text=(
-                        "Take a jacket: Nanaimo has 11 degrees and rain from two o'clock on "
-                        "(https://weather.example/nanaimo). The ferry to Horseshoe Bay sails on schedule, with space "
-                        "on the 15:20 (https://ferries.example/departures)."
-                    ),
-                ),
-            ),
-        ),
-        Conversation(
-            when="",
-            turns=(
-                ScriptedTurn(
-                    reasoning="No need to search for that.",
-                    text="Hello! Nothing had to be looked up for this answer.",
-                ),
-            ),
-        ),
-    ),
-)
+DEMO = parse("""
+conversations:
+  - when: nanaimo
+    turns:
+      - reasoning: "Two separate facts: the weather and the ferry. I can look both up at the same time."
+        text: I'll look both of them up.
+        calls:
+          - {name: web_search, arguments: {query: Nanaimo weather today, num_results: 3}}
+          - {name: web_search, arguments: {query: Nanaimo Horseshoe Bay ferry status, num_results: 3}}
+      - reasoning: Rain in the afternoon, ferries on schedule. I can answer.
+        text: >-
+          Take a jacket: Nanaimo has 11 degrees and rain from two o'clock on (https://weather.example/nanaimo).
+          The ferry to Horseshoe Bay sails on schedule, with space on the 15:20 (https://ferries.example/departures).
+  - turns: [{reasoning: No need to search for that., text: Hello! Nothing had to be looked up for this answer.}]
+""")
 
 # The results of the search, in Serper's shape, so that the demo runs the real search tool.
 _PAGES = (

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import orjson
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import read_body
 from proxy.api.chat.request import MOST_CHOICES, parse_chat_request
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft, send_bytes, send_json, while_wanted
-from proxy.api.fields import expect
+from proxy.api.fields import expect, read_fields
 from proxy.api.parsing import parse_object
 from proxy.app import SystemClock
 from proxy.config.model import ServerConfig
@@ -35,7 +35,6 @@ from proxy.wire.errors import MethodNotAllowed, NotFound, ProxyError
 _BOUNDS: Final = ServerConfig()
 _CLOCK: Final = SystemClock()
 _MOST_TOKENS: Final = 1_000_000
-_LENGTHS: Final = f"must be an integer from 0 to {_MOST_TOKENS}"
 _FIRST_SERVER_ERROR: Final = 500
 _OF_SCRIPT: Final = ("delay", "pace", "jitter", "error_rate", "errors")  # what a turn leaves out has the script's value
 _LONGEST_SECONDS: Final = 86_400.0
@@ -44,6 +43,31 @@ _TYPES: Final = {
     404: "not_found_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
 }  # fmt: skip
 """OpenAI's `type` of an error, by its status."""
+
+
+_Length: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST_TOKENS)] | None
+
+
+class _Bounded(Struct, frozen=True):
+    """The fields of a request that bound an answer."""
+
+    model: str | None = None
+    max_tokens: _Length = None
+    max_completion_tokens: _Length = None
+    min_tokens: _Length = None
+    stop: str | list[str] | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    stream_options: Json | None = None
+
+
+_LENGTHS: Final = ("max_tokens", "max_completion_tokens", "min_tokens")
+_DEMANDS: Final = {
+    "model": "must be the name of a model",
+    **dict.fromkeys(_LENGTHS, f"must be an integer from 0 to {_MOST_TOKENS}"),
+    "stop": "must be a text or a list of texts",
+    "n": f"must be an integer from 1 to {MOST_CHOICES}",
+    "stream_options": "must be an object",
+}
 
 
 class Pace(Struct, frozen=True):
@@ -92,7 +116,6 @@ class MockUpstream:
     Attributes:
         script: as above.
         searches: the latest searches.
-        most_searches_at_once: how many of them were open at the same time.
     """
 
     def __init__(
@@ -106,12 +129,10 @@ class MockUpstream:
     ) -> None:
         self.script = script
         self.searches: list[Json] = []
-        self.most_searches_at_once = 0
         self._journal = journal or journal_in()
         self._attempts = attempts or Attempts()
         self._answer_search = answer_search
         self._search_seconds = search_seconds
-        self._open_searches = 0
         self._numbers = count()
 
     @property
@@ -129,7 +150,6 @@ class MockUpstream:
         self._journal.clear()
         self._attempts.clear()
         self.searches.clear()
-        self.most_searches_at_once = 0
         self._numbers = count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,17 +188,18 @@ class MockUpstream:
         raise NotFound(f"The scripted upstream has no {path}.")
 
     async def _chat(self, request: _Request) -> None:
-        body = _checked(parse_chat_request(request.body))
+        body = parse_chat_request(request.body)
         await self._answer(request, body, body, lambda turn: ChatAnswer(turn, body, seed=self.script.seed))
 
     async def _completions(self, request: _Request) -> None:
-        body = _checked(parse_object(request.body))
+        body = parse_object(request.body)
         await self._answer(request, body, as_chat(body), lambda _: TextAnswer(self.script, body))
 
     async def _answer(
         self, request: _Request, body: Json, chat: Json, answer_of: Callable[[ScriptedTurn], ScriptedAnswer]
     ) -> None:
         """Answer a request for a completion: with a failure, a body that is written out, or what the model says."""
+        read_fields(body, _Bounded, _DEMANDS)
         script = self.script
         number, attempts = script.steps(chat)
         turn = attempts[0]
@@ -214,12 +235,7 @@ class MockUpstream:
         query = parse_object(request.body)
         expect(isinstance(query.get("num", 0), int), "num", "must be an integer")
         self.searches = [*self.searches[1 - MOST_REQUESTS :], query]
-        self._open_searches += 1
-        self.most_searches_at_once = max(self.most_searches_at_once, self._open_searches)
-        try:
-            await asyncio.sleep(self._search_seconds)
-        finally:
-            self._open_searches -= 1
+        await asyncio.sleep(self._search_seconds)
         await send_json(request.send, self._answer_search(query))
 
     async def _show_journal(self, request: _Request) -> None:
@@ -304,27 +320,3 @@ def failure(status: int) -> Json:
 
 def _model(name: str) -> Json:
     return {"id": name, "object": "model", "created": 1_700_000_000, "owned_by": "toolproxy mock-upstream"}
-
-
-def _checked(request: Json) -> Json:
-    """The request, if the fields that bound an answer are what they must be. Raises `RequestError`."""
-    expect(isinstance(request.get("model", ""), str), "model", "must be the name of a model")
-    for name in ("max_tokens", "max_completion_tokens", "min_tokens"):
-        value = request.get(name)
-        expect(value is None or (isinstance(value, int) and 0 <= value <= _MOST_TOKENS), name, _LENGTHS)
-    stop = request.get("stop")
-    texts = [stop] if isinstance(stop, str) else stop
-    expect(
-        texts is None or (isinstance(texts, list) and all(isinstance(one, str) for one in texts)),
-        "stop",
-        "must be a text or a list of texts",
-    )
-    choices = request.get("n")
-    expect(
-        choices is None or (isinstance(choices, int) and 1 <= choices <= MOST_CHOICES),
-        "n",
-        f"must be an integer from 1 to {MOST_CHOICES}",
-    )
-    options = request.get("stream_options")
-    expect(options is None or isinstance(options, dict), "stream_options", "must be an object")
-    return request

@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
 from proxy.cases import answers, requests
-from proxy.cases.player import Received
+from proxy.cases.expectations import Received
 from tests.api.messages import asking as of_messages
 from tests.api.responses import asking as of_responses
 

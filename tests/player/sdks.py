@@ -12,10 +12,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
 from proxy.cases.case_format import surface_of
+from proxy.cases.expectations import Received
 from proxy.cases.fake_servers import FakeServers
 from proxy.cases.mounts import silence
 from proxy.cases.played_tools import PlayedResults, played_tools
-from proxy.cases.player import Player, Received
+from proxy.cases.player import Player
 from proxy.cases.settings import CLIENT_KEY, settings_of
 from tests.serving import serving, serving_as_shipped
 
@@ -27,13 +28,12 @@ TYPES = {
 
 
 class OverSdks:
-    """The fake servers on loopback, and a proxy on a socket for each configuration. Implements `player.Mount`."""
+    """The fake servers on loopback, and a proxy on a socket for each configuration. `start` is a `player.StartProxy`."""
 
     def __init__(self, servers: FakeServers, results: PlayedResults) -> None:
         self._servers = servers
         self._results = results
         self._stack = AsyncExitStack()
-        self._proxies: dict[str, _ProxyOverSdks] = {}
 
     async def __aenter__(self) -> Self:
         silence()
@@ -45,13 +45,11 @@ class OverSdks:
     async def __aexit__(self, *failure: object) -> None:
         await self._stack.aclose()
 
-    async def proxy(self, name: str, config: dict[str, Any], began_at: float) -> "_ProxyOverSdks":
-        if name not in self._proxies:
-            loaded = settings_of(config, self._url, name, is_closed=False)
-            tools = [*played_tools(config.get("tools", {}), self._results)]
-            address = await self._stack.enter_async_context(serving_as_shipped(loaded, tools=tools))
-            self._proxies[name] = _ProxyOverSdks(address, self._client)
-        return self._proxies[name]
+    async def start(self, name: str, config: dict[str, Any], began_at: float) -> "_ProxyOverSdks":
+        loaded = settings_of(config, self._url, name, is_closed=False)
+        tools = [*played_tools(config.get("tools", {}), self._results)]
+        address = await self._stack.enter_async_context(serving_as_shipped(loaded, tools=tools))
+        return _ProxyOverSdks(address, self._client)
 
 
 class _ProxyOverSdks:
@@ -142,7 +140,7 @@ class SdkPlayer:
         results = PlayedResults()
         self._mount = OverSdks(self.servers, results)
         await self._mount.__aenter__()
-        self._player = Player(self._mount, self.servers, results)
+        self._player = Player(self._mount.start, self.servers, results)
         return self
 
     async def __aexit__(self, *failure: object) -> None:
