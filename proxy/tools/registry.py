@@ -254,8 +254,8 @@ class Registry:
         changes: dict[str, Any] = {}
         if tool.needs:
             changes["scope"] = context.scope + _by_user(tool, context.credentials)
-        if called.block:
-            filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *called.block))))
+        if block := (*called.block, *tool.block):
+            filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
         reading = called.reading if tool.reading is None else tool.reading
         if reading is not None and reading.pages:
             filters = replace(filters, reading=self._permitted(reading, context))
