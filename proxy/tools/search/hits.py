@@ -22,16 +22,14 @@ _MARKUP = re.compile(
     r"table|tbody|td|th|thead|tr|u|ul|wbr)(?:\s[^<>]{0,500})?/?>",
     re.IGNORECASE,
 )
-# What is left out with its content: the opening of each kind, and its end.
-_HIDDEN = re.compile(r"<!--|<(?:script|style)\b", re.IGNORECASE)
-_ENDS = {
-    "<!--": re.compile("-->"),
-    "<script": re.compile(r"</script\s*>", re.IGNORECASE),
-    "<style": re.compile(r"</style\s*>", re.IGNORECASE),
-}
+# Elements that are left out with their content. Where an element has no end, the expression takes the rest of the text,
+# so that no end is looked for again; that text stays.
+_HIDDEN = [
+    re.compile(rf"{opening}.*?(?:{end}|(\Z))", re.IGNORECASE | re.DOTALL)
+    for opening, end in (("<!--", "-->"), (r"<script\b", r"</script\s*>"), (r"<style\b", r"</style\s*>"))
+]
 _BLANKS = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
-_NOTHING: tuple[Any, ...] = (MISSING, None, "", [], {})
 _LONGEST_TITLE = 300  # characters
 _LONGEST_TEXT = 200_000  # characters of one field that are looked at; a long article has 50,000
 
@@ -103,33 +101,16 @@ def plain_text(value: object, *, keep_lines: bool = False) -> str:
 
 
 def _without_markup(text: str) -> str:
-    return _MARKUP.sub(" ", _without_hidden(text))
-
-
-def _without_hidden(text: str) -> str:
-    """The text without comments, scripts and style sheets.
-
-    Not one expression for opening and end, which would look for the end of each opening anew where there is none.
-    """
-    kept: list[str] = []
-    at = look = 0
-    endless: set[str] = set()
-    while begun := _HIDDEN.search(text, look):
-        kind = begun[0].lower()
-        ended = None if kind in endless else _ENDS[kind].search(text, begun.end())
-        if ended is None:
-            endless.add(kind)
-            look = begun.end()
-            continue
-        kept += (text[at : begun.start()], " ")
-        at = look = ended.end()
-    return "".join((*kept, text[at:])) if kept else text
+    for hidden in _HIDDEN:
+        text = hidden.sub(lambda found: " " if found[1] is None else found[0], text)
+    return _MARKUP.sub(" ", text)
 
 
 def first_of(document: Any, pointers: str) -> Any:
     """The first value at one of the pointers that is not empty; None: there is none."""
     for steps in steps_of(pointers) if pointers else ():
-        if (found := resolve(document, steps)) not in _NOTHING:
+        found = resolve(document, steps)
+        if found is not MISSING and (found or isinstance(found, (int, float))):
             return found
     return None
 

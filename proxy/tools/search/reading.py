@@ -136,9 +136,7 @@ class HitReader:
 
     async def _passages(self, query: str, url: str, call: _Call) -> str:
         """The passages of the page at a URL that fit a query. Raises `ToolError`."""
-        resources = self._resources
-        reader = resources.page_reader() if call.reading.everywhere else resources.public_page_reader()
-        page = await reader.page_at(url, call.context)
+        page = await self._resources.page_reader(everywhere=call.reading.everywhere).page_at(url, call.context)
         expect_permitted(page.url, call.context.filters)  # a redirect may have led to another page
         return await self._fitting(page.text, query, call.reading.characters)
 

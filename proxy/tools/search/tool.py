@@ -20,13 +20,12 @@ from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.output import Lookup, look_up_all, output_of
 from proxy.tools.search.provider import Provider, SearchAnswer
 from proxy.tools.search.query import PARAMETERS, SearchQuery, queries_in, repair
-from proxy.tools.search.reading import NONE_READ, HitReader
+from proxy.tools.search.reading import NONE_READ, HitReader, reading_of
 from proxy.tools.search.refusals import Refused
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.tool_type import Entry, Resources
 from proxy.wire.chat import Json
-from proxy.wire.search import Reading
 
 DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
@@ -50,7 +49,6 @@ def search_tool_of(
     description: str = DESCRIPTION,
     most_characters: int = MOST_CHARACTERS,
     block: tuple[str, ...] = (),
-    reading: Reading | None = None,
 ) -> Tool:
     """A tool that searches with a provider; it is also gpt-oss's `browser.search`."""
     slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
@@ -88,12 +86,13 @@ def search_tool_of(
             read = await reader.read([(query, hits) for query, _, hits in lookups], call, reading)
         return output_of(lookups, read, provider=provider_name, most_characters=most_characters)
 
+    own_reading = reading_of(getattr(entry, "read", None))
     return Tool(
         name=name,
-        description=description + _READS if reading is not None and reading.pages else description,
+        description=description + _READS if own_reading and own_reading.pages else description,
         parameters=PARAMETERS,
         block=block,
-        reading=reading,
+        reading=own_reading,
         run=lambda arguments: search(arguments, NO_CONTEXT),
         run_filtered=lambda arguments, filters: search(arguments, CallContext(filters=filters)),
         run_in_call=search,
