@@ -7,7 +7,7 @@ from msgspec.structs import replace
 import proxy
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ResultRefused, ToolError, ToolOutput, ToolUnavailable
-from proxy.tools.check import Check, function_judge, replaced
+from proxy.tools.check import Check, replaced
 from proxy.tools.registry import Registry
 from proxy.tools.search.output import listed, output_of
 from proxy.tools.search.provider import SearchAnswer
@@ -20,7 +20,7 @@ ANY = {"type": "object"}
 
 
 def check(function, *, timeout=5, version=""):
-    return Check(function_judge(function), timeout=timeout, version=version)
+    return Check(function, timeout=timeout, version=version)
 
 
 def tool(run, *, name="t", **fields):
