@@ -198,7 +198,7 @@ def _tool_servers_of(process: Process, loaded: Loaded, before: Generation | None
 def _unchanged_states(before: Generation, loaded: Loaded) -> Iterator[tuple[str, ToolState]]:
     """The states of the tools whose entries have not changed."""
     for name, state in before.registry.tool_states.items():
-        entry = before.registry.group_of(name) or name
+        entry = before.registry.specs[name].group or name
         if _entry(before.loaded, entry) == _entry(loaded, entry):
             yield name, state.reloaded()
 

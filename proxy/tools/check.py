@@ -7,9 +7,9 @@ another text has taken the place of the tool's, nothing of the original is left:
 the URLs and days stay.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -33,24 +33,17 @@ class Refuse(Struct, frozen=True):
     reason: str = ""
 
 
-Judge: TypeAlias = Callable[[str, Json, str], Coroutine[Any, Any, Any]]
-"""Takes the tool's name, the arguments of the call and the text of the result. Returns None if the result may pass as
-it is, another text that takes its place, or `Refuse`; it may fail in any way."""
-
-
 class Verdict(Struct, frozen=True):
     """The outcome of a check.
 
     Attributes:
         outcome: for log and metrics; `failed`: the result could not be checked.
-        passed: the text that may pass; None: none may.
-        told: what the model is told in place of a text.
+        text: the text that the model gets: the result if it passed or was replaced, else a message.
         why: why the result could not be checked, for the log.
     """
 
     outcome: Literal["passed", "replaced", "refused", "failed"]
-    passed: str | None = None
-    told: str = ""
+    text: str
     why: str | None = None
 
 
@@ -58,45 +51,39 @@ class Check:
     """The check of one entry of the configuration.
 
     Args:
-        judge: judges the results.
+        function: takes the tool's name, the arguments of the call and the text of the result. It returns None if the
+            result may pass, another text that takes its place, or `Refuse`; it may fail in any way. An async function
+            runs in the event loop, any other in a thread.
         timeout: seconds for one result.
         version: differs between checks, so that none passes on what another one has let into a cache.
     """
 
-    def __init__(self, judge: Judge, *, timeout: float, version: str) -> None:
+    def __init__(self, function: Callable[..., Any], *, timeout: float, version: str) -> None:
         self.timeout = timeout
         self.version = version
-        self._judge = judge
+        self._function = Callee(function, thread_name="toolproxy-check")
 
     async def verdict(self, tool: str, arguments: Json, text: str) -> Verdict:
         """The verdict on the result of a call. A result that cannot be checked is refused."""
         whole = text if text.isascii() else text.encode("utf-8", "replace").decode()  # half a character is not JSON
         try:
-            judged = await within(self.timeout, self._judge(tool, arguments, whole))
+            judged = await within(self.timeout, self._function.call(tool, arguments, whole))
+        except TimeoutError:
+            why = f"gave no verdict within {counted(self.timeout, 'second')}"
+        except ThreadsBusy:
+            why = "earlier results are still being checked"
         except Exception as exc:  # noqa: BLE001 - the operator's own code; its message may quote the result
-            return _failed(self._why(exc))
-        match judged:
-            case None:
-                return Verdict("passed", text)
-            case str():
-                return Verdict("passed" if judged == text else "replaced", judged)
-            case Refuse(reason):
-                return Verdict("refused", told=f"{_REFUSED} {reason}".strip())
-            case _:
-                return _failed(f"returned {type(judged).__name__}, which is no verdict")
-
-    def _why(self, error: Exception) -> str:
-        match error:
-            case TimeoutError():
-                return f"gave no verdict within {counted(self.timeout, 'second')}"
-            case ThreadsBusy():
-                return "earlier results are still being checked"
-            case _:
-                return f"raised {type(error).__name__}"
-
-
-def _failed(why: str) -> Verdict:
-    return Verdict("failed", told=_NOT_CHECKED, why=f"the check {why}")
+            why = f"raised {type(exc).__name__}"
+        else:
+            match judged:
+                case None:
+                    return Verdict("passed", text)
+                case str():
+                    return Verdict("passed" if judged == text else "replaced", judged)
+                case Refuse(reason):
+                    return Verdict("refused", f"{_REFUSED} {reason}".strip())
+            why = f"returned {type(judged).__name__}, which is no verdict"
+        return Verdict("failed", _NOT_CHECKED, f"the check {why}")
 
 
 def check_of(given: str | CheckConfig | None, where: str) -> Check | None:
@@ -115,12 +102,7 @@ def check_of(given: str | CheckConfig | None, where: str) -> Check | None:
         raise ConfigurationError([f"{where}: {' '.join(str(exc).split())}"]) from exc
     if not callable(function):
         raise ConfigurationError([f"{where}: {entry.function} is no function"])
-    return Check(function_judge(function), timeout=entry.timeout, version=version)
-
-
-def function_judge(function: Callable[..., Any]) -> Judge:
-    """A judge that calls a Python function: an async one in the event loop, any other in a thread."""
-    return Callee(function, thread_name="toolproxy-check").call
+    return Check(function, timeout=entry.timeout, version=version)
 
 
 def replaced(output: ToolOutput, text: str) -> ToolOutput:

@@ -6,8 +6,6 @@ A tool without a cache, or without a check, goes straight to the next of these s
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import orjson
 from msgspec import Struct, to_builtins
@@ -105,19 +103,16 @@ class GuardedTool:
         self._observe("tool.cache_hit", tool=tool.name)
         return replace(output, cost=None if output.cost is None else 0, pages={})
 
-    def _made(self, attempt: ToolAttempt) -> Coroutine[Any, Any, ToolOutput]:
+    async def _made(self, attempt: ToolAttempt) -> ToolOutput:
         """The output of the tool, in time, and as its check lets it pass if there is one."""
-        called = within(attempt.seconds, self._called(attempt))
-        return called if attempt.check is None else self._checked(attempt, attempt.check, called)
-
-    async def _checked(self, attempt: ToolAttempt, check: Check, called: Coroutine[Any, Any, ToolOutput]) -> ToolOutput:
-        """The output of the tool as its check lets it pass. A tool's words about its failure are checked as well."""
+        called, check = within(attempt.seconds, self._called(attempt)), attempt.check
+        if check is None:
+            return await called
         try:
             output = await called
-        except ToolError as exc:
-            if not attempt.was_begun or isinstance(exc, InvalidArguments):  # in our own words
-                raise
-            exc.args = (await self._passed(attempt, check, str(exc)),)
+        except ToolError as exc:  # a tool's words about its failure are checked as well
+            if attempt.was_begun and not isinstance(exc, InvalidArguments):  # else the words are the proxy's
+                exc.args = (await self._passed(attempt, check, str(exc)),)
             raise
         text = await self._passed(attempt, check, output.text)
         return output if text == output.text else replaced(output, text)
@@ -128,9 +123,9 @@ class GuardedTool:
         verdict = await check.verdict(tool, attempt.arguments, text)
         fields = {"outcome": verdict.outcome, "why": verdict.why, "seconds": elapsed(began, self._clock.monotonic())}
         self._observe("tool.checked", tool=tool, **fields)
-        if verdict.passed is None:
-            raise ResultRefused(verdict.told, why=verdict.why)
-        return verdict.passed
+        if verdict.outcome in ("refused", "failed"):
+            raise ResultRefused(verdict.text, why=verdict.why)
+        return verdict.text
 
     async def _called(self, attempt: ToolAttempt) -> ToolOutput:
         """The tool's own output, once it has a slot and unless its breaker is open; all retries count as one call."""
@@ -156,7 +151,8 @@ class GuardedTool:
         output = ToolOutput(returned) if isinstance(returned, str) else returned
         if not isinstance(output, ToolOutput):
             raise ToolError("The tool returned something that is not text.")
-        if state.succeeded():
+        if state.breaker.succeeded():
+            state.refusals = 0
             self._observe("tool.breaker_closed", tool=tool.name)
         return output if tool.price is None else replace(output, cost=tool.price * output.searches)
 

@@ -39,7 +39,7 @@ from proxy.tools.check import Check
 from proxy.tools.finder import SIZE_OF_TOOL, ToolIndex
 from proxy.tools.guarded import GuardedTool, ToolAttempt
 from proxy.tools.result_cache import local_caches
-from proxy.tools.result_filter import filtered, filters_of_call
+from proxy.tools.result_filter import DOMAIN_LISTS, filtered, filters_of_call
 from proxy.tools.schema import schema_fault
 from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
@@ -94,12 +94,10 @@ class Registry:
         self._states = {**states}
         self._check = check
         self._entries: dict[str, GuardedTool] = {}
-        self._groups: dict[str, list[str]] = {}
         self._indexing = asyncio.Lock()
         self._index: tuple[Mapping[str, ToolSpec], ToolIndex] | None = None
-        for tool in tools:
-            self.specs = {**self.specs, tool.name: self._made(tool, self.names)}
-            self.names |= {*tool.names}
+        if refused := self.put_group(None, tools):
+            raise ValueError(refused[0])
 
     def skipped(self) -> dict[str, Cause]:
         """The tools whose service is currently not called, and why."""
@@ -116,38 +114,32 @@ class Registry:
         """The circuit breaker, cache and slots of each tool, by the tool's name."""
         return {name: entry.state for name, entry in self._entries.items()}
 
-    def group_of(self, name: str) -> str | None:
-        """The group of a tool that was put by `put_group`; None for any other tool."""
-        return self.specs[name].group
-
     @property
     def origins(self) -> dict[str, str]:
         """Tool name -> where the tool comes from."""
         return {name: entry.tool.origin for name, entry in self._entries.items()}
 
-    def put_group(self, group: str, tools: Iterable[Tool]) -> list[str]:
+    def put_group(self, group: str | None, tools: Iterable[Tool]) -> list[str]:
         """Replace the tools of a group, such as those of an MCP server; return the reasons why any were refused.
+
+        The tools that are known from the start belong to no group.
 
         A tool is refused, and the others are accepted, if its name or an alias is taken or its schema is not valid.
         """
-        gone = self._groups.pop(group, [])
-        for name in gone:
+        specs = {name: spec for name, spec in self.specs.items() if spec.group != group}
+        for name in self.specs.keys() - specs.keys():
             del self._entries[name]
-        self.specs = {name: spec for name, spec in self.specs.items() if name not in gone}
-        self.names = frozenset(name for spec in self.specs.values() for name in spec.names)
-        self.serving = {hosted: name for hosted, name in self.serving.items() if name not in gone}
-        self._groups[group] = added = []
+        names = {name for spec in specs.values() for name in spec.names}
         refused = []
-        specs, names = {**self.specs}, {*self.names}
         for tool in tools:
             try:
                 specs[tool.name] = self._made(tool, names, group)
             except ValueError as exc:
                 refused.append(str(exc))
             else:
-                added.append(tool.name)
                 names.update(tool.names)
         self.specs, self.names = specs, frozenset(names)
+        self.serving = {spec.serves: name for name, spec in reversed(specs.items()) if spec.serves is not None}
         return refused
 
     def for_user(self, group: str, tools: Iterable[Tool], states: dict[str, ToolState]) -> "Registry":
@@ -159,9 +151,8 @@ class Registry:
             states: the states of its tools by name, which all of its users share; those of new tools are added.
         """
         own = copy(self)
-        own._entries, own._groups, own._states = {**self._entries}, {}, {**states}  # noqa: SLF001 - of this class
+        own._entries, own._states = {**self._entries}, {**states}  # noqa: SLF001 - of this class
         own._index, own._indexing = None, asyncio.Lock()  # noqa: SLF001 - likewise
-        own.serving = {**self.serving}
         own.unlisted = {server: spec for server, spec in self.unlisted.items() if server != group}
         for why in own.put_group(group, tools):
             self._observe("mcp.tool_refused", server=group, why=why)
@@ -181,8 +172,6 @@ class Registry:
         is_search = tool.searches or tool.name == SEARCH
         tool = replace(tool, group=group, searches=is_search, alias_parameters=own)
         self._entries[tool.name] = GuardedTool(tool, state, clock=self._clock, observe=self._observe)
-        if tool.serves is not None:
-            self.serving.setdefault(tool.serves, tool.name)
         return tool
 
     def arguments_of(self, call: ToolCall) -> Json | None:
@@ -254,8 +243,8 @@ class Registry:
         changes: dict[str, Any] = {}
         if tool.needs:
             changes["scope"] = context.scope + _by_user(tool, context.credentials)
-        if called.block:
-            filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *called.block))))
+        if block := (*called.block, *tool.block):
+            filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
         reading = called.reading if tool.reading is None else tool.reading
         if reading is not None and reading.pages:
             filters = replace(filters, reading=self._permitted(reading, context))
@@ -263,7 +252,7 @@ class Registry:
         arguments, history = await beside(len(call.arguments) * _COST_OF_ARGUMENTS, parse)
         entry.last_parsed_arguments = call.arguments, history
         is_search = tool.searches or called.searches
-        if is_search:
+        if is_search and not arguments.keys().isdisjoint(DOMAIN_LISTS):
             filters = filters_of_call(filters, arguments, tool.parameters)
         if changes or filters is not context.filters:
             context = replace(context, filters=filters, **changes)

@@ -38,13 +38,6 @@ class ToolState:
         again.breaker, again.cause, again.refusals = Breaker(seconds=self.breaker.seconds), "down", 0
         return again
 
-    def succeeded(self) -> bool:
-        """Count a call that was answered; returns whether it closed the breaker."""
-        if not self.breaker.succeeded():
-            return False
-        self.refusals = 0
-        return True
-
     def failed(self, now: float, error: ToolUnavailable | None, *, client: str, has_fallback: bool) -> bool:
         """Count a call that failed after all its retries; returns whether it opened the breaker.
 

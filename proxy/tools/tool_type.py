@@ -60,19 +60,21 @@ class Resources:
             self._pages.append(PageCache(self.caches or local_caches(self.clock)))
         return self._pages[0]
 
-    def page_reader(self, rules: "PageRules | None" = None) -> "PageReader":
-        """The reader of pages with these rules, which all tools share; None: those for the pages of searches."""
+    def page_reader(self, rules: "PageRules | None" = None, *, everywhere: bool = True) -> "PageReader":
+        """The reader of pages with these rules, which all tools share.
+
+        Args:
+            rules: which pages may be read; None: those for the pages of searches.
+            everywhere: whether hosts may be read that the rules open in addition to public ones.
+        """
         from proxy.tools.web.reader import PageReader, PageRules  # noqa: PLC0415 - most tools read no pages
 
         rules = rules or self.page_rules or PageRules()
+        if not everywhere:
+            rules = structs.replace(rules, allow_hosts=())
         if rules not in self._readers:
             self._readers[rules] = PageReader(rules, self.clock, self.pages)
         return self._readers[rules]
-
-    def public_page_reader(self) -> "PageReader":
-        """The reader of the pages of searches for clients that may have public pages only."""
-        rules = self.page_rules
-        return self.page_reader(rules and structs.replace(rules, allow_hosts=()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ from msgspec.structs import replace
 import proxy
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ResultRefused, ToolError, ToolOutput, ToolUnavailable
-from proxy.tools.check import Check, function_judge, replaced
+from proxy.tools.check import Check, replaced
 from proxy.tools.registry import Registry
-from proxy.tools.search.hits import output_of
+from proxy.tools.search.output import listed, output_of
 from proxy.tools.search.provider import SearchAnswer
-from proxy.tools.search.several import output_of_several
 from proxy.tools.tool import Tool
 from proxy.wire.chat import ToolCall
 from proxy.wire.search import SearchHit
@@ -21,7 +20,7 @@ ANY = {"type": "object"}
 
 
 def check(function, *, timeout=5, version=""):
-    return Check(function_judge(function), timeout=timeout, version=version)
+    return Check(function, timeout=timeout, version=version)
 
 
 def tool(run, *, name="t", **fields):
@@ -185,7 +184,8 @@ HITS = [
     SearchHit("https://a.example/1", "Bob's page", "Write to bob@example.com.\n\nOr call.", "2026-01-02", site="Bob"),
     SearchHit("https://b.example/", "Other", "Nothing here."),
 ]
-FOUND = output_of("bob", HITS, answer="Bob is bob@example.com", answer_url="https://c.example/", most_characters=500)
+ANSWER = SearchAnswer(tuple(HITS), "Bob is bob@example.com", "https://c.example/")
+FOUND = output_of([*listed([("bob", ANSWER)])], most_characters=500)
 
 
 @pytest.mark.parametrize("text", ["", "[taken out]", FOUND.text.replace("bob@example.com", "[email]")])
@@ -201,7 +201,7 @@ def test_after_a_replacement_a_hit_of_several_queries_is_still_one_of_its_query(
         ("bob", SearchAnswer(tuple(HITS))),
         ("eve", SearchAnswer((SearchHit("https://d.example/", "Eve", "Here."),))),
     ]
-    output = replaced(output_of_several(found, provider="p", most_characters=500), "[taken out]")
+    output = replaced(output_of([*listed(found)], most_characters=500), "[taken out]")
     assert [(hit.query, hit.title, hit.text) for hit in output.hits] == [
         ("bob", "", ""),
         ("bob", "", ""),

@@ -15,7 +15,6 @@ from proxy.tools.search.faults import NO_JSON, faults, is_json
 from proxy.tools.search.kind import described, search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.query import SearchQuery
-from proxy.tools.search.reading import reading_of
 from proxy.tools.search.tool import MOST_CHARACTERS, search_tool_of
 from proxy.tools.template import names_in
 from proxy.tools.tool import Tool
@@ -47,9 +46,7 @@ def search_tool(name: str, entry: SearchConfig, resources: Resources) -> Tool:
     """The tool of an entry."""
     most = entry.max_characters_per_result or _MOST_CHARACTERS[entry.content]
     block = tuple(filter(None, map(domain_rule, entry.block_domains)))
-    reading = reading_of(entry.read)
-    more: dict[str, Any] = {"most_characters": most, "block": block, "reading": reading}
-    return search_tool_of(name, entry, provider_of, resources, **more)
+    return search_tool_of(name, entry, provider_of, resources, most_characters=most, block=block)
 
 
 def provider_of(entry: SearchConfig) -> Provider:

@@ -15,7 +15,6 @@ from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.hits import plain_text
 from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
-from proxy.tools.search.reading import reading_of
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
 from proxy.tools.tool_type import Faults, Resources
@@ -73,20 +72,18 @@ class SerperConfig(ToolConfig, tag="serper", frozen=True, kw_only=True):
 
 def serper_tool(name: str, entry: SerperConfig, resources: Resources) -> Tool:
     """The tool of an entry; only a search of the web is also gpt-oss's `browser.search`."""
-    description, reading = DESCRIPTIONS[entry.endpoint], reading_of(entry.read)
-    tool = search_tool_of(name, entry, provider_of, resources, description=description, reading=reading)
+    tool = search_tool_of(name, entry, provider_of, resources, description=DESCRIPTIONS[entry.endpoint])
     return tool if entry.endpoint == "search" else replace(tool, aliases=())
 
 
 def provider_of(entry: SerperConfig) -> Provider:
     """The provider of an entry."""
-    options = {"endpoint": entry.endpoint}
     return Provider(
         SERPER,
         name=entry.type,
         api_key=only_key(entry.api_key),
         base_url=entry.base_url,
-        options=options,
+        options={"endpoint": entry.endpoint},
         adapt=adapted,
     )
 
@@ -97,7 +94,10 @@ def adapted(answer: Any) -> Json:
     listed, box, graph = blocks.get("organic"), blocks.get("answerBox"), blocks.get("knowledgeGraph")
     adapted_answer = {**blocks, "graph": [], "answer": None}
     if isinstance(listed, list):
-        adapted_answer["organic"] = [_with_details(item) if isinstance(item, dict) else item for item in listed]
+        adapted_answer["organic"] = [
+            _with_details(item) if isinstance(item, dict) and not _OF_PAPERS.keys().isdisjoint(item) else item
+            for item in listed
+        ]
     if isinstance(graph, dict) and graph:
         row = _row_of_graph(graph)
         # A graph without a page is not a hit.
@@ -108,13 +108,9 @@ def adapted(answer: Any) -> Json:
 
 
 def _with_details(item: Json) -> Json:
-    """A result; that of a paper has its details before its snippet."""
+    """A paper with its details before its snippet."""
     details = [f"{name}: {text}" for key, name in _OF_PAPERS.items() if (text := plain_text(item.get(key)))]
-    return (
-        {**item, "snippet": "; ".join([*details, *filter(None, [plain_text(item.get("snippet"))])])}
-        if details
-        else item
-    )
+    return {**item, "snippet": "; ".join(filter(None, [*details, plain_text(item.get("snippet"))]))}
 
 
 def _row_of_graph(graph: Json) -> Json:

@@ -26,7 +26,6 @@ from proxy.loop.limits import CountOrZero
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
-from proxy.tools.search.reading import reading_of
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
 from proxy.tools.tool_type import Faults, Resources
@@ -106,8 +105,7 @@ class ZaiSearchConfig(ToolConfig, tag="zai_search", frozen=True, kw_only=True):
 
 def zai_search_tool(name: str, entry: ZaiSearchConfig, resources: Resources) -> Tool:
     """The tool of an entry, with the same arguments as every search."""
-    reading = reading_of(entry.read)
-    return search_tool_of(name, entry, provider_of, resources, description=DESCRIPTION, reading=reading)
+    return search_tool_of(name, entry, provider_of, resources, description=DESCRIPTION)
 
 
 def provider_of(entry: ZaiSearchConfig) -> Provider:

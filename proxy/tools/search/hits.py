@@ -1,17 +1,15 @@
-"""Makes hits from the answers of providers, and text for the model from hits, in one form for all providers."""
+"""Makes hits from the answers of providers, in one form for all providers."""
 
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import date
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
 
 from proxy.kit.json_pointer import MISSING, parse, resolve
-from proxy.loop.results import ToolOutput
 from proxy.tools.search.dates import day_of
 from proxy.tools.search.description import Fields, PageText
 from proxy.tools.web.urls import canonical, host_of, is_address_of, page_key
@@ -24,16 +22,14 @@ _MARKUP = re.compile(
     r"table|tbody|td|th|thead|tr|u|ul|wbr)(?:\s[^<>]{0,500})?/?>",
     re.IGNORECASE,
 )
-# What is left out with its content: the opening of each kind, and its end.
-_HIDDEN = re.compile(r"<!--|<(?:script|style)\b", re.IGNORECASE)
-_ENDS = {
-    "<!--": re.compile("-->"),
-    "<script": re.compile(r"</script\s*>", re.IGNORECASE),
-    "<style": re.compile(r"</style\s*>", re.IGNORECASE),
-}
+# Elements that are left out with their content. Where an element has no end, the expression takes the rest of the text,
+# so that no end is looked for again; that text stays.
+_HIDDEN = [
+    re.compile(rf"{opening}.*?(?:{end}|(\Z))", re.IGNORECASE | re.DOTALL)
+    for opening, end in (("<!--", "-->"), (r"<script\b", r"</script\s*>"), (r"<style\b", r"</style\s*>"))
+]
 _BLANKS = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
-_NOTHING: tuple[Any, ...] = (MISSING, None, "", [], {})
 _LONGEST_TITLE = 300  # characters
 _LONGEST_TEXT = 200_000  # characters of one field that are looked at; a long article has 50,000
 
@@ -80,47 +76,6 @@ def merged_by_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
     return list(found.values())
 
 
-def output_of(
-    query: str,
-    hits: Sequence[SearchHit],
-    *,
-    answer: str | None = None,
-    answer_url: str | None = None,
-    provider: str | None = None,
-    most_characters: int,
-    passages: Mapping[str, str] = MappingProxyType({}),
-) -> ToolOutput:
-    """The output of a search, for the model and for the client.
-
-    Args:
-        query: the text that was searched for.
-        hits: the hits in the provider's order.
-        answer: a direct answer of the provider.
-        answer_url: the page that the direct answer comes from.
-        provider: the name of the provider.
-        most_characters: the limit for each hit's text; the rest is cut off.
-        passages: URL -> the passages of the page that stand in the place of the hit's text; no text is empty.
-    """
-    if not hits and not answer:
-        return ToolOutput(f'No results for "{query}".', provider=provider)
-    blocks = [f'Results for "{query}":']
-    if answer:
-        blocks.append("\n".join(filter(None, ("Direct answer:", _cut(answer, most_characters), answer_url))))
-    shown, sources = [], {}
-    for found in hits:
-        text = passages.get(found.url) if passages else None
-        if text is None and len(found.text) > most_characters:
-            text = _cut(found.text, most_characters)
-        hit = replace(found, text=text) if text else found
-        # Without a number, which gpt-oss would take for a page of a browser that it may not have.
-        blocks.append("\n".join(filter(None, (hit.title, hit.url, hit.where, hit.text))))
-        shown.append(hit)
-        sources[hit.url] = hit.title
-    if answer and answer_url:
-        sources.setdefault(answer_url, host_of(answer_url))
-    return ToolOutput("\n\n".join(blocks), sources, tuple(shown), provider=provider)
-
-
 def plain_text(value: object, *, keep_lines: bool = False) -> str:
     """A provider's text without markup and entities; the items of a list are joined.
 
@@ -146,37 +101,16 @@ def plain_text(value: object, *, keep_lines: bool = False) -> str:
 
 
 def _without_markup(text: str) -> str:
-    return _MARKUP.sub(" ", _without_hidden(text))
-
-
-def _without_hidden(text: str) -> str:
-    """The text without comments, scripts and style sheets.
-
-    Not one expression for opening and end, which would look for the end of each opening anew where there is none.
-    """
-    kept: list[str] = []
-    at = look = 0
-    endless: set[str] = set()
-    while begun := _HIDDEN.search(text, look):
-        kind = begun[0].lower()
-        ended = None if kind in endless else _ENDS[kind].search(text, begun.end())
-        if ended is None:
-            endless.add(kind)
-            look = begun.end()
-            continue
-        kept += (text[at : begun.start()], " ")
-        at = look = ended.end()
-    return "".join((*kept, text[at:])) if kept else text
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most].rstrip()} […]"
+    for hidden in _HIDDEN:
+        text = hidden.sub(lambda found: " " if found[1] is None else found[0], text)
+    return _MARKUP.sub(" ", text)
 
 
 def first_of(document: Any, pointers: str) -> Any:
     """The first value at one of the pointers that is not empty; None: there is none."""
     for steps in steps_of(pointers) if pointers else ():
-        if (found := resolve(document, steps)) not in _NOTHING:
+        found = resolve(document, steps)
+        if found is not MISSING and (found or isinstance(found, (int, float))):
             return found
     return None
 

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from proxy.config.keys import KEYLESS
 from proxy.kit.json_pointer import resolve
-from proxy.kit.sent import Sent
 from proxy.tools.exchange import ServiceRequest
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
@@ -135,7 +134,7 @@ class Provider:
         """The content of an answer; `headers` are in lower case. An answer that is nested too deep counts as none."""
         filters = query.filters
         try:
-            answer = answer_of(self.description, status, headers, body, self._zone, sent=_sent(query))
+            answer = answer_of(self.description, status, headers, body, query=query, zone=self._zone)
             if isinstance(answer, Refused):
                 return answer
             answer = self._adapt(answer) if self._adapt else answer
@@ -235,13 +234,6 @@ class Provider:
         if most.query_characters is not None and len(text) > most.query_characters:
             text = text[: most.query_characters + 1].rsplit(" ", 1)[0][: most.query_characters]
         return text
-
-
-def _sent(query: SearchQuery) -> Sent:
-    """What a model or a client has chosen of a search."""
-    filters = query.filters
-    places = filter(None, (filters.city, filters.region, filters.country, query.country, query.language))
-    return Sent(*(text.encode("utf-8", "replace") for text in (query.text, *filters.allow, *filters.block, *places)))
 
 
 def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:

@@ -111,9 +111,10 @@ def repair(arguments: Json) -> Json:
     return repaired
 
 
-def several_of(arguments: Json, filters: SearchFilters) -> list[SearchQuery]:
-    """The queries for arguments that fit the schema and have several."""
-    return [query_of({**arguments, "query": text}, filters) for text in queries_of(arguments)[0]]
+def queries_in(arguments: Json, filters: SearchFilters) -> list[SearchQuery]:
+    """The queries for arguments that fit the schema, one or several."""
+    texts = queries_of(arguments)[0] if "queries" in arguments else [arguments["query"]]
+    return [query_of({**arguments, "query": text}, filters) for text in texts]
 
 
 def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuery:

@@ -79,21 +79,15 @@ class HitReader:
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._threads = DaemonThreads("toolproxy-passages", most=2)  # more would only compete for the processor
 
-    async def read(self, searches: Sequence[tuple[str, Sequence[SearchHit]]], call: CallContext) -> PagesRead:
-        """Read the first pages of the searches of a call, as many and as long as its `filters.reading` has it.
-
-        Args:
-            searches: each query with its hits, in the provider's order.
-            call: the context of the call.
-        """
-        reading = call.filters.reading
-        if reading is None:
-            return NONE_READ
+    async def read(
+        self, searches: Sequence[tuple[str, Sequence[SearchHit]]], call: CallContext, reading: Reading
+    ) -> PagesRead:
+        """Read the first pages of the searches of a call, each a query with its hits in the provider's order."""
         # The first page of each search, then the second of each, and so on.
         ranked = zip_longest(*([(query, hit) for hit in hits] for query, hits in searches))
         chosen = islice(filter(None, chain.from_iterable(ranked)), reading.pages)
         left = _PART_OF_TIME_LEFT * (call.ends - self._resources.clock.monotonic())
-        terms = _Call(call, reading, asyncio.get_running_loop().time() + min(reading.seconds, left))
+        ends = asyncio.get_running_loop().time() + min(reading.seconds, left)
         passages: dict[str, str] = {}
         outcomes: Counter[str] = Counter()
 
@@ -101,7 +95,7 @@ class HitReader:
             if hit.of_page:  # the provider has read the page
                 passages[hit.url] = await self._fitting(hit.text, query, reading.characters)
             else:
-                outcome, passages[hit.url] = await self._visit(number, query, hit.url, terms)
+                outcome, passages[hit.url] = await self._visit(number, query, hit.url, _Call(call, reading, ends))
                 outcomes[outcome] += 1
 
         async with asyncio.TaskGroup() as group:
@@ -142,9 +136,7 @@ class HitReader:
 
     async def _passages(self, query: str, url: str, call: _Call) -> str:
         """The passages of the page at a URL that fit a query. Raises `ToolError`."""
-        resources = self._resources
-        reader = resources.page_reader() if call.reading.everywhere else resources.public_page_reader()
-        page = await reader.page_at(url, call.context)
+        page = await self._resources.page_reader(everywhere=call.reading.everywhere).page_at(url, call.context)
         expect_permitted(page.url, call.context.filters)  # a redirect may have led to another page
         return await self._fitting(page.text, query, call.reading.characters)
 

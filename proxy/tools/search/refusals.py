@@ -6,7 +6,7 @@ anything of the key, of its credit, or of the service.
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, timezone
+from datetime import timezone
 from typing import Any, Literal
 
 import orjson
@@ -17,6 +17,7 @@ from proxy.kit.sent import Sent
 from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
+from proxy.tools.search.query import SearchQuery
 from proxy.tools.template import as_text
 from proxy.wire.json_values import holds_too_many_values
 
@@ -64,11 +65,11 @@ def answer_of(
     status: int,
     headers: Mapping[str, str],
     body: bytes,
-    zone: timezone = UTC,
     *,
-    sent: Sent,
+    query: SearchQuery,
+    zone: timezone,
 ) -> dict[str, Any] | list[Any] | Refused:
-    """The JSON of an answer to what was `sent`, empty if the provider reports that nothing was found."""
+    """The JSON of an answer to a query, empty if the provider reports that nothing was found."""
     if holds_too_many_values(body, _MOST_VALUES):
         return Refused("down", status, words=f"its answer holds more than {_MOST_VALUES} values")
     try:
@@ -77,7 +78,7 @@ def answer_of(
         answer = None
     means: Meaning
     for rule in description.errors:
-        if _fits(rule, status, answer, sent):
+        if _fits(rule, status, answer, query):
             means, hint = rule.means, rule.hint
             break
     else:
@@ -92,7 +93,9 @@ def answer_of(
     words = plain_text(first_of(answer, _WORDS))[:_LONGEST_WORDS]
     reset = None
     if means in ("quota", "busy"):
-        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, words, zone=zone, is_quoted=sent.says)
+        reset = reset_of(
+            headers, answer if isinstance(answer, dict) else {}, words, zone=zone, is_quoted=_sent(query).says
+        )
     return Refused(means, status, _wait(description, headers, answer), hint, words, reset)
 
 
@@ -107,20 +110,23 @@ def _wait(description: Description, headers: Mapping[str, str], answer: Any) -> 
     return None
 
 
-def _fits(rule: Refusal, status: int, answer: Any, sent: Sent) -> bool:
+def _sent(query: SearchQuery) -> Sent:
+    """What a model or a client has chosen of a search."""
+    filters = query.filters
+    places = filter(None, (filters.city, filters.region, filters.country, query.country, query.language))
+    return Sent(*(text.encode("utf-8", "replace") for text in (query.text, *filters.allow, *filters.block, *places)))
+
+
+def _fits(rule: Refusal, status: int, answer: Any, query: SearchQuery) -> bool:
     statuses = (rule.status,) if isinstance(rule.status, int) else rule.status
-    if statuses and status not in statuses:
-        return False
-    if rule.unless and first_of(answer, rule.unless) is not None:
+    if (statuses and status not in statuses) or first_of(answer, rule.unless) is not None:
         return False
     if not rule.at:
         return bool(statuses)
     found = first_of(answer, rule.at)
-    if found is None:
-        return False
+    if found is None or not rule.text:
+        return found is not None
     texts = (rule.text,) if isinstance(rule.text, str) else rule.text
     given = as_text(found).lower()
-    if not texts:
-        return True
     may_be_quoted = rule.means in _ABOUT_ALL and _CODE.fullmatch(given) is None
-    return any(text.lower() in given and not (may_be_quoted and sent.says(text)) for text in texts)
+    return any(text.lower() in given and not (may_be_quoted and _sent(query).says(text)) for text in texts)

@@ -10,9 +10,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
-
-from msgspec.structs import replace
 
 from proxy.config.model import only_key, with_single_keys
 from proxy.loop.call_context import NO_CONTEXT, CallContext
@@ -20,16 +17,15 @@ from proxy.loop.results import ToolOutput
 from proxy.tools import browser
 from proxy.tools.keys import ToolKeys
 from proxy.tools.search.exchange import ask, refusal
+from proxy.tools.search.output import Lookup, look_up_all, output_of
 from proxy.tools.search.provider import Provider, SearchAnswer
-from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair, several_of
-from proxy.tools.search.reading import NONE_READ, HitReader
+from proxy.tools.search.query import PARAMETERS, SearchQuery, queries_in, repair
+from proxy.tools.search.reading import NONE_READ, HitReader, reading_of
 from proxy.tools.search.refusals import Refused
-from proxy.tools.search.several import output_of_found, search_all
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.tool_type import Entry, Resources
 from proxy.wire.chat import Json
-from proxy.wire.search import Reading
 
 DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
@@ -53,52 +49,50 @@ def search_tool_of(
     description: str = DESCRIPTION,
     most_characters: int = MOST_CHARACTERS,
     block: tuple[str, ...] = (),
-    reading: Reading | None = None,
 ) -> Tool:
     """A tool that searches with a provider; it is also gpt-oss's `browser.search`."""
     slots = asyncio.Semaphore(entry.max_concurrent_calls) if entry.max_concurrent_calls else nullcontext()
-    api_key, base_url = getattr(entry, "api_key", None), getattr(entry, "base_url", None)
-    keys = ToolKeys(name, api_key, base_url, resources)
+    keys = ToolKeys(name, getattr(entry, "api_key", None), getattr(entry, "base_url", None), resources)
     providers = {
         only_key(getattr(one, "api_key", None)) or "": provider_of(one) for one in with_single_keys(entry).values()
     }
     provider_name = next(iter(providers.values())).name or name
-    written: dict[str, Any] = {"provider": provider_name, "most_characters": most_characters}
-    reader = HitReader(name, resources)
+    reader, pages = HitReader(name, resources), resources.pages
     threads = DaemonThreads("toolproxy-search", most=2)  # more threads would only compete for the processor
 
-    async def look_up(scope: str, query: SearchQuery) -> SearchAnswer:
-        """The provider's answer to a query, with the first key that works. Raises `ToolError`."""
-        return await keys.use(lambda key: look_up_at(providers[key], scope, query))
-
-    async def look_up_at(provider: Provider, scope: str, query: SearchQuery) -> SearchAnswer:
+    async def look_up(query: SearchQuery, scope: str, key: str) -> SearchAnswer:
+        """The provider's answer to a query with a key. Raises `ToolError`."""
         today = datetime.fromtimestamp(resources.clock.time(), UTC).date()
+        provider = providers[key]
         async with slots:
             answer = await ask(resources.client, provider.request(query, today))
         read = partial(provider.read, query, answer.status, answer.headers, answer.body, today)
         found = read() if len(answer.body) < _LARGE else await threads.run(read)
         if isinstance(found, Refused):
             raise refusal(found, now=resources.clock.time())
-        await resources.pages.keep(scope, found.hits)
+        if kept := [hit for hit in found.hits if hit.is_page or hit.address]:
+            await pages.keep(scope, kept)
         return found
 
     async def search(arguments: Json, call: CallContext) -> ToolOutput:
-        filters = replace(call.filters, block=tuple(dict.fromkeys((*call.filters.block, *block))))
-        call = replace(call, filters=filters)
-        if "queries" in arguments:
-            queries = several_of(arguments, filters)
-            return await search_all(queries, partial(look_up, call.scope), partial(reader.read, call=call), **written)
-        query = query_of(arguments, filters)
-        found = await look_up(call.scope, query)
-        read = await reader.read([(query.text, found.hits)], call) if filters.reading else NONE_READ
-        return output_of_found(query.text, found, read, **written)
+        queries = queries_in(arguments, call.filters)
+        if len(queries) > 1:
+            lookups = await look_up_all(queries, lambda query: keys.use(partial(look_up, query, call.scope)))
+        else:
+            found = await keys.use(partial(look_up, queries[0], call.scope))
+            lookups = [Lookup(queries[0].text, found, found.hits)]
+        read, reading = NONE_READ, call.filters.reading
+        if reading is not None:
+            read = await reader.read([(query, hits) for query, _, hits in lookups], call, reading)
+        return output_of(lookups, read, provider=provider_name, most_characters=most_characters)
 
+    own_reading = reading_of(getattr(entry, "read", None))
     return Tool(
         name=name,
-        description=description + _READS if reading is not None and reading.pages else description,
+        description=description + _READS if own_reading and own_reading.pages else description,
         parameters=PARAMETERS,
         block=block,
-        reading=reading,
+        reading=own_reading,
         run=lambda arguments: search(arguments, NO_CONTEXT),
         run_filtered=lambda arguments, filters: search(arguments, CallContext(filters=filters)),
         run_in_call=search,

@@ -8,6 +8,8 @@ read; the cache does not.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +18,8 @@ from proxy.ports import Caches
 from proxy.tools.web.page import Page
 from proxy.tools.web.urls import page_key
 from proxy.wire.search import SearchHit
+
+T = TypeVar("T")
 
 KEPT_SECONDS = 300.0
 _NAME = "web pages"  # not the name of any tool, because it has a blank
@@ -49,21 +53,18 @@ class PageCache:
         async with asyncio.TaskGroup() as group:
             for hit in hits:
                 if hit.is_page:
-                    group.create_task(self._page(scope, Page(hit.url, hit.title, hit.text)))
+                    page = Page(hit.url, hit.title, hit.text)
+                    group.create_task(self.get_or_read(scope, hit.url, partial(_given, page)))
                 if hit.address:
                     group.create_task(self._address(scope, hit.url, hit.address))
 
-    async def _page(self, scope: str, page: Page) -> Page:
-        async def as_found() -> Page:
-            return page
-
-        return await self.get_or_read(scope, page.url, as_found)
-
     async def _address(self, scope: str, url: str, address: str) -> str:
-        async def as_given() -> ToolOutput:
-            return ToolOutput(address)
+        output = await self._kept.get_or_run(_key(scope, "address", url), partial(_given, ToolOutput(address)))
+        return output.text
 
-        return (await self._kept.get_or_run(_key(scope, "address", url), as_given)).text
+
+async def _given(value: T) -> T:
+    return value
 
 
 def _key(scope: str, kind: str, url: str) -> str:

@@ -19,7 +19,7 @@ from proxy.tools.tool import Tool
 from proxy.tools.tool_type import Resources
 from proxy.tools.web.reader import PageRules
 from proxy.wire.chat import ToolCall
-from proxy.wire.search import Reading, SearchFilters, SearchHit
+from proxy.wire.search import Reading, SearchHit
 from tests.api.messages.asking import ASK
 from tests.api.messages.asking import SEARCH as SEARCH_TOOL
 from tests.api.messages.asking import client as messages_client
@@ -216,9 +216,9 @@ async def test_pages_are_late_before_the_time_of_their_call_is_up():
     async with running(Site({"/slow": Slow()})) as site:
         resources = Resources(None, clock, page_rules=PageRules(allow_hosts=("127.0.0.1",), respect_robots=False))
         hit = SearchHit(f"http://127.0.0.1:{site.port}/slow", "slow")
-        call = CallContext(filters=SearchFilters(reading=Reading(1, seconds=60)), ends=clock.monotonic() + 0.05)
+        call = CallContext(ends=clock.monotonic() + 0.05)
         async with asyncio.timeout(5):
-            read = await HitReader("t", resources).read([("q", [hit])], call)
+            read = await HitReader("t", resources).read([("q", [hit])], call, Reading(1, seconds=60))
     assert read.outcomes == {"late": 1}
 
 
