@@ -68,8 +68,6 @@ class Inflater:
 class DecodedResponse(Response):
     """A response that the server may have compressed without being asked. The body is decompressed in pieces."""
 
-    __slots__ = ("_inflater", "_pieces", "_response", "_taken")
-
     def __init__(self, response: Response) -> None:
         self.status, self.headers = response.status, response.headers
         self._response = response

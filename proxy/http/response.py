@@ -24,8 +24,6 @@ class Response:
         headers: the headers in their order, with names in lower case.
     """
 
-    __slots__ = ("headers", "status")
-
     status: int
     headers: Headers
 

@@ -126,8 +126,6 @@ class HttpxTransport:
 class _HttpxResponse(Response):
     """A response of httpx."""
 
-    __slots__ = ("_parts", "_response")
-
     def __init__(self, response: httpx.Response) -> None:
         self.status = response.status_code
         self.headers = [(name.lower(), value) for name, value in response.headers.raw]

@@ -33,8 +33,6 @@ class PoolKey:
         turn: the turn in which the key was last used.
     """
 
-    __slots__ = ("_hash", "cooldowns", "key", "number", "turn")
-
     def __init__(self, number: int, key: str, state: "PoolState") -> None:
         self.number = number
         self.key = key

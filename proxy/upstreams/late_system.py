@@ -43,8 +43,6 @@ class SystemPlacement:
         at_the_beginning: whether only there, as one of its refusals has shown.
     """
 
-    __slots__ = ("at_the_beginning",)
-
     def __init__(self) -> None:
         self.at_the_beginning = False
 

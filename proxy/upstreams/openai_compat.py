@@ -30,7 +30,7 @@ from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import CompletionReader, RelayReader
-from proxy.upstreams.request_body import LatestRequests, prepare, serialize
+from proxy.upstreams.request_body import prepare, serialize
 from proxy.upstreams.sight import Sight
 from proxy.upstreams.turn_reader import TurnReader
 from proxy.wire import rawjson, sse
@@ -91,8 +91,8 @@ class OpenAICompatible:
     # Made so far, by the number of the key.
     _with_keys: dict[int, "OpenAICompatible"] = field(default_factory=dict, init=False)
 
-    async def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls, latest: LatestRequests) -> Turn:
-        """Make one upstream call of a run (`Upstream.complete`); `latest`: the requests that this one may extend.
+    async def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Turn:
+        """Make one upstream call of a run (`Upstream.complete`).
 
         The usage of the turn includes its cost. Counts that the upstream has not sent, or that no model can have
         written, are estimated.
@@ -102,7 +102,7 @@ class OpenAICompatible:
             note_system_first(self.name)
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
-        content, names = serialize(call, self.profile, self.model, latest)
+        content, names = serialize(call, self.profile, self.model)
         profile, mender = self.profile, Mender(self.profile, names, call.body)
         renamed = names.originals if names is not None else {}
         assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)

@@ -25,7 +25,6 @@ from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
 from proxy.recording.recording import CURRENT, DOWN
 from proxy.upstreams.failures import advise, is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
-from proxy.upstreams.request_body import LatestRequests
 from proxy.upstreams.request_keys import RequestKeys
 from proxy.upstreams.sight import UnseenPictures
 from proxy.wire import rawjson
@@ -92,7 +91,6 @@ class Resilient:
         self._conversation = conversation
         self._keys: RequestKeys | None = None
         self._blamed: set[str] = set()  # the upstreams whose breakers this request has counted against
-        self._latest_requests: LatestRequests = {}
         self._unseen = UnseenPictures()
 
     def _switch_to(self, candidate: OpenAICompatible) -> None:
@@ -116,7 +114,7 @@ class Resilient:
         if self._has_marks and not candidate.profile.cache_marks:
             body = {**body, "messages": without_marks(body["messages"])}
         call = call if body is call.body else replace(call, body=body)
-        return candidate.complete(call, take, early, self._latest_requests)
+        return candidate.complete(call, take, early)
 
     def _seen(self, candidate: OpenAICompatible, body: bytes, request: Json) -> tuple[bytes, Json]:
         """A relayed request for a candidate, without pictures that it does not see."""

@@ -45,7 +45,7 @@ class Candidate:
         self.outcomes = list(outcomes)
         self.tries = 0
 
-    async def complete(self, call, show, eager=None, latest=None):
+    async def complete(self, call, show, eager=None):
         self.tries += 1
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, tuple):
@@ -377,7 +377,7 @@ async def test_a_probe_that_has_begun_to_answer_lets_the_others_in_already():
     begun, gate = asyncio.Event(), asyncio.Event()
 
     class Slow(Candidate):
-        async def complete(self, call, show, eager=None, latest=None):
+        async def complete(self, call, show, eager=None):
             await show("Hel")
             begun.set()
             await gate.wait()
@@ -395,7 +395,7 @@ async def test_a_probe_that_has_begun_to_answer_lets_the_others_in_already():
 
 async def test_a_client_that_leaves_says_nothing_about_its_upstream():
     class Hanging(Candidate):
-        async def complete(self, call, show, eager=None, latest=None):
+        async def complete(self, call, show, eager=None):
             await asyncio.Event().wait()
 
     attempt = Attempt(Hanging("a"))
