@@ -51,19 +51,18 @@ def usage_of(tally: Tally) -> Json:
     """The `usage` of a response with every total and detail that OpenAI has, and `server_tool_use`."""
     usage = tally.as_usage()
     cost = {} if usage.get("cost") is None else {"cost": usage["cost"]}
+    details = ("prompt_tokens_details", "cached_tokens"), ("prompt_tokens_details", "cache_write_tokens")
     return {
         "input_tokens": token_count(usage, "prompt_tokens") or 0,
-        "input_tokens_details": _counts(usage, "prompt_tokens_details", "cached_tokens", "cache_write_tokens"),
+        "input_tokens_details": {name: token_count(usage, holder, name) or 0 for holder, name in details},
         "output_tokens": token_count(usage, "completion_tokens") or 0,
-        "output_tokens_details": _counts(usage, "completion_tokens_details", "reasoning_tokens"),
+        "output_tokens_details": {
+            "reasoning_tokens": token_count(usage, "completion_tokens_details", "reasoning_tokens") or 0
+        },
         "total_tokens": token_count(usage, "total_tokens") or 0,
         "server_tool_use": usage["server_tool_use"],
         **cost,
     }
-
-
-def _counts(usage: Json, details: str, *names: str) -> Json:
-    return {name: token_count(usage, details, name) or 0 for name in names}
 
 
 class ResponseReply(Reply):
@@ -129,7 +128,8 @@ class ResponseReply(Reply):
         return bytes(data)
 
     def _object(self, status: str, output: Sequence[Json] = (), **changes: Any) -> Json:
-        """The response object in one of its states; its model is the upstream's, if that is known by then."""
+        """The response object in one of its states; its model is the upstream's, if the upstream has named it."""
+        model = self._output.model
         return {
             "id": self._head["id"],
             "object": "response",
@@ -138,7 +138,7 @@ class ResponseReply(Reply):
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": self._output.model or self._head["model"],
+            "model": model if model and isinstance(model, str) else self._head["model"],
             **self._echoed,
             "output": output,
             "usage": None,

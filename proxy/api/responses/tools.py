@@ -39,7 +39,12 @@ _ANY_SEARCH: Json = {"type": SEARCH}
 
 Kind: TypeAlias = Literal["function", "custom", "tool_search"]
 TOOL_SEARCH: Final = "tool_search"
-_KINDS_OF_CALLS: Mapping[str, Kind] = {"custom_tool_call": "custom", "tool_search_call": TOOL_SEARCH}
+TYPES_OF_CALLS: Mapping[Kind, str] = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    TOOL_SEARCH: "tool_search_call",
+}
+_KINDS_OF_CALLS = {kind_of_call: kind for kind, kind_of_call in TYPES_OF_CALLS.items()}
 _SEARCHED: Json = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
 

@@ -38,7 +38,7 @@ def ended(*, failed=False, **event):
 
 def built(*steps, options=None, broken_off=False, carried=None):
     """The short names of the events, and the items; folding the events has to give the items."""
-    output = OutputBuilder(RUN, options or OutputOptions())
+    output = OutputBuilder(RUN, options or OutputOptions(), {})
     reason = "length" if broken_off else "stop"
     answer = Respond(Turn({}, reason), {}, reason, Stop.ANSWER, Tally())
     events = [event for step in steps for event in step(output)] + output.finish(answer, carried=carried)
@@ -306,7 +306,7 @@ def event_of(data):
 
 
 def test_only_text_that_follows_text_is_added_by_the_short_way():
-    output = OutputBuilder(RUN, OutputOptions())
+    output = OutputBuilder(RUN, OutputOptions(), {})
     assert output.grow(delta(content="nothing is open")) is None
     steps = [*output.take_event(TurnBegan(1)), *output.take(delta(content="One"))]
     grown = [event_of(output.grow(delta(content=" two")))]
