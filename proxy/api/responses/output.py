@@ -32,6 +32,7 @@ from proxy.loop.run_events import CallBegan, RunEvent
 from proxy.turn.citations import Citation
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
+from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.search import queries_of
 
 ItemT = TypeVar("ItemT", bound=Item)
@@ -171,13 +172,13 @@ class OutputBuilder(Fold[ServerCall]):
 
     def server_call(self, call: ToolCall) -> ServerCall | None:
         """The item of a declared hosted tool, or of another call for a client that asks for all."""
-        if call.name == SEARCH and self._options.tools.search:
+        if call.name == self._options.tools.own_name(SEARCH):
             arguments = self._options.arguments_of(call) or {}
             # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             queries, _ = queries_of({**arguments, "query": query})
             return self._new(SearchCall, "ws", queries)
-        if call.name == self._options.tools.code_tool:
+        if call.name == self._options.tools.own_name(CODE_INTERPRETER):
             code = (self._options.arguments_of(call) or {}).get("code")
             return self._new(CodeCall, "ci", code if isinstance(code, str) else "")
         if self._options.server_calls:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.responses.output import OutputBuilder, OutputOptions
-from proxy.api.responses.tools import ResponseTools, read_tools
+from proxy.api.responses.tools import read_tools
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.results import ToolResult, failure
 from proxy.loop.run_events import CallBegan, CallEnded, TurnBegan
@@ -17,7 +17,7 @@ from tests.api.responses.folding import fold
 
 RUN = "a" * 32
 SEARCHING = OutputOptions(
-    ResponseTools(search={"type": "web_search"}), lambda call: orjson.loads(call.arguments), sources=True
+    read_tools([{"type": "web_search"}], None), lambda call: orjson.loads(call.arguments), sources=True
 )
 FOUND = {"https://a.example/": "A page"}
 
@@ -291,7 +291,7 @@ STEPS = st.lists(
 @given(STEPS, st.booleans())
 def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
     options = OutputOptions(
-        ResponseTools(search={"type": "web_search"}), sources=True, summary=True, seal=lambda text: text[::-1]
+        read_tools([{"type": "web_search"}], None), sources=True, summary=True, seal=lambda text: text[::-1]
     )
     _, items = built(*steps, options=options, broken_off=broken_off)
     assert len({item["id"] for item in items}) == len(items)
