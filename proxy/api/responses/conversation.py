@@ -5,7 +5,7 @@
     message of any other role                              a message
     code_interpreter_call with its outputs                 the same: a call, and its result
     web_search_call, the proxy's own mcp_call              nothing: they do not contain what was found
-    TURNS, which no client can send                        the messages of a stored response, and the results of the
+    TURNS                                                  the messages of a stored response, and the results of the
                                                            calls in the last message
     calls of other hosted tools, with what they returned   text
     compactions, lists of tools, approvals                 nothing: they say nothing to a model
@@ -16,8 +16,8 @@ that do not pair; what a user has just said is.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 from msgspec import Struct
@@ -42,7 +42,8 @@ from proxy.wire.errors import RequestError
 _BETWEEN = ""  # the texts of several parts, because a client may split a text anywhere
 OUR_SERVER = "toolproxy"
 CODE_CALL = "code_interpreter_call"
-TURNS = "toolproxy_turns"
+TURNS: Final = object()
+"""The type of an item with messages of a stored response; no client can send it."""
 _ROLES = ("user", "system", "developer", "assistant")
 _NEEDS_A_ROLE = f"needs a role: {', '.join(_ROLES)}"
 _CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
@@ -70,7 +71,7 @@ _OUR_CODE_CALL = re.compile(r"ci_([0-9a-f]{32})_([0-9]+)")
 class ItemConversation(Struct, frozen=True):
     """The messages of a chat request, and the hidden parts of runs that the client has sent back, by run."""
 
-    messages: tuple[Json, ...]
+    messages: list[Json]
     hidden: Mapping[str, Continuation] = {}
 
 
@@ -85,7 +86,7 @@ def read_items(given: Any, unshown: Unshown | None = None) -> list[Json]:
         RequestError: with the place as `param`.
     """
     if isinstance(given, str):
-        return [{"type": "message", "role": "user", "content": [_text_part(given, "user")]}]
+        return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
     if not isinstance(given, list) or not given:
         refuse("input", "must be a string, or a list of at least one item")
     if len(given) > MOST_MESSAGES:
@@ -153,13 +154,14 @@ def _checked(item: Json, kind: str, where: str, forgiven: Forgiven, unshown: Uns
     for key in _STRINGS_OF[kind]:
         expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
     if kind == "message" and isinstance(text := item.get("content"), str):
-        item = {**item, "content": [_text_part(text, item["role"])]}
+        part = {"type": "output_text", "annotations": []} if item["role"] == "assistant" else {"type": "input_text"}
+        item = {**item, "content": [{**part, "text": text}]}
     before = unshown.count
     _check(item, kind, where, forgiven, unshown)
     if item.get("type") != kind:
         return {**item, "type": kind}
     if isinstance(item, Known) and unshown.count == before:  # notes depend on the place in the conversation
-        item.reading = _said_in(item)
+        item.reading = _reading_of(item)
     return item
 
 
@@ -181,39 +183,19 @@ def _check(item: Json, kind: str, where: str, forgiven: Forgiven, unshown: Unsho
         chat_parts(parts, f"{where}.output", forgiven, unshown)
 
 
-def _text_part(text: str, role: str) -> Json:
-    if role == "assistant":
-        return {"type": "output_text", "text": text, "annotations": []}
-    return {"type": "input_text", "text": text}
-
-
-class _Said(Struct, frozen=True):
-    """An item translated by itself: an assistant's text, a message's content, or a tool's result."""
-
-    text: str = ""
-    content: str | list[Json] = ""
-    result: PastResult | None = None
-
-
-_NOTHING = _Said()
-
-
-def _said_in(item: Json) -> _Said:
-    """The translation of an item, of this request or stored with the item."""
+def _reading_of(item: Json) -> Any:
+    """An item translated by itself: a message's content, a call's result; a known item keeps what was made of it."""
     if is_read(item):
-        known: _Said = item.reading
-        return known
+        return item.reading
     if item["type"] == "message":
         parts = chat_parts(item["content"], "input", ALL_FAULTS)
-        if item["role"] == "assistant":
-            return _Said(text=joined_text(parts, _BETWEEN))
-        return _Said(content=content_of(parts, _BETWEEN))
+        return joined_text(parts, _BETWEEN) if item["role"] == "assistant" else content_of(parts, _BETWEEN)
     if item["type"] not in _OUTPUTS:
-        return _NOTHING
+        return ""
     output = _names_found(item) if item["type"] == FOUND else item["output"]
     if isinstance(output, str):
-        return _Said(result=PastResult(output))
-    return _Said(result=result_of(chat_parts(output, "input", ALL_FAULTS), _BETWEEN))
+        return PastResult(output)
+    return result_of(chat_parts(output, "input", ALL_FAULTS), _BETWEEN)
 
 
 def read_conversation(
@@ -234,73 +216,79 @@ def read_conversation(
     Raises:
         RequestError: a call has no output, or an output has no call.
     """
-    writer = _MessageWriter(_outputs_in(items), name_of, unseal)
+    writer = _MessageWriter(name_of, unseal)
+    # An id that is used several times has the output of its first call last.
+    for item in reversed(items):
+        if item["type"] in _OUTPUTS:
+            writer.outputs.setdefault(item["call_id"], []).append(item)
     if instructions:
         writer.messages.append({"role": "system", "content": instructions})
     for item in items:
         writer.take(item)
-    return writer.finish()
+    writer.flush()
+    for call_id, unpaired in reversed(writer.outputs.items()):  # the first of them is named
+        if unpaired:
+            message = f"No tool call found for function call output with call_id {call_id}."
+            raise RequestError(message, param="input")
+    return ItemConversation(writer.messages, writer.hidden)
 
 
-def _outputs_in(items: Sequence[Json]) -> dict[str, list[Json]]:
-    """The outputs in a history by `call_id`; an id that is used several times has the output of its first call last."""
+class _MessageWriter(Struct):
+    """Makes messages from items. Items of the assistant are collected in one message until an item of another role.
+
+    Attributes:
+        name_of: as for `read_conversation`.
+        unseal: as for `read_conversation`.
+        outputs: the outputs that no call has taken yet, by `call_id`, the last one first.
+        messages: the messages.
+        hidden: the hidden parts of runs, by run.
+        texts: the texts of the collected message.
+        thoughts: its thoughts.
+        calls: its calls.
+        has_results: whether its items contain what its calls returned, so that a text belongs to the next turn.
+    """
+
+    name_of: Callable[[Json], str]
+    unseal: Callable[[Any], Thoughts | Hidden | None]
     outputs: dict[str, list[Json]] = {}
-    for item in reversed(items):
-        if item["type"] in _OUTPUTS:
-            outputs.setdefault(item["call_id"], []).append(item)
-    return outputs
-
-
-class _MessageWriter:
-    """Makes messages from items. Items of the assistant are collected in one message until an item of another role."""
-
-    def __init__(
-        self,
-        outputs: Mapping[str, list[Json]],
-        name_of: Callable[[Json], str],
-        unseal: Callable[[Any], Thoughts | Hidden | None],
-    ) -> None:
-        self.messages: list[Json] = []
-        self._outputs = outputs
-        self._name_of = name_of
-        self._unseal = unseal
-        self._hidden: dict[str, Continuation] = {}
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[PastCall] = []
-        self._has_results = False  # the items of the turn contain what its calls returned
+    messages: list[Json] = []
+    hidden: dict[str, Continuation] = {}
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[PastCall] = []
+    has_results: bool = False
 
     def take(self, item: Json) -> None:
         """Translate the next item of the conversation."""
         kind = item["type"]
-        if not (kind == TURNS or _is_read_here(item, kind)):
-            self._add_other(item)
-            return
-        if self._has_results and kind in ("message", "reasoning"):  # of the next turn
-            self._flush()
-        if kind in _OUTPUTS:
-            self._flush()
-        elif kind in _CALLS:
-            self._add_call(item)
-        elif kind == "message":
-            self._add_message(item)
-        elif kind == "reasoning":
-            self._add_reasoning(item)
-        elif kind == CODE_CALL:
-            self._add_code_call(item)
-        elif kind == TURNS:
-            self._flush()
-            *before, last = item["messages"]
-            self.messages += before
-            self._write(last, [self._result_of(call["id"]) for call in last.get("tool_calls") or ()])
+        if self.has_results and kind in ("message", "reasoning"):  # of the next turn
+            self.flush()
+        match kind:
+            case "message":
+                self._add_message(item)
+            case "reasoning":
+                self._add_reasoning(item)
+            case _ if kind in _CALLS:
+                self._add_call(item)
+            case _ if kind in _OUTPUTS:
+                self.flush()
+            case _ if kind == CODE_CALL:
+                self._add_code_call(item)
+            case _ if kind is TURNS:
+                self.flush()
+                *before, last = item["messages"]
+                results = [self._result_of(call["id"]) for call in last.get("tool_calls") or ()]
+                self.messages += [*before, *with_results(last, results, above_pictures=PICTURES)]
+            case _ if not _is_read_here(item, kind):
+                self._add_other(item)
 
     def _add_message(self, item: Json) -> None:
-        said = _said_in(item)
+        said = _reading_of(item)
         if item["role"] != "assistant":
-            self._flush()
-            self.messages.append({"role": item["role"], "content": said.content})
-        elif said.text:
-            self._texts.append(said.text)
+            self.flush()
+            self.messages.append({"role": item["role"], "content": said})
+        elif said:
+            self.texts.append(said)
 
     def _add_other(self, item: Json) -> None:
         """Add an item that is text here, if it says anything."""
@@ -308,30 +296,21 @@ class _MessageWriter:
         if kind in SILENT:
             return
         if kind.endswith("_output"):
-            self._flush()
+            self.flush()
             self.messages.append({"role": "user", "content": told(item)})
         else:
-            self._texts.append(told(item))
-
-    def finish(self) -> ItemConversation:
-        """The conversation, after the last item."""
-        self._flush()
-        for call_id, unpaired in reversed([*self._outputs.items()]):  # the first of them is named
-            if unpaired:
-                message = f"No tool call found for function call output with call_id {call_id}."
-                raise RequestError(message, param="input")
-        return ItemConversation(tuple(self.messages), self._hidden)
+            self.texts.append(told(item))
 
     def _add_reasoning(self, item: Json) -> None:
-        match self._unseal(item.get("encrypted_content")):
+        match self.unseal(item.get("encrypted_content")):
             case Hidden(run_id, continuation):
-                self._hidden[run_id] = continuation
+                self.hidden[run_id] = continuation
             case Thoughts(text):
-                self._thoughts.append(text)
+                self.thoughts.append(text)
             case None:
                 parts = item.get("content") or item.get("summary") or ()
                 texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-                self._thoughts += [text for text in texts if text]
+                self.thoughts += [text for text in texts if text]
 
     def _add_call(self, item: Json) -> None:
         match item["type"]:
@@ -342,7 +321,7 @@ class _MessageWriter:
             case _:
                 arguments = item["arguments"]
         call_id = item["call_id"]
-        self._calls.append(PastCall(call_id, self._name_of(item), arguments, self._result_of(call_id)))
+        self.calls.append(PastCall(call_id, self.name_of(item), arguments, self._result_of(call_id)))
 
     def _add_code_call(self, item: Json) -> None:
         """Add a call of the server's, unless the item does not contain what came of it."""
@@ -350,34 +329,30 @@ class _MessageWriter:
         logs = [one["logs"] for one in outputs or () if isinstance(one, dict) and isinstance(one.get("logs"), str)]
         if not logs:
             return
-        identity, name = item.get("id"), self._name_of(item)
+        identity, name = item.get("id"), self.name_of(item)
         ours = _OUR_CODE_CALL.fullmatch(identity) if isinstance(identity, str) else None
         # Under this id, the call has its place in what may be stored of its run.
-        call_id = server_call_id(ours[1], int(ours[2])) if ours else f"code_{len(self.messages)}_{len(self._calls)}"
+        call_id = server_call_id(ours[1], int(ours[2])) if ours else f"code_{len(self.messages)}_{len(self.calls)}"
         arguments = orjson.dumps({"code": item.get("code") or ""}).decode()
-        self._calls.append(PastCall(call_id, name, arguments, PastResult(fenced(name, "\n".join(logs)))))
-        self._has_results = True
+        self.calls.append(PastCall(call_id, name, arguments, PastResult(fenced(name, "\n".join(logs)))))
+        self.has_results = True
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Write the collected message of the assistant, if there is one."""
-        if not (self._texts or self._thoughts or self._calls):
-            return
-        texts, thoughts, calls = self._texts, self._thoughts, self._calls
-        self._texts, self._thoughts, self._calls = [], [], []
-        self._has_results = False
-        self._write(
-            assistant_message("\n\n".join(texts), thoughts, calls), [call.result for call in calls if call.result]
-        )
-
-    def _write(self, message: Json, results: Iterable[PastResult]) -> None:
-        self.messages += with_results(message, results, above_pictures=PICTURES)
+        texts, thoughts, calls = self.texts, self.thoughts, self.calls
+        if texts or thoughts or calls:
+            self.texts, self.thoughts, self.calls, self.has_results = [], [], [], False
+            results = [call.result for call in calls if call.result]
+            message = assistant_message("\n\n".join(texts), thoughts, calls)
+            self.messages += with_results(message, results, above_pictures=PICTURES)
 
     def _result_of(self, call_id: str) -> PastResult:
         """The next result of a call with that id."""
-        outputs = self._outputs.get(call_id)
+        outputs = self.outputs.get(call_id)
         if not outputs:
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")
-        return _said_in(outputs.pop()).result or PastResult("")
+        result: PastResult = _reading_of(outputs.pop())
+        return result
 
 
 def _names_found(item: Json) -> str:

@@ -7,19 +7,24 @@ the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from proxy.api.reply import Events
 from proxy.api.responses.conversation import CODE_CALL, OUR_SERVER
 from proxy.api.responses.custom_input import custom_input
-from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
+from proxy.api.responses.tools import TYPES_OF_CALLS, ClientToolName
 from proxy.turn.citations import Citation, annotations
 from proxy.wire.chat import Json
 from proxy.wire.json_text import json_object
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
+PartKind: TypeAlias = Literal["output_text", "refusal"]
+_EMPTY: Mapping[PartKind, Json] = {
+    "output_text": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "refusal": {"type": "refusal", "refusal": ""},
+}
 _DELTA_HEAD = (
     b'{"type":"response.output_text.delta","item_id":"%b","output_index":%d,"content_index":%d,"logprobs":[],"delta":'
 )
@@ -50,106 +55,91 @@ class Item(Struct, kw_only=True):
         return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
 
 
-class _Part(Struct):
-    """A part of a message: text, or a refusal."""
+class Part(Struct):
+    """The open part of a message: text, or a refusal.
 
-    kind: Literal["output_text", "refusal"]
-    pieces: list[str] = field(default_factory=list)
-    annotations: list[Json] = field(default_factory=list)
-    logprobs: list[Json] = field(default_factory=list)
-    citations: list[Citation] = field(default_factory=list)
-    upstream_annotations: list[Json] = field(default_factory=list)
+    Attributes:
+        kind: the type of the part.
+        index: the place of the part in the message.
+        delta_head: the beginning of an event with more text of the part, up to the text; empty for a refusal.
+        pieces: the text.
+        logprobs: the log probabilities of the tokens of the text.
+        citations: places in the text, and the pages that are cited there.
+        annotations: the upstream's own annotations, whose events follow when the part is complete.
+    """
 
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-    def as_json(self) -> Json:
-        if self.kind == "refusal":
-            return {"type": "refusal", "refusal": self.text}
-        cited, logprobs = list(self.annotations), list(self.logprobs)
-        return {"type": "output_text", "text": self.text, "annotations": cited, "logprobs": logprobs}
+    kind: PartKind
+    index: int
+    delta_head: bytes
+    pieces: list[str] = []
+    logprobs: list[Json] = []
+    citations: list[Citation] = []
+    annotations: list[Json] = []
 
 
 class Message(Item):
     """A message of the model. Its `sources`, URL -> title, are the pages that it may cite."""
 
-    sources: Mapping[str, str] = field(default_factory=dict)
-    _parts: list[_Part] = field(default_factory=list)
-    _delta_head: bytes = b""  # of the open text
+    sources: Mapping[str, str] = {}
+    part: Part | None = None
+    _content: list[Json] = []  # the parts that are closed
 
     def as_json(self) -> Json:
-        """The item in its present state."""
-        content = [part.as_json() for part in self._parts]
-        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+        """The item in its present state, without the open part."""
+        head = {"id": self.id, "type": "message", "status": self.status, "role": "assistant"}
+        return {**head, "content": list(self._content)}
 
-    def grow_text(self, text: str) -> bytes:
-        """Add to the open text; returns the beginning of the event, up to the text itself. Empty: no text is open."""
-        if self._delta_head:
-            self._parts[-1].pieces.append(text)
-        return self._delta_head
-
-    def append_text(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
-        """Add text, and citations at their places in the whole text of the part."""
-        events = self._open_part("output_text")
-        part = self._parts[-1]
-        part.citations += citations
+    def append(
+        self, kind: PartKind, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()
+    ) -> Events:
+        """Add text, and citations at their places in the whole text of its part."""
+        events: Events = []
+        part = self.part
+        if part is None or part.kind != kind:
+            events = self._close_part()
+            at = len(self._content)
+            head = _DELTA_HEAD % (self.id.encode(), self.index, at) if kind == "output_text" else b""
+            part = self.part = Part(kind, at, head)
+            events.append(self.event("content_part.added", content_index=at, part=_EMPTY[kind]))
         part.pieces.append(text)
         part.logprobs += logprobs
-        return [*events, self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))]
-
-    def add_annotations(self, given: Sequence[Json]) -> None:
-        """Add the upstream's own annotations to the text; their events follow when the part is complete."""
-        if self._parts and self._parts[-1].kind == "output_text":
-            self._parts[-1].upstream_annotations += given
-
-    def append_refusal(self, text: str) -> Events:
-        """Add text of a refusal."""
-        events = self._open_part("refusal")
-        self._parts[-1].pieces.append(text)
-        return [*events, self._part_event("refusal.delta", delta=text)]
+        part.citations += citations
+        more = {"logprobs": list(logprobs)} if kind == "output_text" else {}
+        return [*events, self.event(f"{kind}.delta", content_index=part.index, delta=text, **more)]
 
     def close(self, status: Status) -> Events:
         """Close the item and its last part."""
         return self._close_part() + super().close(status)
 
-    def _open_part(self, kind: Literal["output_text", "refusal"]) -> Events:
-        if self._parts and self._parts[-1].kind == kind:
-            return []
-        events = self._close_part()
-        self._parts.append(_Part(kind))
-        place = self.id.encode(), self.index, len(self._parts) - 1
-        self._delta_head = _DELTA_HEAD % place if kind == "output_text" else b""
-        return [*events, self._part_event("content_part.added", part=self._parts[-1].as_json())]
-
     def _close_part(self) -> Events:
-        if not self._parts:
+        part, self.part = self.part, None
+        if part is None:
             return []
-        part = self._parts[-1]
+        at, text = part.index, "".join(part.pieces)
         if part.kind == "refusal":
-            events = [self._part_event("refusal.done", refusal=part.text)]
+            closed: Json = {"type": "refusal", "refusal": text}
+            events = [self.event("refusal.done", content_index=at, refusal=text)]
         else:
-            part.annotations = _citations(part, self.sources)
+            cited = _citations(part, text, self.sources)
+            closed = {"type": "output_text", "text": text, "annotations": cited, "logprobs": part.logprobs}
             events = [
-                self._part_event("output_text.annotation.added", annotation_index=at, annotation=cited)
-                for at, cited in enumerate(part.annotations)
+                self.event("output_text.annotation.added", content_index=at, annotation_index=number, annotation=one)
+                for number, one in enumerate(cited)
             ]
-            events.append(self._part_event("output_text.done", text=part.text, logprobs=list(part.logprobs)))
-        return [*events, self._part_event("content_part.done", part=part.as_json())]
-
-    def _part_event(self, kind: str, **fields: Any) -> Json:
-        return self.event(kind, content_index=len(self._parts) - 1, **fields)
+            events.append(self.event("output_text.done", content_index=at, text=text, logprobs=part.logprobs))
+        self._content.append(closed)
+        return [*events, self.event("content_part.done", content_index=at, part=closed)]
 
 
-def _citations(part: _Part, sources: Mapping[str, str]) -> list[Json]:
+def _citations(part: Part, text: str, sources: Mapping[str, str]) -> list[Json]:
     """The `url_citation`s of a part, in the flat form of this API: the proxy's, and the upstream's for other pages."""
-    cited = [one["url_citation"] for one in annotations(part.text, sources, part.citations)]
+    cited = [one["url_citation"] for one in annotations(text, sources, part.citations)]
     urls = {one["url"] for one in cited}
-    for annotation in part.upstream_annotations:
+    for annotation in part.annotations:
         given = annotation.get("url_citation")
         if isinstance(given, dict) and isinstance(given.get("url"), str) and given["url"] not in urls:
             # OpenRouter writes 0 for an unknown index, and an empty title.
-            places = {name: _place(given.get(name), part.text) for name in ("start_index", "end_index")}
+            places = {name: _place(given.get(name), text) for name in ("start_index", "end_index")}
             title = given.get("title")
             one = {**places, "title": title if title and isinstance(title, str) else given["url"], "url": given["url"]}
             if one not in cited:
@@ -173,7 +163,7 @@ class Reasoning(Item):
     summarised: bool = False
     seal: Callable[[str], str] | None = None
     sealed: str | None = None
-    _pieces: list[str] = field(default_factory=list)
+    _pieces: list[str] = []
 
     def as_json(self) -> Json:
         """The item in its present state."""
@@ -219,19 +209,21 @@ class ClientCall(Item):
 
     call_id: str
     tool: ClientToolName
-    _pieces: list[str] = field(default_factory=list)
+    _pieces: list[str] = []
 
     def as_json(self) -> Json:
-        """The item in its present state."""
-        if self.tool.kind == TOOL_SEARCH:
-            search = {"call_id": self.call_id, "execution": "client", "arguments": self._arguments()}
-            return {"id": self.id, "type": "tool_search_call", "status": self.status, **search}
-        custom = self.tool.kind == "custom"
-        given: Json = {"input": self._input()} if custom else {"arguments": "".join(self._pieces)}
+        """The item in its present state; what is not a plain text of arguments is there when it is complete."""
+        given, complete = "".join(self._pieces), self.status != "in_progress"
+        head = {"id": self.id, "type": TYPES_OF_CALLS[self.tool.kind], "status": self.status, "call_id": self.call_id}
         named = {"namespace": self.tool.namespace} if self.tool.namespace else {}
-        kind = "custom_tool_call" if custom else "function_call"
-        head = {"id": self.id, "type": kind, "status": self.status, "call_id": self.call_id, "name": self.tool.name}
-        return {**head, **given, **named}
+        match self.tool.kind:
+            case "function":
+                return {**head, "name": self.tool.name, "arguments": given, **named}
+            case "custom":
+                return {**head, "name": self.tool.name, "input": custom_input(given) if complete else "", **named}
+            case "tool_search":
+                arguments = json_object(given) if complete else None
+                return {**head, "execution": "client", "arguments": arguments or {}}
 
     def append_arguments(self, arguments: str) -> Events:
         """Add arguments. For a custom tool they hold the input as JSON, which is sent when it is complete."""
@@ -245,8 +237,7 @@ class ClientCall(Item):
         """The events that complete the item."""
         events: Events = []
         if self.tool.kind == "custom":
-            self.status = status  # first, because the input can be read only then
-            text = self._input()
+            text = custom_input("".join(self._pieces))
             events.append(self.event("custom_tool_call_input.delta", delta=text))
             events.append(self.event("custom_tool_call_input.done", input=text))
         elif self.tool.kind == "function":
@@ -256,16 +247,25 @@ class ClientCall(Item):
             events.append(self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments))
         return events + super().close(status)
 
-    def _arguments(self) -> Json:
-        """The arguments of a search for tools; empty until they are complete, and if they are no JSON object."""
-        return (self.status != "in_progress" and json_object("".join(self._pieces))) or {}
 
-    def _input(self) -> str:
-        """The input of a custom tool, once it is complete."""
-        return "" if self.status == "in_progress" else custom_input("".join(self._pieces))
+class ServerCall(Item):
+    """The base of the calls of server tools. Their events are named by their type."""
+
+    kind: ClassVar[str]
+    endings: ClassVar[Sequence[Status]] = ("completed",)  # for which there is an event
+
+    def close(self, status: Status) -> Events:
+        """The events that complete the item."""
+        ended = [self.event(f"{self.kind}.{status}")] if status in self.endings else []
+        return ended + super().close(status)
+
+    def _written(self, what: str, text: str) -> Events:
+        """The events of a text of the call that is complete already."""
+        events = [self.event(f"{self.kind}_{what}.delta", delta=text)] if text else []
+        return [*events, self.event(f"{self.kind}_{what}.done", **{what: text})]
 
 
-class SearchCall(Item):
+class SearchCall(ServerCall):
     """A call of the server's search, which the client has declared.
 
     Attributes:
@@ -273,6 +273,7 @@ class SearchCall(Item):
         sources: the pages found; None: the client does not want them.
     """
 
+    kind = "web_search_call"
     queries: Sequence[str]
     sources: Sequence[str] | None = None
 
@@ -281,27 +282,23 @@ class SearchCall(Item):
         action: Json = {"type": "search", "query": next(iter(self.queries), ""), "queries": self.queries}
         if self.sources is not None:
             action["sources"] = [{"type": "url", "url": url} for url in self.sources]
-        return {"id": self.id, "type": "web_search_call", "status": self.status, "action": action}
+        return {"id": self.id, "type": self.kind, "status": self.status, "action": action}
 
     def open(self) -> Events:
         """The events that open the item."""
         begun = [self.event("web_search_call.in_progress"), self.event("web_search_call.searching")]
         return super().open() + begun
 
-    def close(self, status: Status) -> Events:
-        """The events that complete the item. A failed search has a status of its own, but no event."""
-        ended = [self.event("web_search_call.completed")] if status == "completed" else []
-        return ended + super().close(status)
 
-
-class CodeCall(Item):
+class CodeCall(ServerCall):
     """A call of the server's tool that runs code, in the place of OpenAI's `code_interpreter`.
 
     Attributes:
         code: the code; empty: the model's arguments have none.
-        logs: what came of it; None: the client does not want it, or the call failed.
+        logs: the output of the code; None: the client does not want it, or the call failed.
     """
 
+    kind = CODE_CALL
     code: str
     logs: str | None = None
 
@@ -314,21 +311,15 @@ class CodeCall(Item):
 
     def open(self) -> Events:
         """The events that open the item."""
-        events = [*super().open(), self.event("code_interpreter_call.in_progress")]
-        if self.code:
-            events.append(self.event("code_interpreter_call_code.delta", delta=self.code))
-        events.append(self.event("code_interpreter_call_code.done", code=self.code))
-        return [*events, self.event("code_interpreter_call.interpreting")]
-
-    def close(self, status: Status) -> Events:
-        """The events that complete the item. Code that could not be run has a status of its own, but no event."""
-        ended = [self.event("code_interpreter_call.completed")] if status == "completed" else []
-        return ended + super().close(status)
+        begun = [*super().open(), self.event("code_interpreter_call.in_progress")]
+        return [*begun, *self._written("code", self.code), self.event("code_interpreter_call.interpreting")]
 
 
-class McpCall(Item):
+class McpCall(ServerCall):
     """A call of another server tool, for clients that ask for progress events."""
 
+    kind = "mcp_call"
+    endings = ("completed", "failed")
     name: str
     arguments: str
     error: str | None = None
@@ -344,12 +335,4 @@ class McpCall(Item):
 
     def open(self) -> Events:
         """The events that open the item."""
-        events = [*super().open(), self.event("mcp_call.in_progress")]
-        if self.arguments:
-            events.append(self.event("mcp_call_arguments.delta", delta=self.arguments))
-        return [*events, self.event("mcp_call_arguments.done", arguments=self.arguments)]
-
-    def close(self, status: Status) -> Events:
-        """The events that complete the item."""
-        ended = self.event("mcp_call.completed" if status == "completed" else "mcp_call.failed")
-        return [ended, *super().close(status)]
+        return [*super().open(), self.event("mcp_call.in_progress"), *self._written("arguments", self.arguments)]

@@ -6,14 +6,24 @@ while its turn is still being written. The text of each turn is a message of its
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from proxy.api.fold import Fold
 from proxy.api.reply import Events
-from proxy.api.responses.items import ClientCall, CodeCall, Item, McpCall, Message, Reasoning, SearchCall, Status
+from proxy.api.responses.items import (
+    ClientCall,
+    CodeCall,
+    Item,
+    McpCall,
+    Message,
+    PartKind,
+    Reasoning,
+    SearchCall,
+    ServerCall,
+    Status,
+)
 from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.offer import SEARCH
@@ -22,12 +32,12 @@ from proxy.loop.run_events import CallBegan, RunEvent
 from proxy.turn.citations import Citation
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
+from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.search import queries_of
 
 ItemT = TypeVar("ItemT", bound=Item)
 _TEXT_DELTA = b'event: response.output_text.delta\ndata: %b%b,"sequence_number":%d}\n\n'
 _PREFIXES: Mapping[Kind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}  # of the ids of calls
-_NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
 class OutputOptions(Struct, frozen=True):
@@ -52,9 +62,6 @@ class OutputOptions(Struct, frozen=True):
     seal: Callable[[str], str] | None = None
 
 
-ServerCall: TypeAlias = SearchCall | CodeCall | McpCall
-
-
 class OutputBuilder(Fold[ServerCall]):
     """Builds the items of an output.
 
@@ -65,22 +72,17 @@ class OutputBuilder(Fold[ServerCall]):
 
     Attributes:
         run_id: the id of the run.
-        model: the upstream's name for the model, as far as it was known before the first item; empty: it was not.
+        model: the `model` of the upstream, if it was sent before the first item.
         numbers: of the events of a stream.
     """
 
     has_enough = False
 
-    def __init__(
-        self,
-        run_id: str,
-        options: OutputOptions,
-        sources: Mapping[str, str] = _NO_SOURCES,
-    ) -> None:
+    def __init__(self, run_id: str, options: OutputOptions, sources: Mapping[str, str]) -> None:
         super().__init__()
         self.run_id = run_id
         self._options = options
-        self.model = ""
+        self.model: Any = None
         self.numbers = count()
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
@@ -94,23 +96,23 @@ class OutputBuilder(Fold[ServerCall]):
 
     def take(self, chunk: Json) -> Events:
         """Add a chunk of the only choice."""
-        self._learn_model(chunk.get("model"))
+        if not self._items:
+            self.model = chunk.get("model") or self.model
         return super().take(chunk)
 
     def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run."""
-        if isinstance(event, CallBegan):
-            self._learn_model(event.model)
+        if isinstance(event, CallBegan) and not self._items:
+            self.model = event.model or self.model
         return super().take_event(event)
 
-    def _learn_model(self, model: Any) -> None:
-        if not self._items and isinstance(model, str) and model:
-            self.model = model
-
     def text_event(self, text: str) -> bytes | None:
-        """Add to the open message, and give the encoded event; None: no message is open."""
-        beginning = self._current.grow_text(text) if isinstance(self._current, Message) else b""
-        return _TEXT_DELTA % (beginning, rawjson.dumps_answer(text), next(self.numbers)) if beginning else None
+        """Add to the open text, and give the encoded event; None: no text is open."""
+        part = self._current.part if isinstance(self._current, Message) else None
+        if part is None or not part.delta_head:
+            return None
+        part.pieces.append(text)
+        return _TEXT_DELTA % (part.delta_head, rawjson.dumps_answer(text), next(self.numbers))
 
     @property
     def is_writing_text(self) -> bool:
@@ -129,19 +131,27 @@ class OutputBuilder(Fold[ServerCall]):
 
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         """Add text to the open message, or to a new one."""
-        message, opening = self._message()
-        return opening + message.append_text(text, _logprobs(logprobs) if logprobs else (), citations)
+        return self._write("output_text", text, _logprobs(logprobs) if logprobs else (), citations)
 
     def write_refusal(self, text: str) -> Events:
         """Add the text of a refusal to the open message, or to a new one; text behind it is another part."""
         self._position = 0
-        message, opening = self._message()
-        return opening + message.append_refusal(text)
+        return self._write("refusal", text)
+
+    def _write(
+        self, kind: PartKind, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()
+    ) -> Events:
+        events: Events = []
+        if not isinstance(self._current, Message):
+            events = self.close_text()
+            self._current = self._new(Message, "msg", sources=self._sources)
+            events += self._current.open()
+        return events + self._current.append(kind, text, logprobs, citations)
 
     def annotate(self, given: Sequence[Json]) -> None:
-        """Add the upstream's own annotations to the open message."""
-        if isinstance(self._current, Message):
-            self._current.add_annotations(given)
+        """Add the upstream's own annotations to the open text."""
+        if isinstance(self._current, Message) and self._current.part is not None:
+            self._current.part.annotations += given
 
     def close_text(self) -> Events:
         """End the open message or reasoning."""
@@ -162,13 +172,13 @@ class OutputBuilder(Fold[ServerCall]):
 
     def server_call(self, call: ToolCall) -> ServerCall | None:
         """The item of a declared hosted tool, or of another call for a client that asks for all."""
-        if call.name == SEARCH and self._options.tools.search:
+        if call.name == self._options.tools.own_name(SEARCH):
             arguments = self._options.arguments_of(call) or {}
             # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             queries, _ = queries_of({**arguments, "query": query})
             return self._new(SearchCall, "ws", queries)
-        if call.name == self._options.tools.code_tool:
+        if call.name == self._options.tools.own_name(CODE_INTERPRETER):
             code = (self._options.arguments_of(call) or {}).get("code")
             return self._new(CodeCall, "ci", code if isinstance(code, str) else "")
         if self._options.server_calls:
@@ -200,15 +210,16 @@ class OutputBuilder(Fold[ServerCall]):
             answer: the end of the run.
             carried: the sealed content that the client is to send back; it becomes an item without text.
         """
-        self._learn_model(answer.turn.envelope.get("model"))
+        if not self._items:
+            self.model = answer.turn.envelope.get("model") or self.model
         events = self._write_rest()
-        broken_off = answer.finish_reason in BROKEN_OFF  # the model was stopped in the middle of the last open item
-        # Server calls that are still open were begun early, in a turn that was not completed.
-        written = (item for item in self._items if not isinstance(item, ServerCall))
-        last = max((item.index for item in written if item.status == "in_progress"), default=None)
-        for item in self._items:
-            if item.status == "in_progress":
-                events += self._end(item, "incomplete" if broken_off and item.index == last else "completed")
+        opened = [item for item in self._items if item.status == "in_progress"]
+        # The model was stopped in the middle of the last open item that it wrote itself. Server calls that are still
+        # open were begun early, in a turn that was not completed.
+        written = [item for item in opened if not isinstance(item, ServerCall)]
+        cut = written[-1] if written and answer.finish_reason in BROKEN_OFF else None
+        for item in opened:
+            events += self._end(item, "incomplete" if item is cut else "completed")
         self._current = None
         if carried is not None:
             item = self._new(Reasoning, "rs", sealed=carried)
@@ -222,21 +233,11 @@ class OutputBuilder(Fold[ServerCall]):
         return [event for item in opened for event in self._end(item, "incomplete")]
 
     def _end(self, item: Item, status: Status) -> Events:
-        if isinstance(item, Message):
-            item.sources = self._sources
         if isinstance(item, ServerCall):  # announced in a turn that was cut off, or failed and was retried
             status = "failed"
         if isinstance(item, SearchCall) and self._options.sources:
             item.sources = ()
         return item.close(status)
-
-    def _message(self) -> tuple[Message, Events]:
-        """The message that is being written, and the events that open it if it is a new one."""
-        if isinstance(self._current, Message):
-            return self._current, []
-        closing = self.close_text()
-        message = self._current = self._new(Message, "msg")
-        return message, closing + message.open()
 
     def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:
         index = len(self._items)

@@ -1,6 +1,7 @@
 """The response object, and the stream of events that ends in it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from proxy.api.reply import Events, Kept, Reply
@@ -37,6 +38,14 @@ _ECHOED: Json = {
     "truncation": "disabled",
     "user": None,
 }
+_UNFINISHED: Json = {
+    "object": "response",
+    "completed_at": None,
+    "error": None,
+    "incomplete_details": None,
+    "output": (),
+    "usage": None,
+}
 _OF_FUNCTION: Json = {"description": None, "parameters": None, "strict": None}  # which a response requires of each
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the status of its error; for any other status it is `server_error`.
@@ -50,20 +59,18 @@ def _without_nulls(fields: Json) -> Json:
 def usage_of(tally: Tally) -> Json:
     """The `usage` of a response with every total and detail that OpenAI has, and `server_tool_use`."""
     usage = tally.as_usage()
-    cost = {} if usage.get("cost") is None else {"cost": usage["cost"]}
+    count = partial(token_count, usage)
     return {
-        "input_tokens": token_count(usage, "prompt_tokens") or 0,
-        "input_tokens_details": _counts(usage, "prompt_tokens_details", "cached_tokens", "cache_write_tokens"),
-        "output_tokens": token_count(usage, "completion_tokens") or 0,
-        "output_tokens_details": _counts(usage, "completion_tokens_details", "reasoning_tokens"),
-        "total_tokens": token_count(usage, "total_tokens") or 0,
-        "server_tool_use": usage["server_tool_use"],
-        **cost,
+        "input_tokens": count("prompt_tokens") or 0,
+        "input_tokens_details": {
+            "cached_tokens": count("prompt_tokens_details", "cached_tokens") or 0,
+            "cache_write_tokens": count("prompt_tokens_details", "cache_write_tokens") or 0,
+        },
+        "output_tokens": count("completion_tokens") or 0,
+        "output_tokens_details": {"reasoning_tokens": count("completion_tokens_details", "reasoning_tokens") or 0},
+        "total_tokens": count("total_tokens") or 0,
+        **{name: usage[name] for name in ("server_tool_use", "cost") if usage.get(name) is not None},
     }
-
-
-def _counts(usage: Json, details: str, *names: str) -> Json:
-    return {name: token_count(usage, details, name) or 0 for name in names}
 
 
 class ResponseReply(Reply):
@@ -90,9 +97,9 @@ class ResponseReply(Reply):
         seal: Callable[[str, Continuation], str],
         now: Callable[[], float],
     ) -> None:
-        self._head = head
         given = _without_nulls(fields)
-        self._echoed = {
+        self._begun = {
+            **_UNFINISHED,
             **_ECHOED,
             **{key: value for key, value in given.items() if key in _ECHOED},
             "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
@@ -100,6 +107,7 @@ class ResponseReply(Reply):
             "tools": [
                 {**_OF_FUNCTION, **tool} if tool["type"] == "function" else tool for tool in given.get("tools", ())
             ],
+            **head,
         }
         self._output = output
         self._keep = keep
@@ -128,33 +136,21 @@ class ResponseReply(Reply):
             data += b"event: " + kind.encode() + b"\n" + sse.encode(numbered)
         return bytes(data)
 
-    def _object(self, status: str, output: Sequence[Json] = (), **changes: Any) -> Json:
-        """The response object in one of its states; its model is the upstream's, if that is known by then."""
-        return {
-            "id": self._head["id"],
-            "object": "response",
-            "created_at": self._head["created_at"],
-            "completed_at": None,
-            "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "model": self._output.model or self._head["model"],
-            **self._echoed,
-            "output": output,
-            "usage": None,
-            **changes,
-        }
+    def _object(self, status: str, **changes: Any) -> Json:
+        """The response object in one of its states; its model is the upstream's, if the upstream has named it."""
+        model = self._output.model
+        named = {"model": model} if model and isinstance(model, str) else {}
+        return {**self._begun, **named, "status": status, **changes}
 
     def end(self, answers: Sequence[Respond]) -> Events:
         """Close all items, and keep the finished response if the client wants it stored."""
         [answer] = answers
         events = self._output.finish(answer, carried=self._carried(answer))
-        output, usage = self._output.items, usage_of(answer.tally)
+        ended: Json = {"output": self._output.items, "usage": usage_of(answer.tally)}
         if (reason := _INCOMPLETE.get(answer.finish_reason)) is not None:
-            details = {"reason": reason}
-            self._response = self._object("incomplete", output, incomplete_details=details, usage=usage)
+            self._response = self._object("incomplete", **ended, incomplete_details={"reason": reason})
         else:
-            self._response = self._object("completed", output, completed_at=int(self._now()), usage=usage)
+            self._response = self._object("completed", **ended, completed_at=int(self._now()))
         if self._keep is not None:
             self.kept = self._keep(self._response, answer)
         return events
@@ -171,7 +167,8 @@ class ResponseReply(Reply):
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The event with the finished response, and the end mark."""
         del answers
-        return self._encode_last(self._response)
+        kind = f"response.{self._response['status']}"
+        return self.encode([{"type": kind, "response": self._response}]) + sse.DONE
 
     def whole(self, answers: Sequence[Respond]) -> Json:
         """The finished response."""
@@ -184,7 +181,5 @@ class ResponseReply(Reply):
         fields = {key: envelope[key] for key in ("code", "message", "param")}
         data = self.encode([*self._output.fail(), {"type": "error", **fields, "error": envelope}])
         failure = {"code": _CODES.get(error.status, "server_error"), "message": error.message}
-        return data + self._encode_last(self._object("failed", self._output.items, error=failure))
-
-    def _encode_last(self, response: Json) -> bytes:
-        return self.encode([{"type": f"response.{response['status']}", "response": response}]) + sse.DONE
+        self._response = self._object("failed", output=self._output.items, error=failure)
+        return data + self.last(())

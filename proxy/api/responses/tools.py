@@ -39,7 +39,12 @@ _ANY_SEARCH: Json = {"type": SEARCH}
 
 Kind: TypeAlias = Literal["function", "custom", "tool_search"]
 TOOL_SEARCH: Final = "tool_search"
-_KINDS_OF_CALLS: Mapping[str, Kind] = {"custom_tool_call": "custom", "tool_search_call": TOOL_SEARCH}
+TYPES_OF_CALLS: Mapping[Kind, str] = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    TOOL_SEARCH: "tool_search_call",
+}
+_KINDS_OF_CALLS = {kind_of_call: kind for kind, kind_of_call in TYPES_OF_CALLS.items()}
 _SEARCHED: Json = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
 
@@ -55,6 +60,11 @@ class ClientToolName(Struct, frozen=True):
         """Whether this is a function without a namespace, which is the server's if a server tool has its name."""
         return self.kind == "function" and self.namespace is None
 
+    @property
+    def flat(self) -> str:
+        """The name for a model, which knows no namespaces."""
+        return f"{self.namespace}__{self.name}" if self.namespace else self.name
+
 
 _SEARCH_OF_CLIENT = ClientToolName(TOOL_SEARCH, TOOL_SEARCH)
 
@@ -66,10 +76,9 @@ class ResponseTools(Struct, frozen=True):
         functions: the client's own tools, in the form of Chat Completions.
         client_names: the names in `functions` -> the client's names.
         flat_names: the client's names -> the names in `functions`.
-        search: the declared search with its settings; None: no search is declared.
+        served: the types of the hosted tools that may be offered -> their entries in the `tools` of the chat request.
+        hosted: the types of those that are offered, because the request declares or chooses them.
         offline: whether the declared search must not use the web; such a search is not available here.
-        code_interpreter: the server's tool that serves `code_interpreter`; None: there is none.
-        wants_code: whether that is declared.
         ignored: the types of declared tools that are not available here.
         choice: `tool_choice` in the form of Chat Completions.
         declared_as: the field that declares the tools, for errors.
@@ -78,39 +87,32 @@ class ResponseTools(Struct, frozen=True):
     functions: tuple[Json, ...] = ()
     client_names: Mapping[str, ClientToolName] = {}
     flat_names: Mapping[ClientToolName, str] = {}
-    search: Json | None = None
+    served: Mapping[str, Json] = {}
+    hosted: Collection[str] = ()
     offline: bool = False
-    code_interpreter: ToolSpec | None = None
-    wants_code: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
     declared_as: str = "tools"
 
-    @property
-    def code_tool(self) -> str | None:
-        """The name of the server's tool that stands for the declared `code_interpreter`; None: none does."""
-        return self.code_interpreter.name if self.code_interpreter is not None and self.wants_code else None
-
-    def for_chat(self) -> tuple[Json, ...]:
-        """The `tools` of the chat request."""
-        tools = (*self.functions, self.search) if self.search else self.functions
-        if self.code_interpreter is None or not self.wants_code or self.code_interpreter.name in self.client_names:
-            return tools
-        return (*tools, self.code_interpreter.definition())
+    def own_name(self, kind: str) -> str | None:
+        """The name of the server's tool in the place of an offered hosted tool; None: the type is not offered."""
+        return _own_name(self.served[kind]) if kind in self.hosted else None
 
     def fields(self) -> Json:
         """The fields of the chat request."""
-        fields = {"tools": list(self.for_chat()), "tool_choice": self.choice}
+        hosted = [entry for kind, entry in self.served.items() if kind in self.hosted]
+        tools = [*self.functions, *(entry for entry in hosted if name_of(entry) not in self.client_names)]
+        fields = {"tools": tools, "tool_choice": self.choice}
         return {name: value for name, value in fields.items() if value}
 
     def name_of(self, item: Json) -> str:
         """The flat name of the tool in a call of the client's history."""
         if item["type"] == "code_interpreter_call":
-            return CODE_INTERPRETER if self.code_interpreter is None else self.code_interpreter.name
+            return _own_name(self.served[CODE_INTERPRETER]) if CODE_INTERPRETER in self.served else CODE_INTERPRETER
         given = item.get("namespace")
         kind = _KINDS_OF_CALLS.get(item["type"], "function")
         name = ClientToolName(kind, item.get("name") or kind, given if isinstance(given, str) else None)
-        return self.flat_name_of(name) or _flat(name)
+        return self.flat_name_of(name) or name.flat
 
     def flat_name_of(self, name: ClientToolName) -> str | None:
         """The flat name of a tool of this kind, or else of the other kind; None: there is no such tool."""
@@ -133,12 +135,11 @@ class ResponseTools(Struct, frozen=True):
         """
         if not drop:
             self._expect_an_allowed_one(callable_names)
-        own = {SEARCH: SEARCH, CODE_INTERPRETER: self.code_tool}
-        kinds = [kind for kind, there in ((SEARCH, self.search), (CODE_INTERPRETER, self.code_tool)) if there]
+        own = {kind: _own_name(entry) for kind, entry in self.served.items() if kind in self.hosted}
         chosen = name_of(self.choice) if isinstance(self.choice, dict) else None
-        demanded = next((kind for kind in kinds if own[kind] == chosen), None)
+        demanded = next((kind for kind in own if own[kind] == chosen), None)
         found = hosted_within(
-            {kind: own[kind] for kind in kinds},
+            own,
             callable_names,
             chosen=demanded,
             has_functions=bool(self.functions),
@@ -152,13 +153,8 @@ class ResponseTools(Struct, frozen=True):
                 _refuse_tool(chosen, "tool_choice")
         if keeps_choice and not found.missing:
             return self
-        return replace(
-            self,
-            search=self.search if SEARCH in found.available else None,
-            wants_code=CODE_INTERPRETER in found.available,
-            ignored=(*self.ignored, *found.missing),
-            choice=self.choice if keeps_choice else None,
-        )
+        ignored, choice = (*self.ignored, *found.missing), self.choice if keeps_choice else None
+        return replace(self, hosted=found.available.keys(), ignored=ignored, choice=choice)
 
     def _expect_an_allowed_one(self, callable_names: Collection[str]) -> None:
         """Refuse a choice that requires one of the allowed tools if none can be called. Raises `RequestError`."""
@@ -170,7 +166,12 @@ class ResponseTools(Struct, frozen=True):
             _refuse_tool(names[0], "tool_choice")
 
 
-def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:
+def _own_name(entry: Json) -> str:
+    """The name of the server's tool in an entry of the `tools` of a chat request."""
+    return name_of(entry) or SEARCH
+
+
+def declared_in(request: Json, *, before: Sequence[Json], own: Sequence[Json]) -> list[Json]:
     """All declared tools of a request, the latest last; of two with the same name, the later one counts.
 
     Args:
@@ -181,10 +182,8 @@ def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -
     Raises:
         RequestError: the `tools` of the request are not well formed. (Items are checked when they are read.)
     """
-    items = [*before], [*own]
-    found = [tool for listed in items for tool in _in_items(listed, FOUND)]
-    added = [_in_items(listed, ADDITIONAL) for listed in items]
-    return [*added[0], *checked_tools(request, "tools"), *added[1], *found]
+    found = _tools_in([*before, *own], FOUND)
+    return [*_tools_in(before, ADDITIONAL), *checked_tools(request, "tools"), *_tools_in(own, ADDITIONAL), *found]
 
 
 def late_names(tools: ResponseTools, request: Json, items: Iterable[Json]) -> list[str]:
@@ -195,31 +194,18 @@ def late_names(tools: ResponseTools, request: Json, items: Iterable[Json]) -> li
         request: the fields of the request.
         items: the items of the conversation, its own last.
     """
-    declared = {name for _, name in _own(request.get("tools") or ())}
-    added = [tool for item in items if item["type"] in WITH_TOOLS for tool in item.get("tools") or ()]
-    names = dict.fromkeys(name for _, name in _own(added) if name not in declared)
-    return [tools.flat_names[name] for name in names]
+    declared = dict(_own(request.get("tools") or ()))
+    added = dict(_own(_tools_in(items, *WITH_TOOLS)))
+    return [tools.flat_names[name] for name in added if name not in declared]
 
 
-def _in_items(items: Iterable[Json], kind: str) -> list[Json]:
-    return [tool for item in items if item["type"] == kind for tool in item.get("tools") or ()]
+def _tools_in(items: Iterable[Json], *kinds: str) -> list[Json]:
+    return [tool for item in items if item["type"] in kinds for tool in item.get("tools") or ()]
 
 
 def flat_names_of(tools: Iterable[Json]) -> list[str]:
     """The names of the client's own tools as a model has them, those in namespaces included."""
-    names: list[str] = []
-    for tool in tools:
-        match tool["type"]:
-            case "function" | "custom":
-                names.append(tool["name"])
-            case "namespace":
-                names += [flat_name(name, tool["name"]) for name in flat_names_of(tool.get("tools") or ())]
-    return names
-
-
-def flat_name(name: str, namespace: str | None) -> str:
-    """The name of a tool for a model, which knows no namespaces."""
-    return f"{namespace}__{name}" if namespace else name
+    return list(dict.fromkeys([name.flat for name, _ in _own(tools)]))
 
 
 def checked_tools(holder: Json, where: str) -> Sequence[Json]:
@@ -234,18 +220,13 @@ def checked_tools(holder: Json, where: str) -> Sequence[Json]:
     """
     tools = objects_with_types(holder.get("tools"), where)
     for tool in tools:
-        if tool["type"] in ("function", "custom", "namespace"):
-            _check_name(tool, where)
-        if tool["type"] == "namespace":
+        kind, name = tool["type"], tool.get("name")
+        if kind in _OWN and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):
+            message = f"A tool of type {kind!r} needs a name of at most {_LONGEST_NAME} characters."
+            raise RequestError(message, param=where)
+        if kind == "namespace":
             checked_tools(tool, where)
     return tools
-
-
-def _check_name(tool: Json, where: str) -> None:
-    name = tool.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        message = f"A tool of type {tool['type']!r} needs a name of at most {_LONGEST_NAME} characters."
-        raise RequestError(message, param=where)
 
 
 def objects_with_types(listed: Any, where: str) -> Sequence[Json]:
@@ -278,61 +259,67 @@ def read_tools(
     Raises:
         RequestError: the choice is not well formed, or all declared tools are hosted tools that are not available here.
     """
-    functions: list[Json] = []
-    client_names: dict[str, ClientToolName] = {}
-    flat_names: dict[ClientToolName, str] = {}
-    for name, tool in {name: tool for tool, name in _own(declared)}.items():
-        taken = client_names.keys() if name.is_plain else client_names.keys() | server_names
-        flat, number = _flat(name), 2
-        while flat in taken:
-            flat, number = f"{flat}_{number}", number + 1
-        client_names[flat], flat_names[name] = name, flat
-        functions.append(_function(tool, flat, name.kind))
+    own = dict(_own(declared))
+    client_names = _client_names(own, server_names)
     hosted = [tool for tool in declared if tool["type"] not in _OWN and not _is_search_of_client(tool)]
-    newest = next((tool for tool in reversed(hosted) if _named(tool) == SEARCH), None)
-    search = _search(newest) if newest and _is_live_search(newest) else None
-    wants_code = code_interpreter is not None and any(tool["type"] == CODE_INTERPRETER for tool in hosted)
-    available = {*([SEARCH] if search is not None else []), *([CODE_INTERPRETER] if wants_code else [])}
+    kinds = dict.fromkeys(map(_named, hosted))
+    any_search = _ANY_SEARCH if SEARCH in server_names else None
+    search = next((tool for tool in reversed(hosted) if _named(tool) == SEARCH), any_search)
+    is_offline = search is not None and search.get("external_web_access") is False
+    served: dict[str, Json] = {}
+    if search is not None and not is_offline:
+        # Without `web_search`, which would be settings of GLM's own search.
+        served[SEARCH] = {**{key: value for key, value in search.items() if key != SEARCH}, "type": SEARCH}
+    if code_interpreter is not None:
+        served[CODE_INTERPRETER] = code_interpreter.definition()
     tools = ResponseTools(
-        tuple(functions),
+        tuple([_function(own[name], flat, name.kind) for flat, name in client_names.items()]),
         client_names,
-        flat_names,
-        search,
-        offline=newest is not None and search is None,
-        code_interpreter=code_interpreter,
-        wants_code=wants_code,
-        ignored=tuple(dict.fromkeys(kind for tool in hosted if (kind := _named(tool)) not in available)),
+        {name: flat for flat, name in client_names.items()},
+        served,
+        hosted=kinds.keys() & served.keys(),
+        offline=is_offline,
+        ignored=tuple([kind for kind in kinds if kind not in served]),
         declared_as=where,
     )
-    if tools.ignored and not tools.for_chat():
+    if tools.ignored and not (tools.functions or tools.hosted):
         _refuse_tool(tools.ignored[0], where)
     return _chosen(tools, choice, server_names)
 
 
-def _own(declared: Iterable[Json]) -> Iterator[tuple[Json, ClientToolName]]:
+def _own(declared: Iterable[Json]) -> Iterator[tuple[ClientToolName, Json]]:
     """The client's own tools, including those in namespaces."""
     for tool in declared:
         match tool["type"]:
-            case "function" | "custom":
-                yield tool, _client_name(tool, None)
-            case _ if _is_search_of_client(tool):
-                yield tool, _SEARCH_OF_CLIENT
+            case "function" | "custom" as kind:
+                yield ClientToolName(kind, tool["name"]), tool
             case "namespace":
                 for inner in tool.get("tools") or ():
                     if inner["type"] in ("function", "custom"):
-                        yield inner, _client_name(inner, tool["name"])
+                        yield ClientToolName(inner["type"], inner["name"], tool["name"]), inner
+            case _ if _is_search_of_client(tool):
+                yield _SEARCH_OF_CLIENT, tool
+
+
+def _client_names(names: Iterable[ClientToolName], server_names: Collection[str]) -> dict[str, ClientToolName]:
+    """The names that the model is given for the client's own tools, all of them different -> the client's names."""
+    client_names: dict[str, ClientToolName] = {}
+    for name in names:
+        taken = client_names.keys() if name.is_plain else client_names.keys() | server_names
+        flat, number = name.flat, 2
+        while flat in taken:
+            flat, number = f"{flat}_{number}", number + 1
+        client_names[flat] = name
+    return client_names
 
 
 def _is_search_of_client(tool: Json) -> bool:
     return tool["type"] == TOOL_SEARCH and tool.get("execution") == "client"
 
 
-def _client_name(tool: Json, namespace: str | None) -> ClientToolName:
-    return ClientToolName("custom" if tool["type"] == "custom" else "function", tool["name"], namespace)
-
-
-def _flat(name: ClientToolName) -> str:
-    return flat_name(name.name, name.namespace)
+def _named(tool: Json) -> str:
+    """The type of a tool, which is the same for all variants of a search."""
+    return SEARCH if tool["type"] in HOSTED_SEARCHES else tool["type"]
 
 
 def _function(tool: Json, flat: str, kind: Kind) -> Json:
@@ -355,21 +342,6 @@ def _grammar(form: Any) -> str | None:
     return GRAMMAR.format(syntax=form.get("syntax") or "", definition=form.get("definition") or "")
 
 
-def _is_live_search(tool: Json) -> bool:
-    """Whether a tool is a search that may use the web; no other search is available here."""
-    return tool["type"] in HOSTED_SEARCHES and tool.get("external_web_access") is not False
-
-
-def _search(tool: Json) -> Json:
-    """A declared search for the chat request, without `web_search`, which would be settings of GLM's own search."""
-    return {**{key: value for key, value in tool.items() if key != SEARCH}, "type": SEARCH}
-
-
-def _named(tool: Json) -> str:
-    """The type of a hosted tool, which is the same for all variants of a search."""
-    return SEARCH if tool["type"] in HOSTED_SEARCHES else tool["type"]
-
-
 # -- tool_choice --
 
 
@@ -380,16 +352,15 @@ def _chosen(tools: ResponseTools, choice: Any, server_names: Collection[str]) ->
     if isinstance(choice, str):
         if choice not in _MODES:
             refuse("tool_choice", f"must be one of {', '.join(_MODES)}, or an object")
-        tools = replace(tools, search=None, wants_code=False) if choice == "none" else tools
-        return replace(tools, choice=choice)
+        return replace(tools, choice=choice, hosted=() if choice == "none" else tools.hosted)
     if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
         refuse("tool_choice", "must be a string, or an object with a type")
     if choice["type"] == "allowed_tools":
         return _narrowed(tools, choice, server_names)
-    search = tools.search or (_ANY_SEARCH if choice["type"] in HOSTED_SEARCHES else None)
-    wants_code = tools.wants_code or choice["type"] == CODE_INTERPRETER
-    chosen = choice_of(_pick(tools, choice, server_names))
-    return replace(tools, choice=chosen, search=search, wants_code=wants_code)
+    names = _picked(tools, choice, server_names) if choice["type"] != "namespace" else ()
+    if not names:
+        _refuse_tool(_named(choice), "tool_choice")
+    return replace(tools, choice=choice_of(names[0]), hosted={*tools.hosted, _named(choice)} & tools.served.keys())
 
 
 def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> ResponseTools:
@@ -397,66 +368,48 @@ def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str])
     mode = choice.get("mode") or "auto"
     if mode not in _MODES:
         raise RequestError(f"'tool_choice.mode' must be one of {', '.join(_MODES)}.", param="tool_choice")
-    entries = objects_with_types(choice.get("tools"), "tool_choice")
-    listed = [entry for entry in entries if entry["type"] == "namespace" or _is_available(entry, tools, server_names)]
-    missing = [_named(entry) for entry in entries if entry not in listed]
-    if mode == "required" and missing and not listed:
-        _refuse_tool(missing[0], "tool_choice")
-    tools = replace(tools, ignored=tuple(dict.fromkeys((*tools.ignored, *missing))))
-    allowed = dict.fromkeys(flat for entry in listed for flat in _picked(tools, entry, server_names))
-    hosted = any(entry["type"] in HOSTED_SEARCHES for entry in listed)
-    named = [choice_of(flat) for flat in allowed if flat != SEARCH or not hosted]
+    allowed: dict[str, None] = {}
+    missing: dict[str, None] = {}
+    hosted: set[str] = set()
+    for entry in objects_with_types(choice.get("tools"), "tool_choice"):
+        kind, names = _named(entry), _picked(tools, entry, server_names)
+        allowed |= dict.fromkeys(names)
+        if not names:
+            missing[kind] = None
+        elif kind in tools.served:
+            hosted.add(kind)
+    if mode == "required" and missing and not allowed:
+        _refuse_tool(next(iter(missing)), "tool_choice")
+    named = [choice_of(flat) for flat in allowed if flat != SEARCH or SEARCH not in hosted]
+    named += [_ANY_SEARCH] if SEARCH in hosted else []
     narrowed: Json = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
-    tools = replace(tools, wants_code=any(entry["type"] == CODE_INTERPRETER for entry in listed))
-    if not hosted:
-        return replace(tools, choice=narrowed, search=None)
-    named.append({"type": SEARCH})
-    return replace(tools, choice=narrowed, search=tools.search or _ANY_SEARCH)
+    return replace(tools, choice=narrowed, hosted=hosted, ignored=tuple(dict.fromkeys((*tools.ignored, *missing))))
 
 
-def _is_available(entry: Json, tools: ResponseTools, server_names: Collection[str]) -> bool:
-    """Whether the tool in a choice is not hosted, or is hosted and available here."""
-    if entry["type"] in HOSTED_SEARCHES:
-        return not tools.offline and (tools.search is not None or SEARCH in server_names)
-    if entry["type"] == CODE_INTERPRETER:
-        return tools.code_interpreter is not None
-    if entry["type"] == TOOL_SEARCH:
-        return _SEARCH_OF_CLIENT in tools.flat_names
-    return entry["type"] in ("function", "custom")
-
-
-def _picked(tools: ResponseTools, entry: Json, server_names: Collection[str]) -> Sequence[str]:
-    """The flat names of the tools in an entry of `allowed_tools`: one tool, or all tools of a namespace."""
-    if entry["type"] != "namespace":
-        return [_pick(tools, entry, server_names)]
-    flats = [
-        flat for flat, name in tools.client_names.items() if name.namespace and name.namespace == entry.get("name")
-    ]
-    if not flats:
-        _refuse_unknown(entry.get("name"))
-    return flats
-
-
-def _pick(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> str:
-    """The flat name of the tool in a choice. Raises `RequestError` if there is no such tool.
+def _picked(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> Sequence[str]:
+    """The flat names of the tools that a choice names; empty: it names a hosted tool that is not available here.
 
     A server tool may be chosen without being declared.
+
+    Raises:
+        RequestError: there is no such function, custom tool or namespace.
     """
-    if not _is_available(choice, tools, server_names):
-        _refuse_tool(_named(choice), "tool_choice")
-    if choice["type"] in HOSTED_SEARCHES:
-        return SEARCH
-    if choice["type"] == CODE_INTERPRETER and tools.code_interpreter is not None:
-        return tools.code_interpreter.name
-    if choice["type"] == TOOL_SEARCH:
-        return tools.flat_names[_SEARCH_OF_CLIENT]
-    name, namespace = choice.get("name"), choice.get("namespace")
+    kind, name, namespace = _named(choice), choice.get("name"), choice.get("namespace")
+    if kind in tools.served:
+        return [_own_name(tools.served[kind])]
+    if kind == TOOL_SEARCH:
+        return [tools.flat_names[_SEARCH_OF_CLIENT]] if _SEARCH_OF_CLIENT in tools.flat_names else []
+    if kind == "namespace":
+        names = [flat for flat, own in tools.client_names.items() if own.namespace and own.namespace == name]
+        return names or _refuse_unknown(name)
+    if kind not in ("function", "custom"):
+        return []
     if not isinstance(name, str) or not isinstance(namespace, str | None):
         _refuse_unknown(name)
     wanted = ClientToolName(choice["type"], name, namespace)
     if wanted.is_plain and wanted not in tools.flat_names and name in server_names:
-        return name
-    return tools.flat_name_of(wanted) or _refuse_unknown(name)
+        return [name]
+    return [tools.flat_name_of(wanted) or _refuse_unknown(name)]
 
 
 def _refuse_unknown(name: Any) -> NoReturn:

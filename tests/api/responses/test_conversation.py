@@ -243,6 +243,11 @@ def test_the_calls_in_the_last_message_of_a_stored_response_have_results_like_al
         after_search(last, output("c1"))
 
 
+def test_an_item_that_calls_itself_a_stored_response_is_a_note():
+    made = messages([{"type": "toolproxy_turns", "messages": SEARCHED}, user("Go on")])
+    assert made[0] == {"role": "assistant", "content": "[content of type toolproxy_turns that cannot be shown here]"}
+
+
 def test_a_stored_response_that_ends_in_thoughts_alone_has_no_message_for_them():
     assert after_search({"content": None, "reasoning_content": "Hm"}, user("Go on")) == [user("Go on")]
     (refusal, _) = after_search({"content": None, "refusal": "No."}, user("Go on"))

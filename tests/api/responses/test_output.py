@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.responses.output import OutputBuilder, OutputOptions
-from proxy.api.responses.tools import ResponseTools, read_tools
+from proxy.api.responses.tools import read_tools
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.results import ToolResult, failure
 from proxy.loop.run_events import CallBegan, CallEnded, TurnBegan
@@ -17,7 +17,7 @@ from tests.api.responses.folding import fold
 
 RUN = "a" * 32
 SEARCHING = OutputOptions(
-    ResponseTools(search={"type": "web_search"}), lambda call: orjson.loads(call.arguments), sources=True
+    read_tools([{"type": "web_search"}], None), lambda call: orjson.loads(call.arguments), sources=True
 )
 FOUND = {"https://a.example/": "A page"}
 
@@ -38,7 +38,7 @@ def ended(*, failed=False, **event):
 
 def built(*steps, options=None, broken_off=False, carried=None):
     """The short names of the events, and the items; folding the events has to give the items."""
-    output = OutputBuilder(RUN, options or OutputOptions())
+    output = OutputBuilder(RUN, options or OutputOptions(), {})
     reason = "length" if broken_off else "stop"
     answer = Respond(Turn({}, reason), {}, reason, Stop.ANSWER, Tally())
     events = [event for step in steps for event in step(output)] + output.finish(answer, carried=carried)
@@ -291,7 +291,7 @@ STEPS = st.lists(
 @given(STEPS, st.booleans())
 def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
     options = OutputOptions(
-        ResponseTools(search={"type": "web_search"}), sources=True, summary=True, seal=lambda text: text[::-1]
+        read_tools([{"type": "web_search"}], None), sources=True, summary=True, seal=lambda text: text[::-1]
     )
     _, items = built(*steps, options=options, broken_off=broken_off)
     assert len({item["id"] for item in items}) == len(items)
@@ -306,7 +306,7 @@ def event_of(data):
 
 
 def test_only_text_that_follows_text_is_added_by_the_short_way():
-    output = OutputBuilder(RUN, OutputOptions())
+    output = OutputBuilder(RUN, OutputOptions(), {})
     assert output.grow(delta(content="nothing is open")) is None
     steps = [*output.take_event(TurnBegan(1)), *output.take(delta(content="One"))]
     grown = [event_of(output.grow(delta(content=" two")))]

@@ -15,24 +15,34 @@ def forced(name):
     return {"type": "function", "function": {"name": name}}
 
 
+def sent(tools):
+    """The `tools` of the chat request."""
+    return tools.fields().get("tools", [])
+
+
+def search_of(tools):
+    """The search in the `tools` of the chat request."""
+    return next((tool for tool in sent(tools) if tool["type"] == "web_search"), None)
+
+
 def test_a_function_is_nested_and_null_is_as_if_it_were_not_there():
     tools = read_tools([DOOR], None)
     function = {"name": "open_door", "parameters": {"type": "object"}, "strict": True}
-    assert tools.for_chat() == ({"type": "function", "function": function},)
+    assert sent(tools) == [{"type": "function", "function": function}]
     assert tools.client_name_of("open_door") == ClientToolName("function", "open_door")
     assert tools.client_name_of("something_else") == ClientToolName("function", "something_else")
 
 
 def test_a_custom_tool_is_a_function_with_one_string():
     grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
-    (tool,) = read_tools([{**PATCH, "format": grammar}], None).for_chat()
+    (tool,) = sent(read_tools([{**PATCH, "format": grammar}], None))
     assert tool["function"]["parameters"]["required"] == ["input"]
     assert tool["function"]["description"] == 'Edits.\n\nThe input has to follow this lark grammar:\nstart: "x"'
 
 
 def test_namespaces_are_flattened_and_found_again():
     tools = read_tools([AGENTS, {"type": "function", "name": "agents__spawn"}], None)
-    assert [tool["function"]["name"] for tool in tools.for_chat()] == [
+    assert [tool["function"]["name"] for tool in sent(tools)] == [
         "agents__spawn",
         "agents__apply_patch",
         "agents__spawn_2",
@@ -69,7 +79,7 @@ def test_a_choice_of_a_function_means_the_servers_rather_than_a_custom_tool():
 
 
 def test_of_two_tools_with_one_name_the_later_counts():
-    (tool,) = read_tools([DOOR, {**DOOR, "description": "Newer."}], None).for_chat()
+    (tool,) = sent(read_tools([DOOR, {**DOOR, "description": "Newer."}], None))
     assert tool["function"]["description"] == "Newer."
 
 
@@ -105,29 +115,29 @@ def test_tools_that_are_none_are_a_fault_with_their_place(tools):
 @pytest.mark.parametrize("kind", ["web_search", "web_search_2025_08_26", "web_search_preview"])
 def test_a_hosted_search_is_the_servers(kind):
     tools = read_tools([DOOR, {"type": kind}], None)
-    assert tools.search == {"type": "web_search"}
-    assert tools.for_chat()[-1] == {"type": "web_search"}
+    assert search_of(tools) == {"type": "web_search"}
+    assert sent(tools)[-1] == {"type": "web_search"}
     assert tools.ignored == ()
 
 
 def test_a_search_that_may_not_fetch_is_none_that_we_have():
     tools = read_tools([DOOR, {"type": "web_search", "external_web_access": False}], None)
-    assert (tools.search, tools.offline, tools.ignored) == (None, True, ("web_search",))
+    assert (search_of(tools), tools.offline, tools.ignored) == (None, True, ("web_search",))
 
 
 def test_of_several_searches_the_latest_counts():
     offline, small = {**SEARCH, "external_web_access": False}, {**SEARCH, "search_context_size": "low"}
-    assert read_tools([DOOR, SEARCH, small], None).search == small
+    assert search_of(read_tools([DOOR, SEARCH, small], None)) == small
     latest = read_tools([DOOR, offline, SEARCH], None)
-    assert (latest.search, latest.offline, latest.ignored) == (SEARCH, False, ())
+    assert (search_of(latest), latest.offline, latest.ignored) == (SEARCH, False, ())
     latest = read_tools([DOOR, SEARCH, offline], None)
-    assert (latest.search, latest.offline, latest.ignored) == (None, True, ("web_search",))
+    assert (search_of(latest), latest.offline, latest.ignored) == (None, True, ("web_search",))
 
 
 def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
     declared = [DOOR, {"type": "file_search"}, {"type": "mcp", "server_url": "http://x"}, {"type": "file_search"}]
     tools = read_tools(declared, None)
-    assert len(tools.for_chat()) == 1
+    assert len(sent(tools)) == 1
     assert tools.ignored == ("file_search", "mcp")
 
 
@@ -190,12 +200,12 @@ def test_a_plain_function_with_the_name_of_a_server_tool_keeps_it():
 
 def test_a_server_tool_may_be_chosen_without_being_declared():
     tools = read_tools([DOOR], {"type": "function", "name": "look_up"}, SERVERS)
-    assert (tools.choice, tools.search) == (forced("look_up"), None)
-    assert read_tools([], {"type": "web_search"}, SERVERS).for_chat() == ({"type": "web_search"},)
+    assert (tools.choice, search_of(tools)) == (forced("look_up"), None)
+    assert sent(read_tools([], {"type": "web_search"}, SERVERS)) == [{"type": "web_search"}]
     listed = [{"type": "function", "name": "look_up"}, {"type": "web_search"}]
     tools = read_tools([DOOR], {"type": "allowed_tools", "tools": listed}, SERVERS)
     assert tools.choice["allowed_tools"]["tools"] == [forced("look_up"), {"type": "web_search"}]
-    assert tools.search == {"type": "web_search"}
+    assert search_of(tools) == {"type": "web_search"}
 
 
 def test_a_server_tool_that_is_chosen_has_to_be_there():
@@ -236,9 +246,9 @@ def test_allowed_tools_are_those_only():
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "open_door"}]}
     tools = read_tools([DOOR, PATCH, SEARCH], choice)
     assert tools.choice["allowed_tools"] == {"mode": "required", "tools": [forced("open_door")]}
-    assert tools.search is None
+    assert search_of(tools) is None
     with_search = {"type": "allowed_tools", "tools": [SEARCH, {"type": "file_search"}]}
-    assert read_tools([DOOR, SEARCH], with_search).search is not None
+    assert search_of(read_tools([DOOR, SEARCH], with_search)) is not None
 
 
 def test_allowed_tools_that_are_not_available_are_named():
@@ -267,19 +277,19 @@ def test_of_the_allowed_tools_one_has_to_be_callable_where_a_call_is_demanded():
     with pytest.raises(RequestError, match="web_search") as fault:
         allowing("required").within((), drop=False)
     assert fault.value.param == "tool_choice"
-    assert allowing("required").within((), drop=True).search is None
+    assert search_of(allowing("required").within((), drop=True)) is None
     assert allowing("auto").within((), drop=False).ignored == ("web_search",)
-    assert allowing("required", "look_up").within({"look_up"}, drop=False).search is None
+    assert search_of(allowing("required", "look_up").within({"look_up"}, drop=False)) is None
     assert allowing("required", "open_door").within((), drop=False).ignored == ("web_search",)
 
 
 def test_none_rules_the_search_out():
-    assert read_tools([DOOR, SEARCH], "none").search is None
+    assert search_of(read_tools([DOOR, SEARCH], "none")) is None
 
 
 def test_where_there_is_no_search_the_rest_goes_on_without_it():
     tools = read_tools([DOOR, SEARCH], None).within((), drop=False)
-    assert (tools.search, tools.ignored) == (None, ("web_search",))
+    assert (search_of(tools), tools.ignored) == (None, ("web_search",))
 
 
 @pytest.mark.parametrize(
