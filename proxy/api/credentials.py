@@ -49,7 +49,6 @@ class CredentialReader:
         self._headers = {name: name.encode() for name in ports.user_headers}
         self._keys = SealingKeys.of(ports) if self._headers else None
         self._toolset, self._toolset_for = ports.toolset, ports.toolset_for
-        self._without = RequestTools(ports.toolset)
 
     def credentials_of(self, scope: Scope) -> Credentials:
         """The credentials of a request: the same object each time."""
@@ -62,16 +61,13 @@ class CredentialReader:
         made = scope[CREDENTIALS] = Credentials(values, self._keys.for_caller(caller), scope=caller.scope)
         return made
 
-    async def tools_of(self, scope: Scope, may_use: MayUse | None) -> RequestTools:
+    async def tools_of(self, credentials: Credentials, may_use: MayUse | None) -> RequestTools:
         """The tools of a request. A user's own servers are waited for, a few seconds at most, if their list is unknown.
 
         Args:
-            scope: its scope.
-            may_use: whether it may use tools of a server; the others are left alone. None: it may use no user's tools.
+            credentials: those of the request.
+            may_use: whether it may use tools of a server. None: it may use no user's tools.
         """
-        if not self._headers:
-            return self._without
-        credentials = self.credentials_of(scope)
         toolset = self._toolset
         if self._toolset_for is not None and credentials.names and may_use is not None:
             toolset = await self._toolset_for(credentials, may_use)

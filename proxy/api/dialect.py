@@ -78,18 +78,15 @@ class Dialect(Protocol):
     """One API.
 
     Attributes:
-        history_field: the field with its messages or items, which are not parsed again when they are known; empty: all
-            of a body is parsed.
+        history_field: the field with its messages or items, which are not parsed again when they are known. Empty: the
+            requests are not translated; all of a body is parsed, and neither requests nor answers carry sealed texts.
         loads: parses its messages or items.
-        seals: whether its requests and answers carry sealed texts.
     """
 
     @property
     def history_field(self) -> str: ...  # noqa: D102 - see above
     @property
     def loads(self) -> Callable[[bytes], Any]: ...  # noqa: D102 - see above
-    @property
-    def seals(self) -> bool: ...  # noqa: D102 - see above
 
     def parse(self, body: bytes, history: History | None) -> "Parsed":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""

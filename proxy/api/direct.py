@@ -61,7 +61,9 @@ class Door:
             is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))
             return limits.max_tool_calls > 0 and is_permitted and asks_for(server)
 
-        return DirectCalls(self._ports, scope, await self._credentials.tools_of(scope, may_use))
+        return DirectCalls(
+            self._ports, scope, await self._credentials.tools_of(self._credentials.credentials_of(scope), may_use)
+        )
 
 
 class DirectCalls:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope
 from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import read_body
 from proxy.api.body_memory import SHARE, Share
-from proxy.api.credentials import CredentialReader
+from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.dialect import Chosen, Context, Dialect, Parsed, Stored
 from proxy.api.known import History
 from proxy.api.ports import Ports
@@ -62,15 +62,17 @@ class Preparation:
         self._dialect = dialect
         self._keys = SealingKeys.of(ports)
         self._credentials = CredentialReader(ports)
+        self._without_credentials = RequestTools(ports.toolset)
         self._resolver = RequestResolver(ports)
 
     async def parse(self, scope: Scope, receive: Receive) -> Parsed:
         """Read the body of a request, and check its fields. Raises `ProxyError`."""
         body = await read_body(scope, receive, self._ports.config.server, self._ports.clock)
         caller: Caller = scope[CALLER]
-        field, size = self._dialect.history_field, size_opened(body)
-        history = History(self._ports.known, caller.scope, field, self._dialect.loads) if field else None
-        is_slow = history is not None and may_hold_files(body)
+        size, is_slow, history = len(body), False, None
+        if field := self._dialect.history_field:
+            history = History(self._ports.known, caller.scope, field, self._dialect.loads)
+            size, is_slow = size_opened(body), may_hold_files(body)
         parsed: Parsed = await beside(size, partial(self._dialect.parse, body, history), slow=is_slow)
         parsed.size, parsed.is_slow = size, is_slow
         return parsed
@@ -81,13 +83,16 @@ class Preparation:
         share: Share | None = scope.get(SHARE)
         credentials = self._credentials.credentials_of(scope)
         sealer = None
-        if self._dialect.seals:
+        if self._dialect.history_field:
             most, keys = self._ports.config.server.max_body_bytes, self._keys.for_caller(caller)
             sealer = Sealer(keys, caller.scope, most_bytes=most, share=share, credentials=credentials)
         if parsed.continues:
             await parsed.continued(Stored(self._ports.store, caller.scope, share, credentials, self._ports.observe))
-        asks = parsed.calling() if credentials.names else None  # without credentials, no server lists tools for a user
-        own = await self._credentials.tools_of(scope, self._resolver.may_use(scope, asks) if asks is not None else None)
+        own = self._without_credentials
+        if credentials.names:
+            asks = parsed.calling()
+            may_use = self._resolver.may_use(scope, asks) if asks is not None else None
+            own = await self._credentials.tools_of(credentials, may_use)
         context = Context(own, self._ports.clock.time, caller.scope, self._resolver.remembered, sealer)
         asked = await beside(parsed.size + parsed.bytes_read, partial(parsed.read, context), slow=parsed.is_slow)
         if sealer is not None:

@@ -17,7 +17,6 @@ class ChatDialect:
 
     history_field = ""
     loads = staticmethod(orjson.loads)
-    seals = False
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedChat":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""

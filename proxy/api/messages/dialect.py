@@ -38,7 +38,6 @@ class MessagesDialect(Struct, frozen=True):
     keeps_marks: bool = False
     history_field = "messages"
     loads = staticmethod(with_exact_calls)  # the arguments of calls, which are objects here, keep their integers
-    seals = True
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedMessages":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""

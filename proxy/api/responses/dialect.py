@@ -32,7 +32,6 @@ class ResponsesDialect:
 
     history_field = "input"
     loads = staticmethod(orjson.loads)
-    seals = True
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedResponses":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
