@@ -18,7 +18,7 @@ from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import ToolResult
-from proxy.loop.run_events import CallBegan, RunEvent
+from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.citations import Citation
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
@@ -55,7 +55,7 @@ class OutputOptions(Struct, frozen=True):
 ServerCall: TypeAlias = SearchCall | CodeCall | McpCall
 
 
-class OutputBuilder(Fold[ServerCall]):
+class OutputBuilder(Fold):
     """Builds the items of an output.
 
     Args:
@@ -68,8 +68,6 @@ class OutputBuilder(Fold[ServerCall]):
         model: the upstream's name for the model, as far as it was known before the first item; empty: it was not.
         numbers: of the events of a stream.
     """
-
-    has_enough = False
 
     def __init__(
         self,
@@ -85,6 +83,7 @@ class OutputBuilder(Fold[ServerCall]):
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
+        self._server_calls: dict[ToolCall, ServerCall] = {}  # the items of this turn's server calls
         self._sources = {**sources}
 
     @property
@@ -99,9 +98,22 @@ class OutputBuilder(Fold[ServerCall]):
 
     def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run."""
-        if isinstance(event, CallBegan):
-            self._learn_model(event.model)
-        return super().take_event(event)
+        match event:
+            case TurnBegan():
+                self._server_calls = {}
+                events = self.end_text()
+                self._has_text = False
+                return events
+            case CallBegan(_, call, model):
+                self._learn_model(model)
+                if (item := self._server_call(call)) is None:
+                    return []
+                self._server_calls[call] = item
+                return self.end_text() + item.open()
+            case CallEnded(_, call, result):
+                return self._end_server_call(self._server_calls.get(call), result)
+            case CallsAnswered():
+                return self.end_text()
 
     def _learn_model(self, model: Any) -> None:
         if not self._items and isinstance(model, str) and model:
@@ -112,17 +124,11 @@ class OutputBuilder(Fold[ServerCall]):
         beginning = self._current.grow_text(text) if isinstance(self._current, Message) else b""
         return _TEXT_DELTA % (beginning, rawjson.dumps_answer(text), next(self.numbers)) if beginning else None
 
-    @property
-    def is_writing_text(self) -> bool:
-        """Whether a message is open."""
-        return isinstance(self._current, Message)
-
-    def write_thoughts(self, text: str, *, is_late: bool) -> Events:
+    def write_thoughts(self, text: str) -> Events:
         """Add thoughts to the open reasoning, or to a new item, which may stand anywhere."""
-        del is_late
         if isinstance(self._current, Reasoning):
             return self._current.append_text(text)
-        events = self._end_text()
+        events = self.end_text()
         reasoning = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
         self._current = reasoning
         return events + reasoning.open() + reasoning.append_text(text)
@@ -134,7 +140,7 @@ class OutputBuilder(Fold[ServerCall]):
 
     def write_refusal(self, text: str) -> Events:
         """Add the text of a refusal to the open message, or to a new one; text behind it is another part."""
-        self._position = 0
+        self._position, self._is_writing = 0, True
         message, opening = self._message()
         return opening + message.append_refusal(text)
 
@@ -143,8 +149,11 @@ class OutputBuilder(Fold[ServerCall]):
         if isinstance(self._current, Message):
             self._current.add_annotations(given)
 
-    def close_text(self) -> Events:
+    def end_text(self) -> Events:
         """End the open message or reasoning."""
+        return super().end_text() + self._close_text()
+
+    def _close_text(self) -> Events:
         current, self._current = self._current, None
         return self._end(current, "completed") if current is not None else []
 
@@ -160,7 +169,7 @@ class OutputBuilder(Fold[ServerCall]):
             events += call.open()
         return events + call.append_arguments(function.get("arguments") or "")
 
-    def server_call(self, call: ToolCall) -> ServerCall | None:
+    def _server_call(self, call: ToolCall) -> ServerCall | None:
         """The item of a declared hosted tool, or of another call for a client that asks for all."""
         if call.name == SEARCH and self._options.tools.search:
             arguments = self._options.arguments_of(call) or {}
@@ -175,11 +184,7 @@ class OutputBuilder(Fold[ServerCall]):
             return self._new(McpCall, "mcp", call.name, call.arguments)
         return None
 
-    def write_server_call(self, item: ServerCall) -> Events:
-        """Open the item of a call."""
-        return item.open()
-
-    def end_server_call(self, item: ServerCall | None, result: ToolResult) -> Events:
+    def _end_server_call(self, item: ServerCall | None, result: ToolResult) -> Events:
         """Close the item of a call with what is shown of its result."""
         self._sources |= result.sources
         if item is None or item.status != "in_progress":
@@ -201,7 +206,7 @@ class OutputBuilder(Fold[ServerCall]):
             carried: the sealed content that the client is to send back; it becomes an item without text.
         """
         self._learn_model(answer.turn.envelope.get("model"))
-        events = self._write_rest()
+        events = self.add_text("", is_last=True)
         broken_off = answer.finish_reason in BROKEN_OFF  # the model was stopped in the middle of the last open item
         # Server calls that are still open were begun early, in a turn that was not completed.
         written = (item for item in self._items if not isinstance(item, ServerCall))
@@ -234,7 +239,7 @@ class OutputBuilder(Fold[ServerCall]):
         """The message that is being written, and the events that open it if it is a new one."""
         if isinstance(self._current, Message):
             return self._current, []
-        closing = self.close_text()
+        closing = self._close_text()
         message = self._current = self._new(Message, "msg")
         return message, closing + message.open()
 
