@@ -15,9 +15,9 @@ def tool_use_id(client_id: str, turn: int) -> str:
     return f"{client_id.replace('call_', 'toolu_', 1)}_{turn}"
 
 
-def shown_call_id(run_id: str, number: int, turn: int) -> str:
-    """The id of a run's `server_tool_use` block."""
-    return f"srvtoolu_{run_id}_{number}_{turn}"
+def shown_call_id(kind: str, run_id: str, number: int, turn: int) -> str:
+    """The id of a run's block of the type `server_tool_use` or `mcp_tool_use`."""
+    return f"{'mcp' if kind == 'mcp_tool_use' else 'srv'}toolu_{run_id}_{number}_{turn}"
 
 
 def origin_of(block: Json) -> str | None:

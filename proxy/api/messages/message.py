@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.fold import Fold
-from proxy.api.messages.blocks import Blocks, ShownCall, Sign, parsed_input
+from proxy.api.messages.blocks import Blocks, Sign
 from proxy.api.messages.call_ids import shown_call_id, tool_use_id
-from proxy.api.messages.cited import CitedPages
+from proxy.api.messages.inputs import parsed_input
 from proxy.api.messages.pages import (
     SERVER_NAME,
     FoundPage,
@@ -26,9 +26,9 @@ from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.api.reply import Events
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
-from proxy.loop.run_events import RunEvent, TurnBegan
+from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.call_ids import server_call_id
-from proxy.turn.citations import Citation
+from proxy.turn.citations import Citation, annotations
 from proxy.turn.opaque_fields import OpaqueFields, carried_by
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
@@ -70,7 +70,7 @@ class MessageOptions(Struct, frozen=True):
     pages: Sequence[FoundPage] = ()
 
 
-class MessageBuilder(Fold[ShownCall]):
+class MessageBuilder(Fold):
     """Builds the content blocks of a message.
 
     Args:
@@ -82,24 +82,17 @@ class MessageBuilder(Fold[ShownCall]):
         super().__init__(options.stops)
         self._run_id = run_id
         self._options = options
-        self._cited = CitedPages(options.seal, {page.url: page for page in options.pages if page.url})
-        self.blocks = Blocks(sign=options.sign, cite=self._cited.citations, mended=options.mended)
+        self._pages = {page.url: page for page in options.pages if page.url}  # which the text may cite
+        self._marks: list[Citation] = []  # gpt-oss's, in the open text
+        self.blocks = Blocks(sign=options.sign, cite=self._citations_in, mended=options.mended)
         self._turn = self._number = 0  # in this message, and in its run
+        self._has_calls = False  # in this turn
         self._numbered = 0  # server calls
-        self._calls_client = False  # in this turn
+        self._calls: list[tuple[ToolCall, Json]] = []  # the server calls of this turn, and their blocks
         self._thoughts_of: dict[int, int] = {}  # the number of a turn -> the index of its block
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
         self._uses = {SEARCH: 0, FETCH: 0}
-
-    @property
-    def has_enough(self) -> bool:  # type: ignore[override]  # it is only read
-        """Whether the text has reached a stop sequence, so that the rest of the answer is not needed."""
-        return self._stop is not None and self._stop.found is not None and not self._calls_client
-
-    @property
-    def _is_cut(self) -> bool:
-        return self._stop is not None and self._stop.found is not None
 
     def text_event(self, text: str) -> bytes | None:
         """Add to the open block of text, and give the encoded event; None: no block is open, or the text may be cut."""
@@ -108,23 +101,24 @@ class MessageBuilder(Fold[ShownCall]):
         self.blocks.pieces.append(text)
         return _TEXT % (len(self.blocks.content) - 1, rawjson.dumps_answer(text))
 
-    @property
-    def is_writing_text(self) -> bool:
-        """Whether a block of text is open."""
-        return self.blocks.is_writing_text
-
     def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run; another upstream call has blocks of its own."""
-        events = super().take_event(event)
-        if isinstance(event, TurnBegan):
-            self._turn, self._number = self._turn + 1, event.number
-            self._calls_client = False
-            events += self.blocks.close_all()
-        return events
+        match event:
+            case TurnBegan(number):
+                events = self._end_turn(())
+                self._turn, self._number = self._turn + 1, number
+                self._has_text = self._has_calls = False
+                return events
+            case CallBegan(_, call):
+                return self._begin_server_call(call)
+            case CallEnded():
+                return []
+            case CallsAnswered(answered):
+                return self._end_turn(answered)
 
-    def write_thoughts(self, text: str, *, is_late: bool) -> Events:
+    def write_thoughts(self, text: str) -> Events:
         """Add thoughts, for which this API has one place: before the text and the calls of their turn."""
-        if not self._options.thoughts or is_late or self._is_cut:
+        if not self._options.thoughts or self._has_text or self._has_calls:
             return []
         events = self.blocks.add_thinking(text, shown=not self._options.omits_thoughts)
         self._thoughts_of[self._number] = len(self.blocks.content) - 1
@@ -133,23 +127,18 @@ class MessageBuilder(Fold[ShownCall]):
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         """Add text to the open block, or to a new one; this API has no log probabilities."""
         del logprobs
-        self._cited.marks += citations
-        return self.blocks.add_text(text) if text else []
+        self._marks += citations
+        return self.blocks.add(text) if text else []
 
     def write_refusal(self, text: str) -> Events:
         """Add the text of a refusal, which is text here."""
-        return self._add_text(text, (), None)
-
-    def close_text(self) -> Events:
-        """Forget the citations of a text that was only blanks; the block is closed by the next one."""
-        if not self.is_writing_text:
-            self._cited.marks.clear()
-        return []
+        return self.add_text(text)
 
     def write_client_call(self, fragment: Json) -> Events:
         """Add a fragment of a call of the client's."""
         index, function = fragment["index"], fragment.get("function") or {}
-        if self._is_cut or (index and not self._options.tools.parallel):
+        self._has_calls = True
+        if self.has_enough or (index and not self._options.tools.parallel):
             return []
         self._calls_client = True
         events: Events = []
@@ -158,35 +147,33 @@ class MessageBuilder(Fold[ShownCall]):
             events = self.blocks.begin_tool_use(index, call_id, function.get("name") or "")
         return events + self.blocks.add_input(index, function.get("arguments") or "")
 
-    def server_call(self, call: ToolCall) -> ShownCall | None:
-        """The blocks of a call of a hosted tool, or of another call for a client that asks for all."""
+    def _begin_server_call(self, call: ToolCall) -> Events:
+        """Add the block of a call of a hosted tool, or of another call for a client that asks for all."""
         shown = self._options.tools.shown.get(call.name)
         if shown is None and not self._options.server_calls:
-            return None
-        arguments = call.arguments
-        if "INVALID_JSON" in parsed_input(arguments) and (repaired := self._options.arguments_of(call)):
-            arguments = rawjson.dumps_answer(repaired).decode()
+            return []
+        self._has_calls = True
         self._numbered += 1
         id_in_history = server_call_id(self._run_id, self._numbered)
         self._ids_in_history.setdefault((call.id, call.name), deque()).append(id_in_history)
-        own_id = shown_call_id(self._run_id, self._numbered, self._turn)
-        if shown is not None:
-            use = {"type": "server_tool_use", "id": own_id, "name": shown}
-            return ShownCall(use, arguments, error_block(shown, own_id))
-        own_id = own_id.replace("srvtoolu_", "mcptoolu_")
-        use = {"type": "mcp_tool_use", "id": own_id, "name": call.name, "server_name": SERVER_NAME}
-        return ShownCall(use, arguments, other_block(own_id, "", is_error=True))
+        given = parsed_input(call.arguments)
+        if "INVALID_JSON" in given:
+            given = self._options.arguments_of(call) or given
+        kind = "server_tool_use" if shown is not None else "mcp_tool_use"
+        block: Json = {"type": kind, "id": shown_call_id(kind, self._run_id, self._numbered, self._turn)}
+        block |= {"name": call.name, "server_name": SERVER_NAME} if shown is None else {"name": shown}
+        block["input"] = given
+        self._calls.append((call, block))
+        return self.end_text() + self.blocks.add(block)
 
-    def write_server_call(self, item: ShownCall) -> Events:
-        """Add the block of a complete call; that of its result stands behind all calls of the turn."""
-        return self.blocks.add_server_call(item)
-
-    def answer_calls(self, calls: Sequence[AnsweredCall]) -> Events:
-        """Add the results of a turn's calls."""
-        for one in calls:
-            if (item := self._server_calls.get(one.resolved)) is not None:
-                item.result = self._result(item, one)
-        return self.blocks.end_turn()
+    def _end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
+        """Close all blocks, and add the results of the turn's server calls; a call without an answer has failed."""
+        events = self.end_text() + self.blocks.close()
+        answers = {one.resolved: one for one in reversed(answered)}
+        for call, use in self._calls:
+            events += self.blocks.add(self._result(use, answers.pop(call, None)))
+        self._calls = []
+        return events
 
     def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> OpaqueFields:
         """The fields of a turn that the client cannot bring back; asked once for each turn of the run, in order.
@@ -212,7 +199,7 @@ class MessageBuilder(Fold[ShownCall]):
         """Close all blocks at the end of the run."""
         if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
             self.blocks.mended = None
-        return self._write_rest() + self.blocks.end_turn()
+        return self._end_turn(())
 
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""
@@ -237,22 +224,37 @@ class MessageBuilder(Fold[ShownCall]):
             return None
         return {f"{name}_requests": count for name, count in self._uses.items()}
 
-    def _result(self, call: ShownCall, answered: AnsweredCall) -> Json:
+    def _result(self, use: Json, answered: AnsweredCall | None) -> Json:
         """The block with the result of a call."""
-        call_id, kind, is_error = call.use["id"], call.use["name"], answered.result.failed
-        if call.use["type"] == "mcp_tool_use":
-            return other_block(call_id, answered.result.for_app, is_error=is_error)
+        call_id, kind, result = use["id"], use["name"], answered.result if answered is not None else None
+        if use["type"] == "mcp_tool_use":
+            is_error = result is None or result.failed
+            return other_block(call_id, result.for_app if result is not None else "", is_error=is_error)
+        if answered is None or result is None:
+            return error_block(kind, call_id)
         if kind == CODE:
-            code = answered.result.code
-            return error_block(kind, call_id) if is_error or code is None else code_block(call_id, code)
-        if is_error:
+            return (
+                error_block(kind, call_id) if result.failed or result.code is None else code_block(call_id, result.code)
+            )
+        if result.failed:
             return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
         self._uses[kind] += answered.counts
         if kind == FETCH:
             return fetch_block(call_id, answered, datetime.fromtimestamp(self._options.now(), UTC).isoformat())
         pages = pages_of(answered)
-        self._cited.pages |= {page.url: page for page in pages}
+        self._pages |= {page.url: page for page in pages}
         return search_block(call_id, pages, answered.content, self._options.seal)
+
+    def _citations_in(self, text: str) -> list[Json]:
+        """The citations of a complete text, one for each page that it names."""
+        marks, self._marks = self._marks, []
+        if not self._pages:
+            return []
+        titles = {url: page.title for url, page in self._pages.items()}
+        # The text may have been cut since.
+        known = [(at, url) for at, url in marks if url in self._pages and at <= len(text)]
+        urls = dict.fromkeys(one["url_citation"]["url"] for one in annotations(text, titles, known))
+        return [self._pages[url].citation(self._options.seal) for url in urls]
 
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:

@@ -53,12 +53,13 @@ class FoundPage(Struct, frozen=True):
     text: str
     published: str | None = None
 
-    @property
-    def cited(self) -> str:
-        """The beginning of the tool's text about the page, without title, URL and date."""
+    def citation(self, seal: Callable[[str], str]) -> Json:
+        """A citation of the page, with the beginning of the tool's text about it, without title, URL and date."""
         lines = [line.strip() for line in self.text.split("\n")]
         own = [line for line in lines if line and line not in (self.title, self.url) and not _DAY.fullmatch(line)]
-        return (" ".join(own) or self.title)[:_MOST_CITED]
+        cited = (" ".join(own) or self.title)[:_MOST_CITED]
+        citation = {"type": "web_search_result_location", "url": self.url, "title": self.title, "cited_text": cited}
+        return {**citation, "encrypted_index": seal(self.url)}
 
 
 def pages_of(answered: AnsweredCall) -> list[FoundPage]:

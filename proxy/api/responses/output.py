@@ -28,7 +28,7 @@ from proxy.api.responses.tools import Kind, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import ToolResult
-from proxy.loop.run_events import CallBegan, RunEvent
+from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.citations import Citation
 from proxy.wire import rawjson
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall
@@ -62,7 +62,7 @@ class OutputOptions(Struct, frozen=True):
     seal: Callable[[str], str] | None = None
 
 
-class OutputBuilder(Fold[ServerCall]):
+class OutputBuilder(Fold):
     """Builds the items of an output.
 
     Args:
@@ -76,8 +76,6 @@ class OutputBuilder(Fold[ServerCall]):
         numbers: of the events of a stream.
     """
 
-    has_enough = False
-
     def __init__(self, run_id: str, options: OutputOptions, sources: Mapping[str, str]) -> None:
         super().__init__()
         self.run_id = run_id
@@ -87,6 +85,7 @@ class OutputBuilder(Fold[ServerCall]):
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
+        self._server_calls: dict[ToolCall, ServerCall] = {}  # the items of this turn's server calls
         self._sources = {**sources}
 
     @property
@@ -102,9 +101,23 @@ class OutputBuilder(Fold[ServerCall]):
 
     def take_event(self, event: RunEvent) -> Events:
         """Add an event of the run."""
-        if isinstance(event, CallBegan) and not self._items:
-            self.model = event.model or self.model
-        return super().take_event(event)
+        match event:
+            case TurnBegan():
+                self._server_calls = {}
+                events = self.end_text()
+                self._has_text = False
+                return events
+            case CallBegan(_, call, model):
+                if not self._items:
+                    self.model = model or self.model
+                if (item := self._server_call(call)) is None:
+                    return []
+                self._server_calls[call] = item
+                return self.end_text() + item.open()
+            case CallEnded(_, call, result):
+                return self._end_server_call(self._server_calls.get(call), result)
+            case CallsAnswered():
+                return self.end_text()
 
     def text_event(self, text: str) -> bytes | None:
         """Add to the open text, and give the encoded event; None: no text is open."""
@@ -114,17 +127,11 @@ class OutputBuilder(Fold[ServerCall]):
         part.pieces.append(text)
         return _TEXT_DELTA % (part.delta_head, rawjson.dumps_answer(text), next(self.numbers))
 
-    @property
-    def is_writing_text(self) -> bool:
-        """Whether a message is open."""
-        return isinstance(self._current, Message)
-
-    def write_thoughts(self, text: str, *, is_late: bool) -> Events:
+    def write_thoughts(self, text: str) -> Events:
         """Add thoughts to the open reasoning, or to a new item, which may stand anywhere."""
-        del is_late
         if isinstance(self._current, Reasoning):
             return self._current.append_text(text)
-        events = self._end_text()
+        events = self.end_text()
         reasoning = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
         self._current = reasoning
         return events + reasoning.open() + reasoning.append_text(text)
@@ -135,7 +142,7 @@ class OutputBuilder(Fold[ServerCall]):
 
     def write_refusal(self, text: str) -> Events:
         """Add the text of a refusal to the open message, or to a new one; text behind it is another part."""
-        self._position = 0
+        self._position, self._is_writing = 0, True
         return self._write("refusal", text)
 
     def _write(
@@ -143,7 +150,7 @@ class OutputBuilder(Fold[ServerCall]):
     ) -> Events:
         events: Events = []
         if not isinstance(self._current, Message):
-            events = self.close_text()
+            events = self._close_text()
             self._current = self._new(Message, "msg", sources=self._sources)
             events += self._current.open()
         return events + self._current.append(kind, text, logprobs, citations)
@@ -153,8 +160,11 @@ class OutputBuilder(Fold[ServerCall]):
         if isinstance(self._current, Message) and self._current.part is not None:
             self._current.part.annotations += given
 
-    def close_text(self) -> Events:
+    def end_text(self) -> Events:
         """End the open message or reasoning."""
+        return super().end_text() + self._close_text()
+
+    def _close_text(self) -> Events:
         current, self._current = self._current, None
         return self._end(current, "completed") if current is not None else []
 
@@ -170,7 +180,7 @@ class OutputBuilder(Fold[ServerCall]):
             events += call.open()
         return events + call.append_arguments(function.get("arguments") or "")
 
-    def server_call(self, call: ToolCall) -> ServerCall | None:
+    def _server_call(self, call: ToolCall) -> ServerCall | None:
         """The item of a declared hosted tool, or of another call for a client that asks for all."""
         if call.name == self._options.tools.own_name(SEARCH):
             arguments = self._options.arguments_of(call) or {}
@@ -185,11 +195,7 @@ class OutputBuilder(Fold[ServerCall]):
             return self._new(McpCall, "mcp", call.name, call.arguments)
         return None
 
-    def write_server_call(self, item: ServerCall) -> Events:
-        """Open the item of a call."""
-        return item.open()
-
-    def end_server_call(self, item: ServerCall | None, result: ToolResult) -> Events:
+    def _end_server_call(self, item: ServerCall | None, result: ToolResult) -> Events:
         """Close the item of a call with what is shown of its result."""
         self._sources |= result.sources
         if item is None or item.status != "in_progress":
@@ -212,7 +218,7 @@ class OutputBuilder(Fold[ServerCall]):
         """
         if not self._items:
             self.model = answer.turn.envelope.get("model") or self.model
-        events = self._write_rest()
+        events = self.add_text("", is_last=True)
         opened = [item for item in self._items if item.status == "in_progress"]
         # The model was stopped in the middle of the last open item that it wrote itself. Server calls that are still
         # open were begun early, in a turn that was not completed.

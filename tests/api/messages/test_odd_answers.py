@@ -5,7 +5,7 @@ from time import process_time
 import orjson
 import pytest
 
-from proxy.api.messages.blocks import Blocks, ShownCall
+from proxy.api.messages.blocks import Blocks
 from proxy.loop.fence import unfenced
 from tests.api.messages.asking import ASK, FETCH, SEARCH, client, follow_up, kinds, raw
 from tests.api.surfaces import DOOR, on
@@ -279,11 +279,10 @@ async def test_blocked_domains_reach_the_search_once(messages):
 
 def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is_complete():
     blocks = Blocks(sign=lambda thoughts, _=None: thoughts, cite=lambda _: ())
-    use = {"type": "server_tool_use", "id": "s", "name": "web_search"}
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     blocks.begin_tool_use(0, "c", "open_door")
-    assert blocks.add_server_call(ShownCall(use, "{}", {"type": "web_search_tool_result"})) == []  # it may go on
-    blocks.add_input(0, '{"door": 1}')
-    events = blocks.add_server_call(ShownCall({**use, "id": "t"}, "{}", {"type": "web_search_tool_result"}))
+    assert blocks.add(use) == []  # the client's call may go on
+    events = blocks.add_input(0, '{"door": 1}') + blocks.add({**use, "id": "t"})
     started = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
     assert started == ["s", "t"]
 
@@ -295,7 +294,7 @@ def test_whether_a_call_is_complete_is_known_without_reading_its_input_again():
         blocks.add_input(0, '{"door":[')
         for _ in range(count):
             blocks.add_input(0, '{"n":1},')
-            assert blocks.add_text(" ") == []  # it waits for the end of the call
+            assert blocks.add(" ") == []  # it waits for the end of the call
         return process_time() - begun
 
     seconds(1000)
