@@ -6,7 +6,7 @@ cookies. It holds no address, no command and no header that is not needed.
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import orjson
+from msgspec.structs import asdict
 
 from proxy.config.keys import FROM_CLIENT
 from proxy.config.loaded import Loaded
@@ -36,10 +37,9 @@ NOTICE: Final = (
 )
 _BIG_NUMBER: Final = re.compile(rb"[:\[,]\s*-?\d{19}")  # which might not come back as it was
 # The headers of a request by which an answer may differ.
-_ASKED_HEADERS: Final = frozenset({
-    b"accept", b"anthropic-beta", b"anthropic-version", b"content-encoding", b"content-type", b"openai-beta",
-    b"upgrade", b"x-server-tools", b"x-tool-events",
-})  # fmt: skip
+_ASKED_HEADERS: Final = re.compile(
+    rb"accept|anthropic-(?:beta|version)|content-(?:encoding|type)|openai-beta|upgrade|x-server-tools|x-tool-events"
+)
 _ANSWER_HEADERS: Final = re.compile(
     rb"content-(?:type|encoding|disposition)|retry-after(?:-ms)?|x-should-retry|(?:x-|anthropic-)?ratelimit-.*"
     rb"|x-tool-.*|x-tools-ignored|allow|location"
@@ -92,7 +92,7 @@ class _CaseWriter:
     def __init__(self, recording: Recording, context: CaseContext) -> None:
         self._recording = recording
         self._loaded = context.loaded
-        self._config, self._disabled = context.loaded.config, context.loaded.disabled
+        self._config = context.loaded.config
         self._tools = recording.tools or context.tools
         self._version = context.version
         self._user_headers = frozenset(name.encode() for name in context.loaded.user_headers)
@@ -142,17 +142,14 @@ class _CaseWriter:
         upstream: dict[str, list[Json]] = {}
         for call in recording.calls:
             upstream.setdefault(self._masker.text(call.upstream), []).append(self._call(call))
-        answer: Json = {
-            "status": recording.status,
-            "headers": self._headers(recording.answer_headers, lambda name: bool(_ANSWER_HEADERS.fullmatch(name))),
-            **self._received(recording.answer, recording.answer_headers),
-        }
+        is_stream = dict(recording.answer_headers).get(b"content-type", b"").startswith(b"text/event-stream")
+        answer = {"pieces": self._pieces(recording.answer)} if is_stream else self._content(recording.answer)
         return {
             "request": {
                 "path": self._masker.text(recording.target),
                 "method": recording.method,
                 "headers": {
-                    **self._headers(recording.headers, lambda name: name in _ASKED_HEADERS),
+                    **self._headers(recording.headers, _ASKED_HEADERS),
                     **{name.decode(): _OF_USER for name, _ in recording.headers if name in self._user_headers},
                 },
                 **self._content(recording.body),
@@ -160,7 +157,11 @@ class _CaseWriter:
             "upstream": upstream,
             "tools": [self._run(run) for run in recording.runs],
             "state": [*self._state()],
-            "got": answer,
+            "got": {
+                "status": recording.status,
+                "headers": self._headers(recording.answer_headers, _ANSWER_HEADERS),
+                **answer,
+            },
         }
 
     def _call(self, call: UpstreamCall) -> Json:
@@ -169,10 +170,7 @@ class _CaseWriter:
         if call.target and not call.target.endswith("/chat/completions"):
             told["path"] = self._masker.text(call.target)
         if call.status is not None:
-            told |= {
-                "status": call.status,
-                "headers": self._headers(call.headers, lambda name: bool(_ANSWER_HEADERS.fullmatch(name))),
-            }
+            told |= {"status": call.status, "headers": self._headers(call.headers, _ANSWER_HEADERS)}
         told["pieces"] = self._pieces(call.pieces)
         if call.failure is not None:
             told["fails"] = call.failure
@@ -189,12 +187,9 @@ class _CaseWriter:
         if run.output is None:
             return {**told, "left": True}
         output = msgspec.to_builtins(run.output, enc_hook=dict)
-        kept = {name: value for name, value in output.items() if name != "text" and value not in (None, {}, [], ())}
-        return {
-            **told,
-            "text": self._masker.text(output.get("text", "")),
-            **({"output": self._masker.value(kept)} if kept else {}),
-        }
+        told["text"] = self._masker.text(output.pop("text", ""))
+        kept = {name: value for name, value in output.items() if value not in (None, {}, [], ())}
+        return {**told, "output": self._masker.value(kept)} if kept else told
 
     def _state(self) -> Iterator[Json]:
         for key, value in self._recording.state.items():
@@ -212,25 +207,15 @@ class _CaseWriter:
         if found is not None:
             with suppress(RecursionError):
                 return {name: self._masker.value(found)}
-        (masked,) = self._masker.stream([content])
-        text = _text(masked)
-        return {"raw": text} if text is not None else {"base64": b64encode(masked).decode()}
-
-    def _received(self, pieces: Sequence[bytes], headers: Headers) -> Json:
-        """The body of the answer: as pieces if it is a stream, otherwise as it is."""
-        if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
-            return {"pieces": self._pieces(pieces)}
-        return self._content(pieces)
+        (piece,) = self._pieces([content])
+        return {"raw": piece} if isinstance(piece, str) else piece
 
     def _pieces(self, pieces: Sequence[bytes]) -> list[Any]:
         """The pieces of a body as they came, or one with masked secrets."""
-        return [
-            text if (text := _text(piece)) is not None else {"base64": b64encode(piece).decode()}
-            for piece in self._masker.stream(pieces)
-        ]
+        return [*map(_text, self._masker.stream(pieces))]
 
-    def _headers(self, headers: Headers, is_needed: Callable[[bytes], bool]) -> dict[str, str]:
-        kept = {name.lower(): value for name, value in reversed(headers) if is_needed(name.lower())}
+    def _headers(self, headers: Headers, needed: re.Pattern[bytes]) -> dict[str, str]:
+        kept = {name.lower(): value for name, value in reversed(headers) if needed.fullmatch(name.lower())}
         return {
             self._masker.text(name.decode("latin-1")): self._masker.text(value.decode("latin-1"))
             for name, value in sorted(kept.items())
@@ -240,7 +225,7 @@ class _CaseWriter:
 
     def _configuration(self, model: Any) -> Json:
         config, scope = self._config, self._recording.scope
-        models = dict(_models_of(config, model)) if isinstance(model, str) else {}
+        models = _models_of(config, model) if isinstance(model, str) else {}
         names = {entry.upstream for entry in models.values()} | {call.upstream for call in self._recording.calls}
         used = {name: config.upstreams[name] for name in sorted(names) if name in config.upstreams}
         caller = scope.get("caller")
@@ -252,12 +237,10 @@ class _CaseWriter:
             "client": self._fields(client),
             "counts_use": config.needs_use,
             "upstreams": {self._masker.text(name): self._upstream(name, entry) for name, entry in used.items()},
-            "models": {
-                self._masker.text(name): self._fields(msgspec.structs.asdict(entry)) for name, entry in models.items()
-            },
+            "models": {self._masker.text(name): self._fields(asdict(entry)) for name, entry in models.items()},
             "tools": {self._masker.text(name): self._tool(tool) for name, tool in self._tools.items()},
-            "offer": self._masker.value(msgspec.structs.asdict(config.offer), keys=False),
-            "limits": self._fields(msgspec.structs.asdict(config.limits)),
+            "offer": self._masker.value(asdict(config.offer), keys=False),
+            "limits": self._fields(asdict(config.limits)),
         }
 
     def _fields(self, fields: Mapping[str, Any]) -> Json:
@@ -267,29 +250,26 @@ class _CaseWriter:
         return plain
 
     def _upstream(self, name: str, entry: UpstreamConfig) -> Json:
-        told = {name: getattr(entry, name) for name in _UPSTREAM_FIELDS if hasattr(entry, name)}
+        told = {field: getattr(entry, field) for field in _UPSTREAM_FIELDS}
         if entry.api_key == FROM_CLIENT:
             told["from_client"] = True
         elif self._loaded.serves_operator:
             told["key_source"] = self._loaded.key_source(f"upstreams.{name}")
-        if (keys := self._recording.keys.get(name)) is not None:
-            told["keys"] = keys
         if name in self._recording.system_first:
             told["system_first"] = True
         if urlsplit(entry.base_url).hostname == _PUBLIC_HOST:
             told["base_url"] = entry.base_url
-        return self._fields(told)
+        return self._fields({**told, "keys": self._recording.keys.get(name)})
 
     def _tool(self, tool: ToolSpec) -> Json:
         """A tool as data: whoever plays the case gives its results."""
-        entry = self._config.tools.get(tool.group or tool.name)
-        disabled = self._disabled.get(f"tools.{tool.name}")
-        entry = entry or (disabled.entry if disabled else None)
+        disabled = self._loaded.disabled.get(f"tools.{tool.name}")
+        entry = self._config.tools.get(tool.group or tool.name) or (disabled and disabled.entry)
         told = {name: getattr(tool, name, None) for name in _TOOL_FIELDS}
         told["applies_filters"] = getattr(tool, "run_filtered", None) is not None
         parameters = self._masker.value(told.pop("parameters"))
         return {
-            "type": entry.type if entry is not None else "python",
+            "type": entry.type if entry else "python",
             "recorded": {**self._fields(told), "parameters": parameters},
         }
 
@@ -298,22 +278,17 @@ def _failed(call: UpstreamCall) -> bool:
     return call.failure is not None or not call.has_ended or (call.status or 0) >= _FIRST_FAILURE
 
 
-def _models_of(config: Config, name: str) -> Iterator[tuple[str, ModelConfig]]:
+def _models_of(config: Config, name: str) -> dict[str, ModelConfig]:
     """The entry of a model, whether it is named or matched by a pattern, and those that it refers to."""
-    wanted, seen = [name], set()
-    if (suffix := config.offer.model_suffix) and name.endswith(suffix):
-        wanted.append(name.removesuffix(suffix))
-    while wanted:
-        one = wanted.pop()
-        found = (
-            [one] if one in config.models else [key for key in config.models if "*" in key and fnmatchcase(one, key)]
-        )
-        for key in found:
-            if key not in seen:
-                seen.add(key)
-                entry = config.models[key]
+    found: dict[str, ModelConfig] = {}
+    wanted = [name, name.removesuffix(config.offer.model_suffix or "")]
+    for one in wanted:  # which grows by what each entry refers to
+        patterns = [key for key in config.models if "*" in key and fnmatchcase(one, key)]
+        for key in [one] if one in config.models else patterns:
+            if key not in found:
+                entry = found[key] = config.models[key]
                 wanted += [*entry.fallbacks, *([entry.vision_model] if entry.vision_model else [])]
-                yield key, entry
+    return found
 
 
 def _secrets_of_request(recording: Recording) -> Iterator[str]:
@@ -370,8 +345,9 @@ def _json(content: bytes) -> Any:
         return None
 
 
-def _text(content: bytes) -> str | None:
+def _text(content: bytes) -> Any:
+    """A piece of a body: text, or in base64 if it is no text."""
     try:
         return content.decode()
     except UnicodeDecodeError:
-        return None
+        return {"base64": b64encode(content).decode()}

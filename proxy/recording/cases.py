@@ -77,10 +77,6 @@ class KeptCases:
             self._kept.make_room(self._open_bytes)
             return True
 
-    def under(self, loaded: Loaded, tools: Callable[[], Tools], secrets: Callable[[], Secrets]) -> "CasesUnder":
-        """The cases of requests that are answered by a configuration, with the tools and secrets of the moment."""
-        return CasesUnder(self, loaded, tools, secrets)
-
     def add(self, recording: Recording, context: CaseContext) -> None:
         """Keep a recording that has ended, if it can be a case."""
         can_be_case = _can_be_case(recording)

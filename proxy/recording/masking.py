@@ -72,12 +72,11 @@ class Masker:
         """The lines of a stream with masked secrets."""
         events = {at: event for at, line in enumerate(lines) if (event := _event_in(line)) is not None}
         self._mask_texts(events.values())
-        masked = []
-        for at, line in enumerate(lines):
-            event = self.value(events[at]) if at in events else None  # for the names of fields
-            masked.append(
-                self.text(line) if event is None else line if event == _event_in(line) else _line_of(event, line)
-            )
+        masked = [line if at in events else self.text(line) for at, line in enumerate(lines)]
+        for at, event in events.items():
+            named = self.value(event)  # masks the names of fields
+            if named != _event_in(lines[at]):
+                masked[at] = _line_of(named, lines[at])
         return masked
 
     def _mask_texts(self, events: Iterable[Any]) -> None:
@@ -126,16 +125,14 @@ def _texts_in(value: Any, where: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, .
     match value:
         case dict():
             indices = [held for name, held in value.items() if name.endswith("index") and isinstance(held, int)]
-            for name, held in value.items():
-                yield from _text_at((*where, *indices, name), value, name, held)
+            children = [((*where, *indices, name), name, held) for name, held in value.items()]
         case list():
-            for at, held in enumerate(value):
-                own = () if isinstance(held, dict) and "index" in held else (at,)
-                yield from _text_at((*where, *own), value, at, held)
-
-
-def _text_at(where: tuple[Any, ...], holder: Any, key: Any, held: Any) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
-    if isinstance(held, str):
-        yield where, holder, key
-    else:
-        yield from _texts_in(held, where)
+            own = [() if isinstance(held, dict) and "index" in held else (at,) for at, held in enumerate(value)]
+            children = [((*where, *own[at]), at, held) for at, held in enumerate(value)]
+        case _:
+            children = []
+    for place, key, held in children:
+        if isinstance(held, str):
+            yield place, value, key
+        else:
+            yield from _texts_in(held, place)

@@ -76,7 +76,7 @@ class Telemetry:
             return None
         if self.cases is None:
             self.cases = KeptCases(workers.directory(), version=self.version, observe=self.observe)
-        return self.cases.under(loaded, tools, secrets)
+        return CasesUnder(self.cases, loaded, tools, secrets)
 
     def apply(self, config: Config, secrets: frozenset[str]) -> None:
         """Go on as a configuration has it, and mask these secrets everywhere.
