@@ -65,7 +65,7 @@ class Masker:
         try:
             masked = self._lines(lines)
         except RecursionError:
-            masked = [line if at in events else self.text(line) for at, line in enumerate(lines)]
+            masked = [*map(self.text, lines)]
         return [*pieces] if masked == lines else ["\n".join(masked).encode("utf-8", "surrogateescape")]
 
     def _lines(self, lines: Sequence[str]) -> list[str]:
