@@ -5,6 +5,7 @@ An id may be another one, if it is the same wherever the old one was. Of opaque 
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, Final
 
 import orjson
@@ -60,11 +61,8 @@ class Comparison:
                         then.get(key, MISSING), now.get(key, MISSING), key, f"{path}.{key}".lstrip(".")
                     )
             case list(), list():
-                for at, (one, other) in enumerate(zip(then, now, strict=False)):
+                for at, (one, other) in enumerate(zip_longest(then, now, fillvalue=MISSING)):
                     yield from self.differences(one, other, f"{path}[{at}]")
-                longer = then if len(then) > len(now) else now
-                for at in range(min(len(then), len(now)), len(longer)):
-                    yield f"{path}[{at}]", *((longer[at], MISSING) if longer is then else (MISSING, longer[at]))
             case str(), str():
                 yield from self._texts(then, now, path)
             case _:
