@@ -175,10 +175,8 @@ def keepalives(outcome: Outcome, expected: int) -> None:
 def upstream_calls(outcome: Outcome, expected: int | dict[str, int]) -> None:
     """The number of requests to upstreams."""
     found = len(outcome.servers.asked)
-    if isinstance(expected, int):
-        expect(found == expected, f"{found} calls of the upstream")
-    else:
-        expect(expected.get("least", 0) <= found <= expected["most"], f"{found} calls of the upstream")
+    bounds = {"least": expected, "most": expected} if isinstance(expected, int) else expected
+    expect(bounds.get("least", 0) <= found <= bounds["most"], f"{found} calls of the upstream")
 
 
 def asked(outcome: Outcome, expected: Json) -> None:
@@ -194,7 +192,8 @@ def pictures_asked(outcome: Outcome, expected: int) -> None:
     said = outcome.request["body"].get("messages") or outcome.request["body"]["input"]
     for one in outcome.servers.asked:
         contents = [message.get("content") for message in one.request["messages"]]
-        expect(sum(map(pictures, contents)) == expected, f"{sum(map(pictures, contents))} pictures")
+        found = sum(map(pictures, contents))
+        expect(found == expected, f"{found} pictures")
         if not expected and any(map(pictures, (message["content"] for message in said))):
             expect(re.search(r"\b(image|picture)\b", orjson.dumps(contents).decode(), re.IGNORECASE), "no note")
 

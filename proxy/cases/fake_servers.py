@@ -4,7 +4,7 @@ All are one ASGI application, which the case's exchange tells what to answer, an
 What was recorded is given at once; a case that was written by hand may have pauses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import dropwhile
 from typing import Any, Final
@@ -93,13 +93,14 @@ class FakeServers:
         named = answers if isinstance(answers, dict) else {"up": answers}
         self._answers = {name: [*given] for name, given in named.items()}
         self._results = [*exchange.get("tools", ())]
-        self._given += [turn for given in self._answers.values() for turn in _turns(given) if turn.get("calls")]
+        given = [answer for answers in self._answers.values() for answer in answers]
+        turns = [answer.get("by_stream", {"whole": answer})["whole"] for answer in given]
+        self._given += [turn for turn in turns if turn.get("calls")]
+        self.is_recorded = "got" in exchange and all(map(is_recorded, given))
         for journal in (self.asked, self.refused, self.searches, self.received):
             journal.clear()
         for player in self.mcp.values():
             player.sessions_opened = 0
-        given = [answer for one in self._answers.values() for answer in one]
-        self.is_recorded = "got" in exchange and all(map(is_recorded, given))
 
     @property
     def unused(self) -> list[tuple[str, Json]]:
@@ -135,13 +136,13 @@ class FakeServers:
 
     def _search(self, query: str) -> Json:
         self.searches.append(query)
-        found = next((result for result in self._results if result["name"] == "web_search"), None)
-        if found is not None:
-            self._results.remove(found)
-            body: Json = found["body"]
-            return body
+        for result in self._results:
+            if result["name"] == "web_search":
+                self._results.remove(result)
+                return dict(result["body"])
+        numbers = (1, 2)
         pages = [
-            {"title": f"Page {n}", "link": f"https://p.example/{n}", "snippet": f"FACT-{n}: {query}"} for n in (1, 2)
+            {"title": f"Page {n}", "link": f"https://p.example/{n}", "snippet": f"FACT-{n}: {query}"} for n in numbers
         ]
         return {"organic": pages}
 
@@ -216,8 +217,3 @@ def _failure_in(name: str, answer: Json) -> Exception | None:
             return refused
         case failure:
             return None if failure is None else _FAILURES.get(failure, httpx.ReadError)(f"The case says {failure}.")
-
-
-def _turns(answers: Sequence[Json]) -> Iterator[Json]:
-    for answer in answers:
-        yield from (answer["by_stream"]["whole"],) if "by_stream" in answer else (answer,)
