@@ -1,4 +1,4 @@
-"""What the client got, folded from a whole answer or a stream into the same few words for every surface."""
+"""Folds a whole answer or a stream into one form that is the same for every surface."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -34,14 +34,14 @@ class Answer:
     """A finished answer.
 
     Attributes:
-        text: its last text.
-        reasoning: its thoughts.
-        finish: why it ended, in the words of chat completions.
+        text: the last text.
+        reasoning: the thoughts.
+        finish: the reason of the end, in the words of chat completions.
         calls: the client's calls: `id`, `name`, and `arguments` as text.
-        history: what stands in the next request for it.
-        response_id: its id, on the Responses API.
-        error: the error that it is, if it is one.
-        whole: the answer as the surface gives it whole; of a stream what a client folds from its events.
+        history: the answer as the next request repeats it.
+        response_id: the id on the Responses API.
+        error: the error in the place of an answer.
+        whole: the answer as the surface gives it whole, or as a client folds it from a stream.
     """
 
     text: str = ""

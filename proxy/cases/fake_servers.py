@@ -1,7 +1,8 @@
-"""What stands around the proxy while a case is played: its upstreams, its search, its HTTP and MCP tools.
+"""The servers behind the proxy while a case is played: its upstreams, its search, its HTTP and MCP tools.
 
-All are one ASGI application, which the case's exchange tells what to answer, and which remembers what it was asked.
-What was recorded is given at once; a case that was written by hand may have pauses.
+One object answers for all of them by the script of the exchange, and remembers their requests. Sockets reach it as an
+ASGI application, a proxy without sockets calls `reply`. A recorded answer comes at once, a hand-written one may have
+pauses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,12 +54,11 @@ class FakeServers:
 
     Attributes:
         asked: the requests to upstreams, in order.
-        unused: the recorded answers that nobody has asked for.
-        refused: why strict upstreams refused requests.
+        refused: the reasons for which strict upstreams refused requests.
         searches: the queries of searches.
-        received: what HTTP and MCP tools were called with.
+        received: the arguments of calls of HTTP and MCP tools.
         mcp: the MCP servers, by the names of their tools in the configuration.
-        is_recorded: whether all answers of the exchange were recorded, so that every call has to have one.
+        is_recorded: whether all answers of the exchange were recorded, so that each call must find its own.
     """
 
     def __init__(self) -> None:
