@@ -9,7 +9,8 @@ fake_servers.py  what stands behind the proxy: upstreams, search, HTTP and MCP t
   strict.py        what a strict upstream refuses
   mcp_server.py    an MCP server
   played_tools.py  tools that give recorded results
-in_process.py    a proxy without sockets, whose time passes as fast as nothing happens
+in_process.py    the transport and the clock of a proxy without sockets: its time passes as fast as nothing happens
+mounts.py        starts proxies in front of the fake servers
 player.py        plays a case: the only place where all of these meet
 answers.py       what the client got, folded
 expectations.py  what must hold of an exchange

@@ -1,4 +1,4 @@
-"""What the client got, folded from a whole answer or a stream into the same few words for every surface."""
+"""Folds a whole answer or a stream into one form that is the same for every surface."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ _REASONS: Final = {
     "messages": {"end_turn": "stop", "max_tokens": "length", "refusal": "content_filter", "tool_use": "tool_calls"},
 }
 _DONE: Final = "[DONE]"
+_WHOLE: Final = frozenset({"role", "id", "type"})  # texts that a chunk has whole
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "message_stop", "message_delta"})
 
 
@@ -33,14 +34,14 @@ class Answer:
     """A finished answer.
 
     Attributes:
-        text: its last text.
-        reasoning: its thoughts.
-        finish: why it ended, in the words of chat completions.
+        text: the last text.
+        reasoning: the thoughts.
+        finish: the reason of the end, in the words of chat completions.
         calls: the client's calls: `id`, `name`, and `arguments` as text.
-        history: what stands in the next request for it.
-        response_id: its id, on the Responses API.
-        error: the error that it is, if it is one.
-        whole: the answer as the surface gives it whole; of a stream what a client folds from its events.
+        history: the answer as the next request repeats it.
+        response_id: the id on the Responses API.
+        error: the error in the place of an answer.
+        whole: the answer as the surface gives it whole, or as a client folds it from a stream.
     """
 
     text: str = ""
@@ -161,7 +162,9 @@ def _completion(found: Sequence[Any]) -> Json:
         if "tool_event" in chunk:
             whole.setdefault("tool_events", []).append(chunk["tool_event"])
         for choice in chunk.get("choices") or ():
-            _add_choice(choices.setdefault(choice.get("index", 0), {"message": {}}), choice)
+            known = choices.setdefault(choice.get("index", 0), {"message": {}})
+            known |= {key: value for key, value in choice.items() if key != "delta" and value is not None}
+            _add(known["message"], choice.get("delta") or {})
     expect(choices, "a stream without a choice")
     for choice in choices.values():
         expect(choice.get("finish_reason"), "a stream without a finish_reason")
@@ -171,29 +174,18 @@ def _completion(found: Sequence[Any]) -> Json:
     return {**whole, "object": "chat.completion", "choices": [choices[index] for index in sorted(choices)]}
 
 
-def _add_choice(known: Json, choice: Json) -> None:
-    for key, value in choice.items():
-        if key != "delta" and value is not None:
-            known[key] = value
-    message = known["message"]
-    for key, value in (choice.get("delta") or {}).items():
+def _add(known: Json, delta: Json) -> None:
+    """Add what a delta says to a message, or to one of its calls: texts grow, other values are replaced."""
+    for key, value in delta.items():
         if key == "tool_calls":
             for part in value:
-                _add_call(message.setdefault("tool_calls", {}).setdefault(part["index"], {}), part)
-        elif isinstance(value, str) and key != "role":
-            message[key] = (message.get(key) or "") + value
-        elif value is not None or key not in message:
-            message[key] = value
-
-
-def _add_call(call: Json, part: Json) -> None:
-    for key, value in part.items():
-        if key == "function":
-            function = call.setdefault("function", {"name": "", "arguments": ""})
-            function["name"] += value.get("name") or ""
-            function["arguments"] += value.get("arguments") or ""
-        else:
-            call[key] = value
+                _add(known.setdefault(key, {}).setdefault(part["index"], {}), part)
+        elif key == "function":
+            _add(known.setdefault(key, {"name": "", "arguments": ""}), value)
+        elif isinstance(value, str) and key not in _WHOLE:
+            known[key] = (known.get(key) or "") + value
+        elif value is not None or key not in known:
+            known[key] = value
 
 
 # -- Responses --

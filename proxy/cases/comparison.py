@@ -1,17 +1,19 @@
-"""What was then, and what is now: every place in which two JSON values differ, ids and times apart.
+"""Compares two JSON values without ids and times, and names every place in which they differ.
 
-An id may be another one, if it is the same wherever the old one was. Of opaque texts only the presence is compared.
+An id may have another value if each place of the old id has the same new one. Opaque texts differ only where one of the
+two is empty.
 """
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, Final
 
 import orjson
 from msgspec import Struct
 
 MISSING: Final = "(nothing)"
-"""In the place of a value that one of the two does not have."""
+"""Stands for a value that is missing on one side."""
 
 _IDS: Final = frozenset({
     "id", "call_id", "item_id", "previous_response_id", "request_id", "response_id", "tool_call_id", "tool_use_id",
@@ -23,14 +25,14 @@ _LONGEST: Final = 200  # characters of a value that is shown
 
 
 class Difference(Struct, frozen=True):
-    """A place in which something is no longer what it was.
+    """A place in which the answer of today differs from the case.
 
     Attributes:
         exchange: the number of the exchange, from 1.
         where: the call of an upstream, the tool or the answer.
-        field: the path of the field within it.
-        then: what it was, or what the case expects.
-        now: what it is.
+        field: the path of the field in it.
+        then: the value that was recorded, or that the case expects.
+        now: the value of today.
     """
 
     exchange: int
@@ -60,15 +62,13 @@ class Comparison:
                         then.get(key, MISSING), now.get(key, MISSING), key, f"{path}.{key}".lstrip(".")
                     )
             case list(), list():
-                for at, (one, other) in enumerate(zip(then, now, strict=False)):
+                for at, (one, other) in enumerate(zip_longest(then, now, fillvalue=MISSING)):
                     yield from self.differences(one, other, f"{path}[{at}]")
-                longer = then if len(then) > len(now) else now
-                for at in range(min(len(then), len(now)), len(longer)):
-                    yield f"{path}[{at}]", *((longer[at], MISSING) if longer is then else (MISSING, longer[at]))
             case str(), str():
                 yield from self._texts(then, now, path)
             case _:
-                if not _equal(then, now):
+                # In Python `1 == True`, in JSON they differ.
+                if then != now or isinstance(then, bool) != isinstance(now, bool):
                     yield path, then, now
 
     def _field(self, then: Any, now: Any, key: str, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -100,7 +100,7 @@ class Comparison:
 
 
 def _without_keys(text: str) -> str:
-    """A text in which keys are masked in one way: an answer of the proxy has other marks for them than a case."""
+    """The text with one mark for every masked key: a case and an answer of the proxy mask keys differently."""
     return _MASKED.sub("***", text)
 
 
@@ -118,11 +118,6 @@ def without_ids(value: Any) -> Any:
         case list():
             return [*map(without_ids, value)]
     return value
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal; `1` and `true` are not, `1` and `1.0` are."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _short(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""What must hold of an exchange, word by word: each word of `expect` is a function of its name here.
+"""Checks an exchange: each word of `expect` is a function of its name here.
 
-docs/case.schema.json describes the words. Besides them it always holds that the upstream refuses nothing by its
-strictness, that a client reads the answer to its end, and that the client's calls have ids of their own.
+docs/case.schema.json describes the words. For every exchange, the strict upstream must refuse nothing, a client must be
+able to read the answer to its end, and the client's calls must have distinct ids.
 """
 
 import re
@@ -27,10 +27,10 @@ class Received:
     """A response as it came.
 
     Attributes:
-        status: the HTTP status; None: the connection has ended before there was one.
+        status: the HTTP status; None: the connection ended before it.
         headers: the headers, with names in lower case.
         body: the body.
-        failure: what the client's library has raised; None: nothing.
+        failure: the error of the client's library, if it raised one.
     """
 
     status: int | None
@@ -46,15 +46,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that can be seen of an exchange from outside.
+    """An exchange as the client and the servers behind the proxy saw it.
 
     Attributes:
-        surface: of the format.
-        request: what the client has sent.
-        received: the response to it.
+        surface: the surface of the format.
+        request: the request of the client.
+        received: the response.
         answer: the body of the response, folded.
-        servers: what has been asked of the servers behind the proxy.
-        seconds: how long the exchange took.
+        servers: the servers behind the proxy, which keep their requests.
+        seconds: the time from the request to the end of the response.
     """
 
     surface: str
@@ -175,10 +175,8 @@ def keepalives(outcome: Outcome, expected: int) -> None:
 def upstream_calls(outcome: Outcome, expected: int | dict[str, int]) -> None:
     """The number of requests to upstreams."""
     found = len(outcome.servers.asked)
-    if isinstance(expected, int):
-        expect(found == expected, f"{found} calls of the upstream")
-    else:
-        expect(expected.get("least", 0) <= found <= expected["most"], f"{found} calls of the upstream")
+    bounds = {"least": expected, "most": expected} if isinstance(expected, int) else expected
+    expect(bounds.get("least", 0) <= found <= bounds["most"], f"{found} calls of the upstream")
 
 
 def asked(outcome: Outcome, expected: Json) -> None:
@@ -194,7 +192,8 @@ def pictures_asked(outcome: Outcome, expected: int) -> None:
     said = outcome.request["body"].get("messages") or outcome.request["body"]["input"]
     for one in outcome.servers.asked:
         contents = [message.get("content") for message in one.request["messages"]]
-        expect(sum(map(pictures, contents)) == expected, f"{sum(map(pictures, contents))} pictures")
+        found = sum(map(pictures, contents))
+        expect(found == expected, f"{found} pictures")
         if not expected and any(map(pictures, (message["content"] for message in said))):
             expect(re.search(r"\b(image|picture)\b", orjson.dumps(contents).decode(), re.IGNORECASE), "no note")
 

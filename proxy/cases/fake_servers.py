@@ -1,10 +1,11 @@
-"""What stands around the proxy while a case is played: its upstreams, its search, its HTTP and MCP tools.
+"""The servers behind the proxy while a case is played: its upstreams, its search, its HTTP and MCP tools.
 
-All are one ASGI application, which the case's exchange tells what to answer, and which remembers what it was asked.
-What was recorded is given at once; a case that was written by hand may have pauses.
+One object answers for all of them by the script of the exchange, and remembers their requests. Sockets reach it as an
+ASGI application, a proxy without sockets calls `reply`. A recorded answer comes at once, a hand-written one may have
+pauses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import dropwhile
 from typing import Any, Final
@@ -53,12 +54,11 @@ class FakeServers:
 
     Attributes:
         asked: the requests to upstreams, in order.
-        unused: the recorded answers that nobody has asked for.
-        refused: why strict upstreams refused requests.
+        refused: the reasons for which strict upstreams refused requests.
         searches: the queries of searches.
-        received: what HTTP and MCP tools were called with.
+        received: the arguments of calls of HTTP and MCP tools.
         mcp: the MCP servers, by the names of their tools in the configuration.
-        is_recorded: whether all answers of the exchange were recorded, so that every call has to have one.
+        is_recorded: whether all answers of the exchange were recorded, so that each call must find its own.
     """
 
     def __init__(self) -> None:
@@ -93,13 +93,14 @@ class FakeServers:
         named = answers if isinstance(answers, dict) else {"up": answers}
         self._answers = {name: [*given] for name, given in named.items()}
         self._results = [*exchange.get("tools", ())]
-        self._given += [turn for given in self._answers.values() for turn in _turns(given) if turn.get("calls")]
+        given = [answer for answers in self._answers.values() for answer in answers]
+        turns = [answer.get("by_stream", {"whole": answer})["whole"] for answer in given]
+        self._given += [turn for turn in turns if turn.get("calls")]
+        self.is_recorded = "got" in exchange and all(map(is_recorded, given))
         for journal in (self.asked, self.refused, self.searches, self.received):
             journal.clear()
         for player in self.mcp.values():
             player.sessions_opened = 0
-        given = [answer for one in self._answers.values() for answer in one]
-        self.is_recorded = "got" in exchange and all(map(is_recorded, given))
 
     @property
     def unused(self) -> list[tuple[str, Json]]:
@@ -135,13 +136,13 @@ class FakeServers:
 
     def _search(self, query: str) -> Json:
         self.searches.append(query)
-        found = next((result for result in self._results if result["name"] == "web_search"), None)
-        if found is not None:
-            self._results.remove(found)
-            body: Json = found["body"]
-            return body
+        for result in self._results:
+            if result["name"] == "web_search":
+                self._results.remove(result)
+                return dict(result["body"])
+        numbers = (1, 2)
         pages = [
-            {"title": f"Page {n}", "link": f"https://p.example/{n}", "snippet": f"FACT-{n}: {query}"} for n in (1, 2)
+            {"title": f"Page {n}", "link": f"https://p.example/{n}", "snippet": f"FACT-{n}: {query}"} for n in numbers
         ]
         return {"organic": pages}
 
@@ -216,8 +217,3 @@ def _failure_in(name: str, answer: Json) -> Exception | None:
             return refused
         case failure:
             return None if failure is None else _FAILURES.get(failure, httpx.ReadError)(f"The case says {failure}.")
-
-
-def _turns(answers: Sequence[Json]) -> Iterator[Json]:
-    for answer in answers:
-        yield from (answer["by_stream"]["whole"],) if "by_stream" in answer else (answer,)

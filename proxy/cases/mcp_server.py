@@ -18,6 +18,9 @@ Json = dict[str, Any]
 Call = Callable[[str, Any], Json]
 
 SEEK = {"name": "seek", "description": "Seeks.", "inputSchema": {"type": "object"}}
+HELLO = {
+    "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "player", "version": "1"}
+}  # fmt: skip
 UNKNOWN = {"code": -32601, "message": "Method not found"}
 
 
@@ -59,22 +62,11 @@ class McpPlayer:
         """The answer to a message; none to a notification."""
         if "id" not in message:
             return None
-        match message["method"]:
-            case "initialize":
-                result: Json = {
-                    "protocolVersion": "2025-06-18",
-                    "capabilities": {"tools": {}},
-                    "serverInfo": {"name": "player", "version": "1"},
-                }
-            case "tools/list":
-                result = {"tools": self.tools}
-            case "tools/call":
-                result = call(message["params"]["name"], message["params"].get("arguments"))
-            case "ping":
-                result = {}
-            case _:
-                return {"jsonrpc": "2.0", "id": message["id"], "error": UNKNOWN}
-        return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        method, results = message["method"], {"initialize": HELLO, "tools/list": {"tools": self.tools}, "ping": {}}
+        if method == "tools/call":
+            results[method] = call(message["params"]["name"], message["params"].get("arguments"))
+        outcome = {"result": results[method]} if method in results else {"error": UNKNOWN}
+        return {"jsonrpc": "2.0", "id": message["id"], **outcome}
 
 
 def main(ends: str) -> None:

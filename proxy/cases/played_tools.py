@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -87,18 +88,19 @@ def played_tools(tools: Mapping[str, Json], results: PlayedResults) -> Iterator[
 
 
 def _tool(name: str, told: Json, results: PlayedResults) -> Tool:
-    async def run(arguments: Json) -> ToolOutput:
-        return await results.give(name, arguments)
+    run = partial(results.give, name)
 
     async def run_filtered(arguments: Json, _: SearchFilters) -> ToolOutput:
-        return await results.give(name, arguments)
+        return await run(arguments)
 
     spec = told.get("recorded") or told
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in spec.items()}
-    fields["needs"] = frozenset(spec.get("needs", ()))
-    known = {key: value for key, value in fields.items() if key in _OF_TOOLS}
-    is_search = told["type"] in ("search", "serper", "zai_search")
-    given: dict[str, Any] = {"description": name, "parameters": {"type": "object"}, "searches": is_search, **known}
+    given: dict[str, Any] = {
+        "description": name,
+        "parameters": {"type": "object"},
+        "searches": told["type"] in ("search", "serper", "zai_search"),
+        **{key: tuple(held) if isinstance(held, list) else held for key, held in spec.items() if key in _OF_TOOLS},
+        "needs": frozenset(spec.get("needs", ())),
+    }
     filtered = run_filtered if spec.get("applies_filters") else None
     try:
         repair = _REPAIRS.get(told["type"])

@@ -6,7 +6,7 @@ them over real sockets with the vendors' SDKs.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -102,7 +102,9 @@ class Player:
         before: Request | None = None
         answer = Answer()
         for number, exchange in enumerate(play.case["exchanges"], 1):
-            await self._between(exchange)
+            if "forget" in exchange:
+                self.servers.mcp[exchange["forget"]].forget()
+            await asyncio.sleep(exchange.get("wait", 0))
             request = _request(play, exchange, before, answer, stream=stream)
             self.servers.begin(exchange)
             self.results.begin(exchange)
@@ -119,13 +121,6 @@ class Player:
             if differences:
                 return
             before = request
-
-    async def _between(self, exchange: Json) -> None:
-        """Let happen what happens before an exchange: a while passes, an MCP server loses its sessions."""
-        if "forget" in exchange:
-            self.servers.mcp[exchange["forget"]].forget()
-        if "wait" in exchange:
-            await asyncio.sleep(exchange["wait"])
 
     def _differences(self, number: int, exchange: Json, play: Play, outcome: Outcome) -> Iterator[Difference]:
         if "got" in exchange:
@@ -214,20 +209,14 @@ def _whole_of(answer: Answer) -> Any:
     whole = answer.whole
     if not isinstance(whole, dict):
         return whole
-    return {
-        **whole,
-        **{name: _as_set(whole[name]) for name in ("choices", "tool_events") if _is_of_objects(whole.get(name))},
-    }
+    return {**whole, **{name: _as_set(whole[name]) for name in ("choices", "tool_events") if name in whole}}
 
 
-def _is_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
-
-
-def _as_set(values: Sequence[Json]) -> list[Json]:
+def _as_set(values: Any) -> Any:
     """JSON objects without what differs from run to run, in an order that follows from the rest; one is as it was."""
-    if len(values) == 1:
-        return [*values]
+    is_of_objects = isinstance(values, list) and all(isinstance(value, dict) for value in values)
+    if not is_of_objects or len(values) == 1:
+        return values
     kept = [without_ids({key: value[key] for key in value.keys() - {"index", "choice"}}) for value in values]
     return sorted(kept, key=lambda value: orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 import orjson
 from msgspec import Struct, to_builtins
@@ -16,11 +17,15 @@ from proxy.cases.mounts import Mount
 from proxy.cases.played_tools import PlayedResults
 from proxy.cases.player import Player
 from proxy.cases.settings import needs_sockets
-from proxy.kit.terminal import Style, style_of
+from proxy.kit.terminal import style_of
 from proxy.wire.chat import Json
 from proxy.wire.errors import ConfigurationError
 
-_OUTCOMES: Final = {"same": "as then", "different": "different", "not_played": "not played", "faulty": "not playable"}
+# The outcomes of a file: in the summary, and in its own line with the color there.
+_OUTCOMES: Final = {
+    "same": ("as then", "as it was", "green"), "different": ("different", "differs", "red"),
+    "not_played": ("not played", "is not played", "yellow"), "faulty": ("not playable", "cannot be played", "red"),
+}  # fmt: skip
 _MOST_SHOWN: Final = 20  # differences of one case; programs get them all
 
 
@@ -61,16 +66,18 @@ def replay(paths: Sequence[Path], *, as_json: bool = False) -> bool:
     """
     verdicts = []
     for path in case_format.files_in([*paths]):
-        verdict = played(path)
-        verdicts.append(verdict)
+        verdicts.append(played(path))
         if not as_json:
-            _print(verdict, sys.stdout)
+            _print(verdicts[-1])
+    counts = Counter(verdict.outcome for verdict in verdicts)
     if as_json:
-        print(_as_json(verdicts))
+        cases = [*map(_as_json, verdicts)]
+        told = {"cases": cases, **{name: counts[name] for name in _OUTCOMES}}
+        print(orjson.dumps(told, option=orjson.OPT_INDENT_2, default=str).decode())
     else:
-        print(_summary(verdicts))
-    outcomes = {verdict.outcome for verdict in verdicts}
-    return "same" in outcomes and outcomes <= {"same", "not_played"}
+        summary = ", ".join(f"{counts[name]} {word}" for name, (word, *_) in _OUTCOMES.items() if counts[name])
+        print(f"{len(verdicts)} {'case' if len(verdicts) == 1 else 'cases'}: {summary}")
+    return "same" in counts and counts.keys() <= {"same", "not_played"}
 
 
 def played(path: Path) -> ReplayResult:
@@ -98,43 +105,23 @@ async def _differences(case: Json, plays: Sequence[case_format.Play]) -> list[tu
         return [(play.name, one) for play in plays for one in await player.play(play)]
 
 
-def _print(verdict: ReplayResult, out: TextIO) -> None:
-    style = style_of(out)
-    told = {
-        "same": style("as it was", "green"),
-        "different": style("differs", "red"),
-        "not_played": style("is not played", "yellow"),
-        "faulty": style("cannot be played", "red"),
-    }
-    print(f"{verdict.path}: {told[verdict.outcome]}", file=out)
-    for line in _reasons(verdict, style):
-        print(f"  {line}", file=out)
-
-
-def _reasons(verdict: ReplayResult, style: Style) -> list[str]:
-    reasons = [*([verdict.fault] if verdict.fault else []), *verdict.not_played]
+def _print(verdict: ReplayResult) -> None:
+    style = style_of(sys.stdout)
+    _, what, color = _OUTCOMES[verdict.outcome]
+    print(f"{verdict.path}: {style(what, color)}")
     several = len({play for play, _ in verdict.differences}) > 1 or verdict.plays > 1
     shown = [f"{style(f'{play}: ', 'dim') if several else ''}{one}" for play, one in verdict.differences[:_MOST_SHOWN]]
     more = len(verdict.differences) - len(shown)
-    return [*reasons, *shown, *([f"and {more} more differences"] if more > 0 else [])]
+    fault = [verdict.fault] if verdict.fault else []
+    for line in (*fault, *verdict.not_played, *shown, *([f"and {more} more differences"] if more > 0 else [])):
+        print(f"  {line}")
 
 
-def _summary(verdicts: Sequence[ReplayResult]) -> str:
-    counts = {name: sum(verdict.outcome == name for verdict in verdicts) for name in _OUTCOMES}
-    told = ", ".join(f"{counts[name]} {word}" for name, word in _OUTCOMES.items() if counts[name])
-    return f"{len(verdicts)} {'case' if len(verdicts) == 1 else 'cases'}: {told}"
-
-
-def _as_json(verdicts: Sequence[ReplayResult]) -> str:
-    cases = [
-        {
-            "path": verdict.path,
-            "outcome": verdict.outcome,
-            "not_played_because": verdict.not_played,
-            "fault": verdict.fault,
-            "differences": [{"play": play, **to_builtins(one)} for play, one in verdict.differences],
-        }
-        for verdict in verdicts
-    ]
-    counts = {name: sum(verdict.outcome == name for verdict in verdicts) for name in _OUTCOMES}
-    return orjson.dumps({"cases": cases, **counts}, option=orjson.OPT_INDENT_2, default=str).decode()
+def _as_json(verdict: ReplayResult) -> Json:
+    return {
+        "path": verdict.path,
+        "outcome": verdict.outcome,
+        "not_played_because": verdict.not_played,
+        "fault": verdict.fault,
+        "differences": [{"play": play, **to_builtins(one)} for play, one in verdict.differences],
+    }

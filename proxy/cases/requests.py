@@ -35,13 +35,8 @@ def first(ask: dict[str, Any], surface: str, *, stream: bool) -> Request:
         body["tools"] = offered
     if surface == "messages-thinking":
         body["thinking"] = {"type": "enabled", "budget_tokens": 2000}
-    body |= ask.get("body", {})
-    return {
-        "path": PATHS[surface],
-        "method": "POST",
-        "headers": headers,
-        "body": body | ({"stream": True} if stream else {}),
-    }
+    body |= ask.get("body", {}) | ({"stream": True} if stream else {})
+    return {"path": PATHS[surface], "method": "POST", "headers": headers, "body": body}
 
 
 def again(before: Request, *, stream: bool) -> Request:

@@ -58,12 +58,15 @@ def settings_of(config: Json, servers: str, proxy: str, *, is_closed: bool) -> L
         ConfigurationError: the case's configuration is not valid, or wants to be filled in from the environment.
     """
     merged = {**_DEFAULTS, **config}
-    upstreams = {name: _upstream(name, one, servers, is_closed=is_closed) for name, one in merged["upstreams"].items()}
-    of_client = any(one.get("from_client") for one in merged["upstreams"].values())
+    upstreams = merged["upstreams"].items()
+    of_client = any(one.get("from_client") for _, one in upstreams)
     settings = {
         "server": {name: value for name, value in merged.get("server", {}).items() if name in _SERVER},
-        "upstreams": upstreams,
-        "models": {name: _without_tools(model) for name, model in merged["models"].items()},
+        "upstreams": {name: _upstream(name, one, servers, is_closed=is_closed) for name, one in upstreams},
+        "models": {
+            name: {key: value for key, value in model.items() if key != "tools"}
+            for name, model in merged["models"].items()
+        },
         "tools": {
             name: _tool(name, tool, servers, proxy)
             for name, tool in merged["tools"].items()
@@ -78,9 +81,7 @@ def settings_of(config: Json, servers: str, proxy: str, *, is_closed: bool) -> L
     if "${" in text:
         raise ConfigurationError(["config: nothing of a case is filled in from the environment; it may have no `${`"])
     loaded = parse(text, {}, name="config of the case")
-    sources = {
-        f"upstreams.{name}": (told["key_source"],) for name, told in merged["upstreams"].items() if "key_source" in told
-    }
+    sources = {f"upstreams.{name}": (told["key_source"],) for name, told in upstreams if "key_source" in told}
     needed = {name for tool in merged["tools"].values() for name in (tool.get("recorded") or {}).get("needs", ())}
     return replace(
         loaded,
@@ -100,10 +101,6 @@ def _narrowed(config: Config, told: Json) -> Config:
         for name, model in config.models.items()
     }
     return replace(config, clients=clients, models=models)
-
-
-def _without_tools(model: Any) -> Any:
-    return {key: value for key, value in model.items() if key != "tools"} if isinstance(model, dict) else model
 
 
 def _client(config: Json) -> Json:

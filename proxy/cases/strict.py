@@ -62,30 +62,24 @@ def _unpaired(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 def _lost(message: dict[str, Any], strict: Sequence[str], given: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The parts of its turn that an assistant message lacks; of several turns with its calls, one has to match."""
-    calls = [(call["function"]["name"], call.get("extra_content")) for call in message["tool_calls"]]
-    turns = [
-        turn for turn in given if sorted(call["name"] for call in turn["calls"]) == sorted(name for name, _ in calls)
-    ]
+    calls = [{**call, "name": call["function"]["name"]} for call in message["tool_calls"]]
+    turns = [turn for turn in given if _named(turn["calls"]) == _named(calls)]
     if "turns" in strict and not turns:
-        yield f"calls that no turn has made together: {calls}"
-    if "signatures" in strict and turns and not any(_same(_signed(turn), calls) for turn in turns):
-        yield f"calls without their extra_content: {calls}"
+        yield f"calls that no turn has made together: {_named(calls)}"
+    if "signatures" in strict and turns and _signed(calls) not in [_signed(turn["calls"]) for turn in turns]:
+        yield f"calls without their extra_content: {_signed(calls)}"
     details = message.get("reasoning_details")
-    if "reasoning_details" in strict and turns and not any(_details(turn) == details for turn in turns):
+    known = [turn.get("message", {}).get("reasoning_details") for turn in turns]
+    if "reasoning_details" in strict and turns and details not in known:
         yield f"an assistant message without its reasoning_details: {details}"
 
 
-def _signed(turn: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(call["name"], call.get("extra_content")) for call in turn["calls"]]
+def _named(calls: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted(call["name"] for call in calls)
 
 
-def _same(some: list[Any], others: list[Any]) -> bool:
-    """Whether two lists hold the same, in any order."""
-    return sorted(map(repr, some)) == sorted(map(repr, others))
-
-
-def _details(turn: dict[str, Any]) -> Any:
-    return turn.get("message", {}).get("reasoning_details")
+def _signed(calls: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted(repr((call["name"], call.get("extra_content"))) for call in calls)
 
 
 def _is_object(arguments: str) -> bool:

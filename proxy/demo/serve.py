@@ -19,6 +19,11 @@ _SEARCH_SECONDS = 0.8
 _LONGEST_QUERY = 80
 _URL = re.compile(r"https?://[^\s\"<>)]+")
 
+_FOUND = """I am a **scripted model** and know nothing, but the proxy has searched for your words and found
+
+{pages}
+
+With a real key, a real model answers from real pages."""
 _CONFIG = """
 server: {{chat_page: true}}
 upstreams: {{model: {{base_url: "{mock}/v1", api_key: demo, profile: glm}}}}
@@ -42,12 +47,7 @@ class Searching(Script, frozen=True, kw_only=True):
             return 0, [ScriptedTurn(reasoning="I should look that up.", calls=(call,))]
         found = list(dict.fromkeys(_URL.findall(str(messages[-1].get("content")))))
         pages = "\n".join(f"- {url}" for url in found[:2]) or "- nothing"
-        said = (
-            "I am a **scripted model** and know nothing, but the proxy has searched for your words and found\n\n"
-            f"{pages}\n\n"
-            "With a real key, a real model answers from real pages."
-        )
-        return 1, [ScriptedTurn(text=said)]
+        return 1, [ScriptedTurn(text=_FOUND.format(pages=pages))]
 
 
 def search_anything(request: Json) -> Json:
@@ -55,13 +55,10 @@ def search_anything(request: Json) -> Json:
     answer = search_answer(request)
     if not answer["organic"]:
         words = str(request.get("q", ""))
+        links = {"Encyclopedia": "https://pages.example/1", "News": "https://news.example/2"}
         answer["organic"] = [
-            {
-                "title": f"{kind}: {words}",
-                "link": f"https://{host}.example/{number}",
-                "snippet": f"A page about {words}.",
-            }
-            for number, (kind, host) in enumerate((("Encyclopedia", "pages"), ("News", "news")), 1)
+            {"title": f"{kind}: {words}", "link": link, "snippet": f"A page about {words}."}
+            for kind, link in links.items()
         ]
     return answer
 

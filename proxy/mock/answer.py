@@ -64,7 +64,8 @@ def write(turn: ScriptedTurn, request: Json, *, identity: str, thinks: bool = Tr
         thinks: whether the model has thoughts at all.
     """
     dice = Random(identity)  # noqa: S311 - the same text for the same request
-    text, stopped = _stopped(_text(turn, dice), request.get("stop"))
+    text = pieces.pieces_of(turn.text) if turn.tokens is None else pieces.made_up(turn.tokens, dice)
+    text, stopped = _stopped(text, request.get("stop"))
     written = Written(
         reasoning=pieces.pieces_of(turn.reasoning) if thinks else (),
         text=text,
@@ -76,10 +77,6 @@ def write(turn: ScriptedTurn, request: Json, *, identity: str, thinks: bool = Tr
     if turn.finish_reason is not None:
         written.finish_reason = turn.finish_reason
     return written
-
-
-def _text(turn: ScriptedTurn, dice: Random) -> list[str]:
-    return pieces.pieces_of(turn.text) if turn.tokens is None else pieces.made_up(turn.tokens, dice)
 
 
 def _stopped(text: list[str], stop: Any) -> tuple[list[str], bool]:

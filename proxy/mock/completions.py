@@ -78,13 +78,17 @@ class TextAnswer(ScriptedAnswer):
 
 def _prompts(request: Json) -> list[str]:
     """The prompts of a request; token numbers become as many words, because their tokenizer is not known."""
-    prompt = request.get("prompt", "")
-    if isinstance(prompt, str):
-        return [prompt]
-    listed = [prompt] if _is_tokens(prompt) else prompt
+    prompts = _texts_in(request, "prompt", "")
+    return [one if isinstance(one, str) else " ".join("token" for _ in one) for one in prompts]
+
+
+def _texts_in(request: Json, field: str, default: str | None = None) -> list[Any]:
+    """The texts or lists of tokens in a field. Raises `RequestError`."""
+    given = request.get(field, default)
+    listed = [given] if isinstance(given, str) or _is_tokens(given) else given
     if isinstance(listed, list) and listed and all(isinstance(one, str) or _is_tokens(one) for one in listed):
-        return [one if isinstance(one, str) else " ".join("token" for _ in one) for one in listed]
-    raise RequestError("'prompt' must be a text, or a list of texts or tokens.", param="prompt")
+        return listed
+    raise RequestError(f"'{field}' must be a text, or a list of texts or tokens.", param=field)
 
 
 def embeddings(request: Json, *, seed: int) -> Json:
@@ -93,10 +97,7 @@ def embeddings(request: Json, *, seed: int) -> Json:
     Raises:
         RequestError: the input is neither a text, nor a list of texts or tokens.
     """
-    inputs = request.get("input")
-    texts = [inputs] if isinstance(inputs, str) or _is_tokens(inputs) else inputs
-    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) or _is_tokens(one) for one in texts):
-        raise RequestError("'input' must be a text, or a list of texts or tokens.", param="input")
+    texts = _texts_in(request, "input")
     size = _DIMENSIONS if request.get("dimensions") is None else request["dimensions"]
     if not isinstance(size, int) or not 1 <= size <= _MOST_DIMENSIONS or len(texts) > _MOST_INPUTS:
         raise RequestError(f"'dimensions' is at most {_MOST_DIMENSIONS}, and 'input' has at most {_MOST_INPUTS} texts.")

@@ -48,15 +48,8 @@ def entry_of(method: str, path: str, headers: Iterable[tuple[bytes, bytes]], bod
     except orjson.JSONDecodeError:
         sent = body.decode("utf-8", "replace") or None
     named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-    fields = {
-        "at": time.time(),
-        "method": method,
-        "path": path,
-        "status": status,
-        "headers": named,
-        "body": sent,
-    }
-    return orjson.dumps(fields)
+    entry = {"at": time.time(), "method": method, "path": path, "status": status, "headers": named, "body": sent}
+    return orjson.dumps(entry)
 
 
 def without_keys(entry: Mapping[str, Any]) -> Json:

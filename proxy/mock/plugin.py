@@ -10,7 +10,7 @@ pytest loads this module with every start where the package is installed, so it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -35,12 +35,3 @@ def toolproxy_mock(_toolproxy_mock_server: RunningMock) -> Iterator[RunningMock]
     _toolproxy_mock_server.reset()
     yield _toolproxy_mock_server
     _toolproxy_mock_server.reset()
-
-
-def __getattr__(name: str) -> Any:
-    """`RunningMock`, for type hints of tests."""
-    if name == "RunningMock":
-        from proxy.mock.running import RunningMock  # noqa: PLC0415 - see above
-
-        return RunningMock
-    raise AttributeError(name)

@@ -44,7 +44,6 @@ class RunningMock:
         self._mock = MockUpstream()
         self._listener = listen("127.0.0.1", 0)
         self.url = f"{address_of(self._listener)}/v1"
-        self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._server = _Server(uvicorn_config(self._mock), self._started)
         self._thread = threading.Thread(target=self._run, name="toolproxy-mock", daemon=True)
@@ -83,9 +82,7 @@ class RunningMock:
         self._mock.clear()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._server.serve([self._listener]))
-        self._loop.close()
+        asyncio.run(self._server.serve([self._listener]))
 
 
 class _Server(uvicorn.Server):

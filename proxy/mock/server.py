@@ -48,7 +48,7 @@ _TYPES: Final = {
 _Length: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST_TOKENS)] | None
 
 
-class _CheckedFields(Struct, frozen=True):
+class _AnswerBounds(Struct, frozen=True):
     """The fields of a request that bound an answer."""
 
     model: str | None = None
@@ -199,7 +199,7 @@ class MockUpstream:
         self, request: _Request, body: Json, chat: Json, answer_of: Callable[[ScriptedTurn], ScriptedAnswer]
     ) -> None:
         """Answer a request for a completion: with a failure, a body that is written out, or what the model says."""
-        read_fields(body, _CheckedFields, _DEMANDS)
+        read_fields(body, _AnswerBounds, _DEMANDS)
         script = self.script
         number, attempts = script.steps(chat)
         turn = attempts[0]

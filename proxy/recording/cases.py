@@ -47,7 +47,6 @@ class KeptCases:
         version: of the proxy.
         observe: gets an event when a case could not be written.
         most_bytes: the bytes of all recordings together, those of open requests among them.
-        most_cases: the number of complete ones.
     """
 
     def __init__(
@@ -57,14 +56,13 @@ class KeptCases:
         version: str = "",
         observe: Observer,
         most_bytes: int = MOST_BYTES,
-        most_cases: int = MOST_CASES,
     ) -> None:
         self.version = version
         self._observe = observe
         self._most_bytes = most_bytes
         self._open_bytes = 0
         self._lock = threading.Lock()  # the thread gives back the bytes of a recording that it has written
-        self._kept: Memory[_Kept] = Memory(most_cases, most_bytes, lambda kept: kept.recording.reserved)
+        self._kept: Memory[_Kept] = Memory(MOST_CASES, most_bytes, lambda kept: kept.recording.reserved)
         self._folder = Folder(Path(directory), "cases", part_bytes=_PART_BYTES) if directory else None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolproxy-cases")
 

@@ -72,17 +72,15 @@ class ToolRun:
     failure: Mapping[str, Any] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Recording:
     """Everything outside the loop that a request meets, for a case: calls of upstreams, tools, the store.
 
     Times are not a part of it. What they have caused is named in `timed`, because it cannot be played again.
 
-    Args:
+    Attributes:
         began_at: when the request came, in seconds since 1970.
         reserve: takes so many bytes of the memory for all recordings; False: there is no more.
-
-    Attributes:
-        began_at: as above.
         request_id: its id.
         method: its method.
         target: its path and query.
@@ -106,35 +104,34 @@ class Recording:
         is_complete: whether all parts are kept.
     """
 
-    def __init__(self, *, began_at: float, reserve: Callable[[int], bool] = lambda _: True) -> None:
-        self._reserve = reserve
-        self.began_at = began_at
-        self.request_id = ""
-        self.method = ""
-        self.target = ""
-        self.headers: Headers = ()
-        self.body: list[bytes] = []
-        self.status: int | None = None
-        self.answer_headers: Headers = ()
-        self.answer: list[bytes] = []
-        self.tools: Mapping[str, Any] | None = None
-        self.keys: dict[str, int] = {}
-        self.system_first: set[str] = set()
-        self.calls: list[UpstreamCall] = []
-        self.runs: list[ToolRun] = []
-        self.state: dict[str, bytes | None] = {}
-        self.opened: dict[str, Any] = {}
-        self.timed: list[str] = []
-        self.scope: Mapping[str, Any] = {}
-        self.size = 0
-        self.reserved = 0
-        self.is_complete = True
+    began_at: float
+    reserve: Callable[[int], bool] = lambda _: True
+    request_id: str = ""
+    method: str = ""
+    target: str = ""
+    headers: Headers = ()
+    body: list[bytes] = field(default_factory=list)
+    status: int | None = None
+    answer_headers: Headers = ()
+    answer: list[bytes] = field(default_factory=list)
+    tools: Mapping[str, Any] | None = None
+    keys: dict[str, int] = field(default_factory=dict)
+    system_first: set[str] = field(default_factory=set)
+    calls: list[UpstreamCall] = field(default_factory=list)
+    runs: list[ToolRun] = field(default_factory=list)
+    state: dict[str, bytes | None] = field(default_factory=dict)
+    opened: dict[str, Any] = field(default_factory=dict)
+    timed: list[str] = field(default_factory=list)
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
+    reserved: int = 0
+    is_complete: bool = True
 
     def has_room(self, size: int) -> bool:
         """Take so many bytes for a part; False: the part is not kept, because the recording has become too large."""
         taken = size + _PIECE_BYTES
         self.size += taken
-        if self.is_complete and self.size <= MOST_BYTES and self._reserve(taken):
+        if self.is_complete and self.size <= MOST_BYTES and self.reserve(taken):
             self.reserved += taken
             return True
         self.is_complete = False
