@@ -17,7 +17,7 @@ from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
 from proxy.loop.many_tools import NAMES
 
 _OF_OUR_OWN = "is the name of one of the proxy's own tools (see offer.search_above)"
-_TRACES = "opentelemetry.exporter.otlp.proto.http"  # what the extra otel installs
+_TRACES = "opentelemetry.proto"  # what the extra otel installs
 _Faults: TypeAlias = Iterator[tuple[str, str]]
 """The path of each fault, and its message."""
 

@@ -8,11 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import trustme
-from opentelemetry.exporter.otlp.common.http import _OTLPHTTPClient
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from opentelemetry.sdk.resources import Resource
 
 from proxy.http.forward_proxy import environment_proxies
 from proxy.telemetry.records import Note, RequestRecord, Step
@@ -31,8 +28,7 @@ def value_of(attribute):
 
 
 def spans_of(made, redact=str):
-    encoded = encode_spans(list(SpanMaker(Resource({}), redact).spans_of(made))).SerializeToString()
-    return ExportTraceServiceRequest.FromString(encoded).resource_spans[0].scope_spans[0].spans
+    return [Span(**fields) for fields in SpanMaker(redact).spans_of(made)]
 
 
 def test_a_span_has_ids_times_kind_name_and_attributes():
@@ -83,6 +79,15 @@ def test_a_step_that_failed_has_the_status_error_and_the_request_has_not():
     assert [span.status.code for span in (request, turn, tool)] == [0, 0, Status.STATUS_CODE_ERROR]
     assert {turn.parent_span_id, tool.parent_span_id} == {request.span_id}
     assert ("array_value", ["stop"]) in [value_of(one) for one in turn.attributes]
+
+
+def test_secrets_in_the_name_and_the_attributes_of_a_span_are_masked():
+    made = record(path="/v1/models", client="my key")
+    made.steps.append(Step("turn", 0.5, new_number(), {"upstream_model": "a key", "finish_reason": "key"}, 1.0))
+    request, turn = spans_of(made, lambda text: text.replace("key", "***"))
+    assert "my ***" in [value_of(one)[1] for one in request.attributes]
+    assert turn.name == "chat a ***"
+    assert ["***"] in [value_of(one)[1] for one in turn.attributes]
 
 
 @pytest.fixture
@@ -151,7 +156,7 @@ def test_a_trace_that_its_caller_does_not_sample_is_not_sent(receiver):
 
 @pytest.mark.parametrize(("status", "attempts"), [(400, 1), (503, 2)])
 def test_a_batch_is_sent_again_only_where_the_receiver_may_take_it_later(receiver, status, attempts, monkeypatch):
-    monkeypatch.setattr(_OTLPHTTPClient, "_compute_backoff", lambda self, retry: 0.01)
+    monkeypatch.setattr("proxy.telemetry.otlp._FIRST_PAUSE", 0.01)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
     receiver.statuses = [status, 200]
     exporter = Exporter(f"http://127.0.0.1:{receiver.server_port}/", version="1")
@@ -164,7 +169,7 @@ def test_a_batch_is_sent_again_only_where_the_receiver_may_take_it_later(receive
 
 
 def test_a_receiver_that_never_answers_holds_up_the_end_only_once(monkeypatch, caplog):
-    monkeypatch.setattr("proxy.telemetry.traces._CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr("proxy.telemetry.otlp._CLOSING_SECONDS", 0.5)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -173,9 +178,20 @@ def test_a_receiver_that_never_answers_holds_up_the_end_only_once(monkeypatch, c
             exporter.completed(record())
         began = time.monotonic()
         exporter.close()
-        exporter._processor.span_exporter.shutdown()  # noqa: SLF001 - as the end of the process would stop its thread
+        exporter._sender._thread.join()  # noqa: SLF001 - the end of the process would not wait for its thread
     assert time.monotonic() - began < 5  # twenty seconds, if it were asked to take each batch
     assert "has not taken all of them before the end" in caplog.text
+
+
+def test_spans_are_dropped_and_counted_while_more_are_waiting_than_may(receiver, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
+    exporter = Exporter(f"http://127.0.0.1:{receiver.server_port}", version="1")
+    for _ in range(5):
+        exporter.completed(record())
+    exporter.close()
+    ((_, body),) = receiver.received
+    assert len(ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans) == 2
+    assert "3 spans were dropped" in caplog.text
 
 
 @pytest.fixture
