@@ -58,7 +58,7 @@ def parse_arguments(
     given = json_object(text)
     history = text
     if given is None:
-        given = _object_for(text)
+        given = object_for(text)
         history = _written(given)
     arguments = given if repair is None else repair(given)
     is_valid = schema.is_valid(arguments)
@@ -84,12 +84,12 @@ def history_of(text: str) -> str | None:
     if is_object(text):
         return text
     with suppress(InvalidArguments):
-        return _written(_object_for(text))
+        return _written(object_for(text))
     return None
 
 
-def _object_for(text: str) -> Json:
-    """The object that a text stands for, which is none itself. Raises `InvalidArguments`."""
+def object_for(text: str) -> Json:
+    """The object that a text is or stands for; an empty text and `null` are no arguments. Raises `InvalidArguments`."""
     try:
         value = read_json(text) if text.strip() else None
     except orjson.JSONDecodeError as exc:

@@ -1,7 +1,7 @@
 """Ranks short texts by how well they fit a query: BM25 over the stems of their words. Pure.
 
     index = Index([terms(text) for text in texts])
-    index.best(terms(query), most=5)  # the places of the five texts that fit best, the best first
+    best_first(index.scores(terms(query)))  # the places of the texts that fit, the best first
 
 It ranks the passages of a page for a search, and tools for `find_tools`. Texts of any language are split in the same
 way, because a query of three words does not say in which language it is:
@@ -84,11 +84,10 @@ class Index:
                 scores[place] += rarity * weight
         return scores
 
-    def best(self, query: Iterable[str], *, most: int) -> list[int]:
-        """The places of at most `most` texts that have terms of the query, the best first; equals in their order."""
-        scores = self.scores(query)
-        fitting = [place for place, score in enumerate(scores) if score > 0]
-        return sorted(fitting, key=lambda place: -scores[place])[:most]
+
+def best_first(scores: Sequence[float]) -> list[int]:
+    """The places of the scores above 0, the best first; equal ones in their order."""
+    return sorted((place for place, score in enumerate(scores) if score > 0), key=lambda place: -scores[place])
 
 
 def _folded(text: str) -> str:

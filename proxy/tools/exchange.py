@@ -13,6 +13,7 @@ from proxy.loop.results import Blame
 
 _SUCCESS = range(200, 300)
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": f"toolproxy/{__version__}"}
+_HEADERS_WITH_BODY = {**_HEADERS, "content-type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,11 @@ async def send(client: ServiceClient, request: ServiceRequest, *, most: int) -> 
             decompressed.
         httpx.InvalidURL: the address is too long.
     """
-    headers = httpx.Headers(_HEADERS)
-    headers.update(request.headers)
-    if request.body is not None:
-        headers.setdefault("content-type", "application/json")
+    given = {name.lower() for name in request.headers}
+    defaults = _HEADERS if request.body is None else _HEADERS_WITH_BODY
+    headers = httpx.Headers(
+        {**{name: value for name, value in defaults.items() if name not in given}, **request.headers}
+    )
     sent = await client.send(request.method, request.url, headers, request.body or b"")
     # Piece by piece, however much becomes of what arrives at once.
     async with aclosing(DecodedResponse(sent) if sent.header(b"content-encoding") else sent) as response:

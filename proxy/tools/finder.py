@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from proxy.tools.bm25 import Index, terms
+from proxy.tools.bm25 import Index, best_first, terms
 from proxy.wire.chat import Json, ToolSpec
 
 # A word of the name says more about what a tool does than one of its description.
@@ -28,13 +28,8 @@ class ToolIndex:
 
     def best(self, query: str, among: Collection[str], *, most: int) -> list[str]:
         """The names of at most `most` tools, of those with the names in `among`, that fit a query; the best first."""
-        scores = self._index.scores(terms(query))
-        fitting = [
-            (-score, place)
-            for place, (score, tool) in enumerate(zip(scores, self._tools, strict=True))
-            if score > 0 and tool.name in among
-        ]
-        return [self._tools[place].name for _, place in sorted(fitting)[:most]]
+        ranked = [self._tools[place].name for place in best_first(self._index.scores(terms(query)))]
+        return [name for name in ranked if name in among][:most]
 
 
 def _terms_of(tool: ToolSpec, most: int) -> Sequence[str]:

@@ -33,15 +33,6 @@ class Placeholder(Struct, frozen=True):
     name: str
     operators: tuple[tuple[Callable[[Any, str], Any], str], ...]
 
-    def value(self, values: Mapping[str, Any]) -> Any:
-        """The value with its operators applied, or `ABSENT`."""
-        value = values.get(self.name, ABSENT)
-        for operator, argument in self.operators:
-            if value is ABSENT or value is None or value == []:
-                break
-            value = operator(value, argument)
-        return value
-
 
 class _TemplateText(Struct, frozen=True):
     """A string with placeholders, in pieces from left to right."""
@@ -93,12 +84,16 @@ def filled(template: Any, values: Mapping[str, Any], *, is_compact: bool = False
     """
     content: Any
     match template:
-        case Placeholder():
-            value = template.value(values)
+        case Placeholder(name, operators):
+            value = values.get(name, ABSENT)
+            for operator, argument in operators:
+                if value is ABSENT or value is None or value == []:
+                    break
+                value = operator(value, argument)
             return ABSENT if is_compact and (value is None or value == []) else value
         case _TemplateText(pieces):
-            content = [piece.value(values) if isinstance(piece, Placeholder) else piece for piece in pieces]
-            is_whole = not any(value is ABSENT or value is None or (is_compact and value == []) for value in content)
+            content = [filled(piece, values, is_compact=is_compact) for piece in pieces]
+            is_whole = not any(value is ABSENT or value is None for value in content)
             return "".join(map(as_text, content)) if is_whole else ABSENT
         case list():
             content = []
@@ -149,14 +144,15 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _items(value: Any) -> list[Any]:
+def items_of(value: Any) -> list[Any]:
+    """The items of a list, or a single value as the only item."""
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 _OPERATORS: Mapping[str, Callable[[Any, str], Any]] = {
-    "join": lambda value, separator: (separator or ",").join(as_text(item) for item in _items(value)),
-    "prefix": lambda value, before: [f"{before}{as_text(item)}" for item in _items(value)],
-    "first": lambda value, _: _items(value)[0],
+    "join": lambda value, separator: (separator or ",").join(as_text(item) for item in items_of(value)),
+    "prefix": lambda value, before: [f"{before}{as_text(item)}" for item in items_of(value)],
+    "first": lambda value, _: items_of(value)[0],
     "upper": lambda value, _: as_text(value).upper(),
     "lower": lambda value, _: as_text(value).lower(),
 }

@@ -77,16 +77,13 @@ class _Repair:
         others = node.get("additionalProperties") if "patternProperties" not in node else None
         if not isinstance(properties, dict):
             properties = {}
-        changed: Json | None = None
+        kept: Json = {}
         for name, item in value.items():
             schema = properties.get(name, others)
-            if name not in _list(node.get("required")) and self._is_null_of_none(item, schema, resource):
-                changed = {**value} if changed is None else changed
-                del changed[name]
-            elif (found := self.value(item, schema, resource, level + 1)) is not item:
-                changed = {**value} if changed is None else changed
-                changed[name] = found
-        return value if changed is None else changed
+            if name in _list(node.get("required")) or not self._is_null_of_none(item, schema, resource):
+                kept[name] = self.value(item, schema, resource, level + 1)
+        is_same = len(kept) == len(value) and all(item is value[name] for name, item in kept.items())
+        return value if is_same else kept
 
     def _is_null_of_none(self, value: Any, node: Any, resource: Json) -> bool:
         """Whether a value is null, or the word for it where no text is permitted, and the schema takes no null."""
@@ -141,18 +138,16 @@ class _Repair:
 
 def _retyped(value: Any, types: frozenset[str]) -> Any:
     """A value in the only one of the permitted types that it can be read as; any other value as it is."""
-    if isinstance(value, float) and "integer" in types and "number" not in types:
-        return int(value) if value.is_integer() and int(value) in _INTEGERS else value
-    if not isinstance(value, str) or "string" in types or not types:
-        return value
-    found = _read(value.strip())
-    if found is _MISSING:
-        return value
+    found = value
+    if isinstance(value, str) and "string" not in types:
+        found = _read(value.strip())
+        if found is _MISSING:
+            return value
     kind = _type_of(found)
     if kind in types:
         return found
-    if kind == "number" and "integer" in types:
-        return int(found) if found.is_integer() and int(found) in _INTEGERS else value
+    if kind == "number" and "integer" in types and found.is_integer() and int(found) in _INTEGERS:
+        return int(found)
     return value
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from proxy.tools.bm25 import Index, stem, terms
+from proxy.tools.bm25 import Index, best_first, stem, terms
 
 QUOTES = ["the quick brown fox", "the lazy dog sleeps", "the dog and the fox, the fox and the dog", "nothing of it"]
 
 
 def ranked(query: str, texts: list[str], most: int = 9) -> list[int]:
-    return Index(map(terms, texts)).best(terms(query), most=most)
+    return best_first(Index(map(terms, texts)).scores(terms(query)))[:most]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_rare_term_counts_more_than_a_common_one_and_a_short_text_more_than_a_
 
 def test_a_repeated_term_weighs_more() -> None:
     index = Index([terms("issue") * 3 + terms("open one in a repository"), terms("repository: open an issue in it")])
-    assert index.best(terms("issue"), most=2) == [0, 1]
+    assert best_first(index.scores(terms("issue"))) == [0, 1]
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", "…"]])

@@ -77,8 +77,12 @@ def output_of(
             direct = ("Direct answer:", _cut(found.answer, most_characters), found.answer_url)
             blocks.append("\n".join(filter(None, direct)))
         for given in hits:
-            text = read.passages.get(given.url) or _cut(given.text, most_characters)
-            hit = replace(given, text=text, query=query if len(lookups) > 1 else None)
+            text = read.passages.get(given.url) or given.text
+            if text is given.text and len(text) > most_characters:
+                text = _cut(text, most_characters)
+            hit = given
+            if text is not given.text or len(lookups) > 1:
+                hit = replace(given, text=text, query=query if len(lookups) > 1 else None)
             # Without a number, which gpt-oss would take for a page of a browser that it may not have.
             blocks.append("\n".join(filter(None, (hit.title, hit.url, hit.where, text))))
             shown.append(hit)

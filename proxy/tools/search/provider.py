@@ -23,7 +23,7 @@ from proxy.tools.search.description import Description
 from proxy.tools.search.hits import first_of, hit_of, merged_by_page, plain_text, steps_of
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
-from proxy.tools.template import ABSENT, as_text, filled, names_in, parsed
+from proxy.tools.template import ABSENT, as_text, filled, items_of, names_in, parsed
 from proxy.tools.web.urls import canonical
 from proxy.wire.search import NO_FILTERS, SearchFilters, SearchHit
 
@@ -107,13 +107,9 @@ class Provider:
         """The request to send for a query."""
         values = self._values(query, today)
         parts = urlsplit(self._fixed_url or self._url_with(values))
-        added: list[tuple[str, str]] = []
-        for name, parameter in self._parameters.items():
-            value = filled(parameter, values, is_compact=True)
-            if isinstance(value, list):
-                added += [(name, as_text(item)) for item in value]
-            elif value is not ABSENT:
-                added.append((name, as_text(value)))
+        parameters = filled(self._parameters, values, is_compact=True)
+        given = [] if parameters is ABSENT else parameters.items()
+        added = [(name, as_text(item)) for name, value in given for item in items_of(value)]
         in_query = "&".join(filter(None, (parts.query, urlencode(added, quote_via=quote))))
         body = filled(self._body, values, is_compact=True)
         return ServiceRequest(
@@ -141,7 +137,7 @@ class Provider:
             as_hit = partial(hit_of, fields=self.description.fields, today=today, page=self._page)
             hits: list[SearchHit] = []
             for lists in self._lists:
-                pages = merged_by_page(map(as_hit, _rows_in(answer, lists) or ()))
+                pages = merged_by_page(map(as_hit, rows)) if (rows := _rows_in(answer, lists)) else []
                 if filters != NO_FILTERS:
                     pages = [hit for hit in pages if filters.permits(hit.url)]
                 hits += pages[: query.count]

@@ -111,12 +111,6 @@ def repair(arguments: Json) -> Json:
     return repaired
 
 
-def queries_in(arguments: Json, filters: SearchFilters) -> list[SearchQuery]:
-    """The queries for arguments that fit the schema, one or several."""
-    texts = queries_of(arguments)[0] if "queries" in arguments else [arguments["query"]]
-    return [query_of({**arguments, "query": text}, filters) for text in texts]
-
-
 def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuery:
     """The query for arguments that fit the schema, with the request's filters as defaults."""
     country = arguments.get("country") or filters.country or ""

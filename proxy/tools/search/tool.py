@@ -19,13 +19,14 @@ from proxy.tools.keys import ToolKeys
 from proxy.tools.search.exchange import ask, refusal
 from proxy.tools.search.output import Lookup, look_up_all, output_of
 from proxy.tools.search.provider import Provider, SearchAnswer
-from proxy.tools.search.query import PARAMETERS, SearchQuery, queries_in, repair
+from proxy.tools.search.query import PARAMETERS, SearchQuery, query_of, repair
 from proxy.tools.search.reading import NONE_READ, HitReader, reading_of
 from proxy.tools.search.refusals import Refused
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.tool_type import Entry, Resources
 from proxy.wire.chat import Json
+from proxy.wire.search import queries_of
 
 DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
@@ -75,12 +76,13 @@ def search_tool_of(
         return found
 
     async def search(arguments: Json, call: CallContext) -> ToolOutput:
-        queries = queries_in(arguments, call.filters)
-        if len(queries) > 1:
+        if "queries" in arguments:
+            queries = [query_of({**arguments, "query": text}, call.filters) for text in queries_of(arguments)[0]]
             lookups = await look_up_all(queries, lambda query: keys.use(partial(look_up, query, call.scope)))
         else:
-            found = await keys.use(partial(look_up, queries[0], call.scope))
-            lookups = [Lookup(queries[0].text, found, found.hits)]
+            query = query_of(arguments, call.filters)
+            found = await keys.use(partial(look_up, query, call.scope))
+            lookups = [Lookup(query.text, found, found.hits)]
         read, reading = NONE_READ, call.filters.reading
         if reading is not None:
             read = await reader.read([(query, hits) for query, _, hits in lookups], call, reading)

@@ -1,6 +1,5 @@
 """A page as text, and the tool that shows a part of it, whichever way the page is fetched."""
 
-import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +31,6 @@ PARAMETERS: Json = {
 _AROUND = 300  # characters before and after a match
 _MOST_PASSAGES = 20
 _LAST_LINE = 100_000  # the time to find a line is proportional to its number
-_DIGITS = re.compile(r"[0-9]{1,12}")
 _URL_NAMES = ("url", "uri", "link", "href")
 
 
@@ -103,17 +101,12 @@ def shown(page: Page, arguments: Json, *, most: int) -> str:
 
 
 def repair(arguments: Json) -> Json:
-    """The arguments with the names of the schema, and with the offset as a number."""
+    """The arguments with the names of the schema."""
     repaired = {key: value for key, value in arguments.items() if key not in _URL_NAMES and value is not None}
     url = next((arguments[name] for name in _URL_NAMES if arguments.get(name) is not None), None)
     if url is not None:
         # As in search results, so that the page is cached and cited under one URL.
         repaired["url"] = canonical(url) or url
-    offset = repaired.get("offset")
-    if isinstance(offset, str) and _DIGITS.fullmatch(offset.strip()):
-        repaired["offset"] = int(offset)
-    if isinstance(offset, float) and offset.is_integer():
-        repaired["offset"] = int(offset)
     return repaired
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice, pairwise
 from typing import NamedTuple, TypeAlias
 
-from proxy.tools.bm25 import Index, terms
+from proxy.tools.bm25 import Index, best_first, terms
 
 BREAK = " […] "
 """What stands between two passages that are not adjacent."""
@@ -65,8 +65,7 @@ def fitting_passages(text: str, query: str, *, most: int) -> str:
     carried = 0.0
     for place, score in enumerate(scores):
         carried = scores[place] = score + carried * _PASSED_ON
-    best = sorted((place for place, score in enumerate(scores) if score), key=lambda place: -scores[place])
-    return _joined(text, _chosen([passages[place] for place in best], most))
+    return _joined(text, _chosen([passages[place] for place in best_first(scores)], most))
 
 
 def _chosen(passages: Sequence[_Passage], most: int) -> set[Span]:

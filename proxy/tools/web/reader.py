@@ -35,7 +35,10 @@ from proxy.tools.web.urls import canonical
 
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
 _TRANSIENT = (429, 502, 503, 504)
-_NOT_FOUND, _FORBIDDEN = (404, 410), (401, 402, 403, 451)
+_REFUSALS = {
+    **dict.fromkeys((404, 410), "There is no such page"),
+    **dict.fromkeys((401, 402, 403, 451), "The server does not let this page be read"),
+}
 
 _ROBOTS_KEPT_SECONDS, _ROBOTS_KEPT_CHARACTERS = 600, 4 * 1024 * 1024
 _ROBOTS_BYTES = 500 * 1024  # RFC 9309, 2.5: a crawler reads at least this much
@@ -182,8 +185,4 @@ def _check_status(answer: PageAnswer) -> None:
         return
     if status in _TRANSIENT:
         raise ToolUnavailable(f"The server is busy or down now (HTTP {status}).")
-    if status in _NOT_FOUND:
-        raise ToolError(f"There is no such page (HTTP {status}).")
-    if status in _FORBIDDEN:
-        raise ToolError(f"The server does not let this page be read (HTTP {status}).")
-    raise ToolError(f"The server did not give the page (HTTP {status}).")
+    raise ToolError(f"{_REFUSALS.get(status, 'The server did not give the page')} (HTTP {status}).")

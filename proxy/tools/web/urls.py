@@ -7,6 +7,7 @@ for two URLs of the same page, and is never shown.
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
@@ -33,22 +34,22 @@ _LONGEST = 2048  # browsers do not open much longer URLs, and models do not copy
 _MOST_HOPS = 3  # redirects within redirects
 
 _ENGINES = re.compile(r"google|duckduckgo|bing|facebook|yahoo")  # hosts of redirects have one of these names
-# Redirects of search engines that name their target: host (with its subdomains), path, the parameter with the target.
-_REDIRECTS = (
-    (re.compile(r"(?:.+\.)?google\.[a-z.]{2,6}"), re.compile(r"/url"), ("q", "url")),
-    (re.compile(r"(?:.+\.)?duckduckgo\.com"), re.compile(r"/l/?"), ("uddg",)),
-    (re.compile(r"(?:.+\.)?bing\.com"), re.compile(r"/ck/a"), ("u",)),
-    (re.compile(r"l\.facebook\.com"), re.compile(r"/l\.php"), ("u",)),
-    (re.compile(r"(?:.+\.)?yahoo\.com"), re.compile(r"/.*RU=.*"), ()),
-)
-# Redirects without their target in the URL, which expire, and hide the site of the target.
-_OPAQUE = (
-    (re.compile(r"vertexaisearch\.cloud\.google\.com"), re.compile(r"/grounding-api-redirect/.*")),
-    (re.compile(r"(?:.+\.)?google\.[a-z.]{2,6}"), re.compile(r"/(?:goto|aclk|url)")),
-    (re.compile(r"(?:.+\.)?duckduckgo\.com"), re.compile(r"/(?:y\.js|l/?)")),
-    (re.compile(r"(?:.+\.)?bing\.com"), re.compile(r"/(?:ck/a|aclick)")),
-    (re.compile(r"l\.facebook\.com"), re.compile(r"/l\.php")),
-)
+# Redirects of search engines: host and path, and the parameters that may name the target. Yahoo's have it in the path.
+# Redirects without a target expire, and hide its site.
+_REDIRECTS = [
+    (re.compile(pattern), names)
+    for pattern, names in (
+        (r"(?:.+\.)?google\.[a-z.]{2,6}/url", ("q", "url")),
+        (r"(?:.+\.)?google\.[a-z.]{2,6}/(?:goto|aclk)", ()),
+        (r"(?:.+\.)?duckduckgo\.com/l/?", ("uddg",)),
+        (r"(?:.+\.)?duckduckgo\.com/y\.js", ()),
+        (r"(?:.+\.)?bing\.com/ck/a", ("u",)),
+        (r"(?:.+\.)?bing\.com/aclick", ()),
+        (r"l\.facebook\.com/l\.php", ("u",)),
+        (r"(?:.+\.)?yahoo\.com/.*RU=([^/]*).*", ()),  # .../RU=https%3a%2f%2fexample.com/RK=...
+        (r"vertexaisearch\.cloud\.google\.com/grounding-api-redirect/.*", ()),
+    )
+]
 
 
 def canonical(url: object) -> str | None:
@@ -62,20 +63,18 @@ def canonical(url: object) -> str | None:
         return None
     # A dot segment begins with a dot, which may be encoded as %2e.
     is_plain = len(url) <= _LONGEST and _PLAIN.fullmatch(url) and "/." not in url and "/%2" not in url
-    if is_plain and not (_ENGINES.search(url) or _TRACKS.search(url)):
+    if is_plain and not (_ENGINES.search(url) or ("?" in url and _TRACKS.search(url))):
         return url
     for _ in range(_MOST_HOPS + 1):
-        split = _split(url)
-        if split is None:
+        if (split := _split(url)) is None:
             return None
         parts, host, port = split
-        if not _ENGINES.search(host):
+        for redirect, names in _REDIRECTS:
+            if found := redirect.fullmatch(host + parts.path):
+                url = _target(parts, found, names)
+                break
+        else:
             return _joined(parts, host, port)
-        target = _target(host, parts)
-        if target is None:
-            is_opaque = any(engine.fullmatch(host) and path.fullmatch(parts.path) for engine, path in _OPAQUE)
-            return None if is_opaque else _joined(parts, host, port)
-        url = target
     return None
 
 
@@ -140,23 +139,15 @@ def _encoded(part: str) -> str:
     return quote(part, safe="/%:@!$&'()*+,;=~?#[]|^{}") if not part.isascii() else part
 
 
-def _target(host: str, parts: SplitResult) -> str | None:
-    """The target of a search engine's redirect; None: it is not a redirect, or has no target in it."""
-    for engine, path, names in _REDIRECTS:
-        if engine.fullmatch(host) and path.fullmatch(parts.path):
-            if not names:  # Yahoo: .../RU=https%3a%2f%2fexample.com/RK=...
-                return unquote(parts.path.partition("RU=")[2].partition("/")[0]) or None
-            values = parse_qs(parts.query)
-            return next((_plain(values[name][0]) for name in names if name in values), None)
-    return None
-
-
-def _plain(target: str) -> str | None:
-    """The URL of a target, which may be plain, or as Bing writes it: `a1` and base64."""
+def _target(parts: SplitResult, redirect: re.Match[str], names: Sequence[str]) -> str:
+    """The target of a search engine's redirect; empty if the URL does not have it."""
+    if redirect.re.groups:
+        return unquote(redirect[1])
+    values = parse_qs(parts.query)
+    target = next((values[name][0] for name in names if name in values), "")
     if target.startswith(("http://", "https://")):
         return target
-    try:
-        decoded = base64.urlsafe_b64decode(target.removeprefix("a1") + "==").decode()
+    try:  # as Bing writes it: `a1` and base64
+        return base64.urlsafe_b64decode(target.removeprefix("a1") + "==").decode()
     except (binascii.Error, ValueError):
-        return None
-    return decoded if decoded.startswith(("http://", "https://")) else None
+        return ""

@@ -144,7 +144,7 @@ def _encoded(piece: str | Placeholder) -> str | Placeholder:
 def _segment(pieces: tuple[str | Placeholder, ...], arguments: Json) -> str:
     """A filled segment of the path, with the slashes of arguments encoded."""
     return "".join(
-        piece if isinstance(piece, str) else quote(_in_path(piece.name, piece.value(arguments)), safe="")
+        piece if isinstance(piece, str) else quote(_in_path(piece.name, filled(piece, arguments)), safe="")
         for piece in pieces
     )
 
