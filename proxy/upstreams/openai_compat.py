@@ -21,7 +21,7 @@ from proxy.loop.run_events import StopGenerating
 from proxy.ports import EarlyCalls, Show
 from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
-from proxy.upstreams.answers import Mender, as_stream, plain
+from proxy.upstreams.answers import Mender, as_stream, parsed, plain
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
@@ -32,6 +32,7 @@ from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import CompletionReader, RelayReader
 from proxy.upstreams.request_body import prepare, serialize
 from proxy.upstreams.sight import Sight
+from proxy.upstreams.split_characters import SplitCharacters
 from proxy.upstreams.turn_reader import TurnReader
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, Turn
@@ -103,7 +104,7 @@ class OpenAICompatible:
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
         content, names = serialize(call, self.profile, self.model)
-        profile, mender = self.profile, Mender(self.profile, names, call.body)
+        profile, mender = self.profile, Mender(self.profile, names, call.body, SplitCharacters())
         renamed = names.originals if names is not None else {}
         assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
         try:
@@ -114,10 +115,10 @@ class OpenAICompatible:
             else:
                 raw = await self._read_answer(content, reader)
             if raw is not None and show is None:
-                assembler.feed_unseen((await _completion(raw, mender))[0])
+                assembler.feed_unseen(await _completion(raw, mender))
             else:
                 if raw is not None:
-                    await reader.take_whole((await _completion(raw, mender))[0])
+                    await reader.take_whole(await _completion(raw, mender))
                 for visible in assembler.close(done=reader.done):
                     await reader.show(visible)
             turn = assembler.finish()
@@ -141,10 +142,8 @@ class OpenAICompatible:
         content, mender = self._relayed_body(body, request)
         try:
             reader = CompletionReader(mender)
-            if (raw := await self._read_answer(content, reader)) is None:
-                answer, changed = reader.completion(), True
-            else:
-                answer, changed = await _completion(raw, mender)
+            raw = await self._read_answer(content, reader)
+            answer = reader.completion() if raw is None else await _completion(raw, mender)
         except asyncio.CancelledError:
             if self.counts_use:
                 count(await self._used(None, request, len(content), float))
@@ -154,11 +153,12 @@ class OpenAICompatible:
         usage = answer.get("usage") or other_usage(answer)
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
-            changed = True
         if self.counts_use:
             usage = await self._used(usage, request, len(content), partial(_written_in, answer))
         count(usage)
-        return rawjson.dumps_answer(answer) if changed or raw is None else raw
+        if raw is not None and await beside(len(raw), lambda: answer == parsed(raw)):
+            return raw
+        return rawjson.dumps_answer(answer)
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion event by event, with the original bytes if possible."""
@@ -347,8 +347,8 @@ class OpenAICompatible:
         return raw if sse.begins_stream(raw) else as_stream(raw)
 
 
-def _completion(raw: bytes, mender: Mender) -> Awaitable[tuple[Json, bool]]:
-    """A whole answer, and whether it had to be mended. If the answer holds an error, it is raised."""
+def _completion(raw: bytes, mender: Mender) -> Awaitable[Json]:
+    """A whole answer, mended. If the answer holds an error, it is raised."""
     return beside(len(raw), partial(mender.completion, raw))
 
 
