@@ -20,7 +20,7 @@ from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.failures import key_advice
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import PROFILES
-from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
+from proxy.upstreams.resilient import Resilient, SharedUpstreamState
 from proxy.wire.chat import Json
 from proxy.wire.errors import ModelNotFound
 from proxy.wire.relayed import Headers
@@ -101,9 +101,9 @@ class ConfigRouter:
         self._may_serve_any = operator_calls and _WILDCARD not in config.models
         self._upstreams = config.upstreams
         self._endpoints = endpoints
-        guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
+
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
-        self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
+        self._shared = SharedUpstreamState(breakers, clock, observe, Backoff(), observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
         self._key_sources = key_sources
         self._bound: LRUCache[tuple[str, str, PriceConfig | None], OpenAICompatible] = LRUCache(_MOST_BOUND)
