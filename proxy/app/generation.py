@@ -110,7 +110,7 @@ class Generation:
                 await server.aclose()
         for link in self.upstreams.values():
             if id(link) not in used:
-                await link.endpoint.aclose()
+                await link.endpoint.client.aclose()
 
     def _app_of(self, process: Process) -> ASGIApp:
         """The middleware around the routes, the outermost layer first."""

@@ -153,7 +153,7 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, clients: 
     except ProxyError as exc:
         return Finding(f"{path}.base_url", _network_fault(exc) or _plain(exc.message), is_fault=True)
     finally:
-        await endpoint.aclose()
+        await endpoint.client.aclose()
 
 
 async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:

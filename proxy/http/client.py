@@ -9,7 +9,6 @@ from msgspec import Struct
 from proxy.config.model import Timeouts
 from proxy.http.connect import Origin, origin_of
 from proxy.http.connection import RequestTimeouts
-from proxy.http.credentials import Credential
 from proxy.http.parser import Headers, header_lines, request_head
 from proxy.http.response import Response
 from proxy.ports import ExtraHeaders
@@ -55,6 +54,22 @@ class PreparedRequest(Struct, frozen=True):
         return PreparedRequest(self.method, self.target, self.head + header_lines(headers))
 
 
+class BearerKey:
+    """A key that is sent with every request of an upstream, and proves who sends it.
+
+    Attributes:
+        secrets: the key, which no error may quote.
+        uses_client_key: whether it is the client's own key, so that the client gets errors about it.
+        line: the header line with the key; empty: the key cannot be sent in a header.
+    """
+
+    def __init__(self, key: str, *, uses_client_key: bool = False) -> None:
+        self.secrets = (key,)
+        self.uses_client_key = uses_client_key
+        can_be_sent = key.isascii() and key.isprintable()
+        self.line = b"authorization: Bearer %b\r\n" % key.encode() if can_be_sent else b""
+
+
 class HttpClient:
     """Sends requests to one upstream.
 
@@ -92,12 +107,13 @@ class HttpClient:
         head = request_head(method, target, [self._host, *headers])
         return PreparedRequest(method, target, head.removesuffix(b"\r\n"))
 
-    def send(self, request: PreparedRequest, content: bytes, credential: Credential) -> Awaitable[Response]:
+    def send(self, request: PreparedRequest, content: bytes, credential: BearerKey) -> Awaitable[Response]:
         """The response to one request of a kind. Raises `httpx.HTTPError`, at once or when awaited."""
+        if not credential.line:
+            raise httpx.LocalProtocolError("The key cannot be sent in a header.")
         length = b"content-length: %d\r\n" % len(content) if content or request.method in _HAVE_A_LENGTH else b""
         extra = self._extra_headers() if self._extra_headers else b""
-        proof = credential.lines(request.method, request.target, content)
-        head = b"%b%b%b%b\r\n" % (request.head, extra, proof, length)
+        head = b"%b%b%b%b\r\n" % (request.head, extra, credential.line, length)
         return self._transport.send(self._origin, request.method, head, content, self._timeouts)
 
     async def aclose(self) -> None:

@@ -1,11 +1,12 @@
 """The answers of an upstream: parsed, and mended so that OpenAI's SDKs can read them.
 
-A `Mender` changes an answer in place and says whether it had to: an answer that is relayed unchanged keeps its bytes.
+A `Mender` changes an answer in place. An answer that is relayed unchanged keeps its bytes: see `relay`.
 The calls of a relayed stream are mended by `relayed_calls`, which remembers what the client has of each.
 """
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -18,6 +19,7 @@ from proxy.turn.pieces import pieces_of_whole
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames, clean_calls
 from proxy.upstreams.profile import Profile
+from proxy.upstreams.split_characters import SplitCharacters
 from proxy.wire import sse
 from proxy.wire.chat import NATIVE_REASON, WINDOW_EXCEEDED, Json, inferred_reason
 from proxy.wire.errors import UpstreamError
@@ -78,20 +80,19 @@ class Mender(Struct, frozen=True):
         profile: the profile of the upstream.
         names: the names of tools that were replaced in the request; None: none were.
         request: the request.
+        characters: joins characters that are split between two chunks; None: the client joins them.
     """
 
     profile: Profile
     names: ToolNames | None
     request: Json
+    characters: SplitCharacters | None = None
 
-    def chunk(
-        self, event: sse.SseEvent, loads: Callable[[bytes], Any], calling: Collection[int] = ()
-    ) -> tuple[Json | None, bool]:
-        """The chunk in an event, and whether it had to be mended; None: the event is only a sign of life.
+    def chunk(self, event: sse.SseEvent, calling: Collection[int] = ()) -> Json | None:
+        """The mended chunk in an event; None: the event is only a sign of life.
 
         Args:
             event: an event of the stream.
-            loads: parses JSON.
             calling: the indices of the choices that have had tool calls in earlier chunks.
 
         Raises:
@@ -100,36 +101,46 @@ class Mender(Struct, frozen=True):
         if len(event.data) > MOST_EVENT_VALUES and holds_too_many_values(event.data, MOST_EVENT_VALUES):
             raise UpstreamError(f"The upstream sent an event of more than {MOST_EVENT_VALUES} JSON values.")
         try:
-            chunk = loads(event.data)
+            chunk = orjson.loads(event.data)
         except orjson.JSONDecodeError:
             if _is_sign_of_life(event):
-                return None, True
-            chunk = event.data.decode("utf-8", "replace") if event.type == "error" else _parse_leniently(event.data)
+                return None
+            chunk = event.data.decode("utf-8", "replace") if event.type == "error" else self._reread(event.data)
         if event.type == "error":
             failures.raise_if_failed(chunk)
             failures.raise_if_failed({"error": chunk})
             raise UpstreamError("The upstream reported an error in the middle of its stream.")
         if not isinstance(chunk, dict):
             if _is_sign_of_life(event):
-                return None, True
+                return None
             failures.raise_if_failed(chunk)
             raise UpstreamError(_NO_OBJECT)
         if "error" in chunk or not chunk.get("choices"):
             failures.raise_if_failed(chunk)
             if _CHUNK_FIELDS.isdisjoint(chunk):
-                return None, True
-        changed = mend(chunk, self.profile, kind=CHUNK, calling=calling)
-        return chunk, (self.names is not None and self.names.restore(chunk)) or changed
+                return None
+        mend(chunk, self.profile, kind=CHUNK, calling=calling)
+        if self.names is not None:
+            self.names.restore(chunk)
+        return chunk
 
-    def completion(self, raw: bytes) -> tuple[Json, bool]:
-        """A whole answer, and whether it had to be mended. If the answer holds an error, it is raised."""
+    def _reread(self, data: bytes) -> Any:
+        if self.characters is not None:
+            with suppress(orjson.JSONDecodeError):
+                return self.characters.loads(data)
+        return parsed(data)
+
+    def completion(self, raw: bytes) -> Json:
+        """A whole answer, mended. If the answer holds an error, it is raised."""
         answer = parse_object(raw)
         if "error" in answer or not answer.get("choices"):
             failures.raise_if_failed(answer)
-        changed = mend(answer, self.profile, kind=COMPLETION)
-        changed = fill_in(answer, self.request) or changed
-        changed = (self.names is not None and self.names.restore(answer)) or changed
-        return answer, clean_calls(answer, self.request) or changed
+        mend(answer, self.profile, kind=COMPLETION)
+        fill_in(answer, self.request)
+        if self.names is not None:
+            self.names.restore(answer)
+        clean_calls(answer, self.request)
+        return answer
 
 
 def _is_sign_of_life(event: sse.SseEvent) -> bool:
@@ -143,28 +154,24 @@ def _is_sign_of_life(event: sse.SseEvent) -> bool:
     return not words or (len(words) <= _MOST_WORDS and words[-1] in _SIGNS_OF_LIFE)
 
 
-def fill_in(answer: Json, request: Json) -> bool:
-    """Add the missing parts of a whole answer that can be inferred without doubt, in place; whether any were added.
+def fill_in(answer: Json, request: Json) -> None:
+    """Add the missing parts of a whole answer that can be inferred without doubt, in place.
 
     Raises:
         UpstreamError: the answer is not a completion.
     """
     if not answer["choices"]:
         raise UpstreamError(_NO_COMPLETION)
-    changed = False
     for choice in answer["choices"]:
         if "message" not in choice:
             # Azure's content filter removes everything from an answer but the finish reason.
             if choice.get("finish_reason") != "content_filter":
                 raise UpstreamError("The upstream's answer has no message.")
             choice["message"] = {"role": "assistant", "content": ""}
-            changed = True
         if not choice.get("finish_reason"):
             usage = answer.get("usage") if len(answer["choices"]) == 1 else None
-            reason = inferred_reason(choice["message"], request, usage)
-            choice["finish_reason"] = reason
-            changed = changed or reason is not None
-    return changed
+            if (reason := inferred_reason(choice["message"], request, usage)) is not None:
+                choice["finish_reason"] = reason
 
 
 def as_stream(raw: bytes) -> bytes:
@@ -210,22 +217,21 @@ def parse_object(raw: bytes) -> Json:
     """Parse a JSON object. If `raw` is something else, or too much, the error in it or an `UpstreamError` is raised."""
     if holds_too_many_values(raw, MOST_ANSWER_VALUES):
         raise UpstreamError(f"The upstream sent an answer of more than {MOST_ANSWER_VALUES} JSON values.")
-    try:
-        answer = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        answer = _parse_leniently(raw)
+    answer = parsed(raw)
     if not isinstance(answer, dict):
         failures.raise_if_failed(answer)
         raise UpstreamError(_NO_OBJECT)
     return answer
 
 
-def _parse_leniently(raw: bytes) -> Any:
-    """Parse JSON that only orjson refuses: NaN, 1e400, half of an emoji that was split between two chunks.
+def parsed(raw: bytes) -> Any:
+    """Parse JSON, also if only orjson refuses it: NaN, 1e400, half of an emoji that was split between two chunks.
 
     Raises:
-        UpstreamError: other parsers refuse it as well.
+        UpstreamError: it is not JSON for any parser.
     """
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(raw)
     try:
         answer = json.loads(raw, parse_constant=lambda _: None, parse_float=_finite)
         return orjson.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))
@@ -247,8 +253,8 @@ def _finite(text: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def mend(answer: Json, profile: Profile, *, kind: str, calling: Collection[int] = ()) -> bool:
-    """Mend a completion or chunk in place, so that an OpenAI SDK can read it; whether anything had to change.
+def mend(answer: Json, profile: Profile, *, kind: str, calling: Collection[int] = ()) -> None:
+    """Mend a completion or chunk in place, so that an OpenAI SDK can read it.
 
     Args:
         answer: the upstream's JSON.
@@ -259,75 +265,64 @@ def mend(answer: Json, profile: Profile, *, kind: str, calling: Collection[int] 
     Raises:
         UpstreamError: the answer is not a completion, or reports a failure in a choice or as a finish reason.
     """
-    changed = False
-    if answer.get("object") != kind:
-        answer["object"] = kind
-        changed = True
-    if answer.get("choices") is None:
-        answer["choices"] = []
-        changed = True
-    if (usage := answer.get("usage")) is not None and not isinstance(usage, dict):
+    answer["object"] = kind
+    if not isinstance(answer.get("usage"), _OBJECT_OR_NONE):
         answer["usage"] = None
-        changed = True
-    choices = answer["choices"]
+    choices = answer.get("choices")
+    if choices is None:
+        choices = answer["choices"] = []
     if not isinstance(choices, list) or len(choices) > _MOST_CHOICES:
         raise UpstreamError(_NO_COMPLETION)
     for choice in choices:
-        changed = _mend_choice(choice, profile, calling) or changed
-    return changed
+        _mend_choice(choice, profile, calling)
 
 
-def _mend_choice(choice: Any, profile: Profile, calling: Collection[int]) -> bool:
+def _mend_choice(choice: Any, profile: Profile, calling: Collection[int]) -> None:
     if not isinstance(choice, dict):
         raise UpstreamError(_NO_COMPLETION)
     if choice.get("error"):
         failures.raise_if_failed({"error": choice["error"]})
-    changed = False
+    for key in _PARTS:
+        if key in choice:
+            part = choice[key] = {} if choice[key] is None else choice[key]
+            if not isinstance(part, dict):
+                raise UpstreamError(f"The upstream did not send an object as '{key}'.")
+            if part.get("tool_calls"):
+                _mend_calls(part["tool_calls"])
     reason = choice.get("finish_reason")
     if reason is not None and not (isinstance(reason, str) and reason in FINISH_REASONS):
-        part = choice.get("message") or choice.get("delta")
-        has_calls = (choice.get("index") or 0) in calling or bool(isinstance(part, dict) and part.get("tool_calls"))
-        choice["finish_reason"] = _finish_reason(reason, profile, has_calls=has_calls)
-        if isinstance(reason, str) and (reason in profile.finish_reasons or reason == WINDOW_EXCEEDED):
-            choice[NATIVE_REASON] = reason
-        changed = True
-    for key in ("message", "delta"):
-        if key in choice:
-            part = choice[key]
-            if part is None:
-                choice[key] = {}
-                changed = True
-            elif not isinstance(part, dict):
-                raise UpstreamError(f"The upstream did not send an object as '{key}'.")
-            elif part.get("tool_calls"):
-                changed = _mend_calls(part["tool_calls"]) or changed
-    return changed
+        _mend_reason(choice, profile, calling)
 
 
-def _finish_reason(reason: Any, profile: Profile, *, has_calls: bool) -> str | None:
-    """OpenAI's finish reason for an upstream's own. Raises `UpstreamError` if that stands for a failure."""
+def _mend_reason(choice: Json, profile: Profile, calling: Collection[int]) -> None:
+    """Replace a finish reason that is not OpenAI's. Raises `UpstreamError` if the reason stands for a failure."""
+    reason = choice["finish_reason"]
     known = reason.lower() if isinstance(reason, str) else ""
     if known in _FAILURES:
         raise UpstreamError(f"The upstream broke off its answer: {known}.")
-    if not reason:
-        return None
+    if known and (reason in profile.finish_reasons or reason == WINDOW_EXCEEDED):
+        choice[NATIVE_REASON] = reason
     meant = profile.finish_reasons.get(known) or _OTHER_REASONS.get(known)
     if meant is None and known in FINISH_REASONS and known != "stop":  # in other letters, such as Gemini's LENGTH
         meant = known
-    return meant or ("tool_calls" if has_calls else "stop")
+    if meant is None:
+        part = choice.get("message") or choice.get("delta") or {}
+        has_calls = (choice.get("index") or 0) in calling or part.get("tool_calls")
+        meant = "tool_calls" if has_calls else "stop"
+    choice["finish_reason"] = meant if reason else None
 
 
 # Tuples, because a union would be created anew for each call of `isinstance`.
 _OBJECT_OR_NONE = (dict, type(None))
 _TEXT_OR_NONE = (str, type(None))
 _ID = (str, int, type(None))  # some servers number their calls
+_PARTS = ("message", "delta")
 
 
-def _mend_calls(calls: Any) -> bool:
-    """Validate the tool calls of a message or delta, and mend their types and arguments; whether any changed."""
+def _mend_calls(calls: Any) -> None:
+    """Validate the tool calls of a message or delta, and mend their types and arguments."""
     if not isinstance(calls, list):
         raise UpstreamError(_NO_COMPLETION)
-    changed = False
     for call in calls:
         if not isinstance(call, dict):
             raise UpstreamError(_NO_COMPLETION)
@@ -345,10 +340,7 @@ def _mend_calls(calls: Any) -> bool:
             raise UpstreamError("The upstream sent a function name that is not text.")
         if name and not call.get("type"):  # Mistral leaves the type out
             call["type"] = "function"
-            changed = True
-        elif not call.get("type", "function"):  # AtlasCloud sends an empty type in later fragments of a call
-            changed = call.pop("type") is not None or changed
+        elif call.get("type") == "":  # AtlasCloud sends an empty type in later fragments of a call
+            del call["type"]
         if not isinstance(function.get("arguments"), _TEXT_OR_NONE):
             function["arguments"] = as_text(function["arguments"])
-            changed = True
-    return changed

@@ -1,6 +1,6 @@
 """The HTTP of one upstream: adds its headers to requests, and raises its error responses and failures as our errors."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, timezone
@@ -11,12 +11,11 @@ import httpx
 
 from proxy.config.keys import FROM_CLIENT
 from proxy.config.model import UpstreamConfig, keys_of
-from proxy.http.client import HttpClient, PreparedRequest
+from proxy.http.client import BearerKey, HttpClient, PreparedRequest
 from proxy.http.connect import reason
-from proxy.http.credentials import BearerKey, Credential
 from proxy.http.decode import DecodedResponse
 from proxy.http.response import Response
-from proxy.keys.pool import KeyPool, PoolKey
+from proxy.keys.pool import KeyPool
 from proxy.kit.beside import beside
 from proxy.kit.sent import Sent
 from proxy.recording.recorded import recorded
@@ -35,6 +34,16 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _FIRST_BAD_STATUS = 300
 _COMPLETIONS = "/chat/completions"
 FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
+# Exceptions of httpx, the first that fits -> our error and its message.
+_MEANINGS: Sequence[tuple[type[Exception], type[ProxyError], str]] = (
+    (httpx.PoolTimeout, Overloaded, "All connections to the upstream {name!r} are in use."),
+    (httpx.ConnectTimeout, UpstreamTimeout, "The upstream {name!r} did not accept the connection in time."),
+    (httpx.WriteTimeout, UpstreamTimeout, "The upstream {name!r} did not take the request in time."),
+    (httpx.TimeoutException, UpstreamTimeout, "The upstream {name!r} did not answer in time."),
+    (httpx.ConnectError, UpstreamError, "The upstream {name!r} could not be reached."),
+    (httpx.DecodingError, UpstreamError, "The upstream {name!r} sent an answer that cannot be decoded: {exc}."),
+    (Exception, UpstreamError, "The connection to the upstream {name!r} broke off."),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)  # no repr: headers may hold secrets
@@ -43,21 +52,21 @@ class Endpoint:
 
     Attributes:
         name: the upstream's name in the configuration; errors reveal nothing else of where the upstream is.
-        client: sends the requests; closed by `aclose`.
+        client: sends the requests; closed by its owner.
         credential: proves who sends them.
         headers: added to every request, in place of any of the same names.
         forwards: the names of the headers that are copied from our clients' requests.
         whole: a request for a completion that is not streamed.
         stream: a request for a stream.
         secrets: other keys, and values in the configured headers, that no error may quote.
-        keys: the keys, of which `with_key` puts one into `credential`; None: there is only one.
+        keys: the keys, one of which becomes the `credential` of each call; None: there is only one.
         forwarded: the headers of one client's request that are copied.
         zone: of the times in its errors that name none.
     """
 
     name: str
     client: HttpClient
-    credential: Credential
+    credential: BearerKey
     headers: Headers
     forwards: frozenset[bytes]
     whole: PreparedRequest
@@ -94,16 +103,8 @@ class Endpoint:
             zone=zone,
         )
 
-    async def aclose(self) -> None:
-        """Close all connections, idle or in use."""
-        await self.client.aclose()
-
-    def with_key(self, key: PoolKey) -> "Endpoint":
-        """This endpoint with one of its keys."""
-        return replace(self, credential=BearerKey(key.key))
-
     def for_client(self, key: str | None, headers: Headers) -> "Endpoint":
-        """This endpoint for one client's request, of which it sends on the key and headers; itself if there are none.
+        """This endpoint for one client's request, with the key and headers that it sends on.
 
         Args:
             key: the client's key.
@@ -112,16 +113,14 @@ class Endpoint:
         Raises:
             InvalidApiKey: the client's own key is needed, and it has none.
         """
-        own = self
-        if self.credential.uses_client_key:
+        credential = self.credential
+        if credential.uses_client_key:
             if not key:
                 raise InvalidApiKey
-            own = replace(own, credential=BearerKey(key, uses_client_key=True))
-        if self.forwards.isdisjoint(dict(headers)):
-            return own
+            credential = BearerKey(key, uses_client_key=True)
         forwarded = [header for header in headers if header[0] in self.forwards]
         whole, stream = self.whole.with_headers(forwarded), self.stream.with_headers(forwarded)
-        return replace(own, whole=whole, stream=stream, forwarded=forwarded)
+        return replace(self, credential=credential, whole=whole, stream=stream, forwarded=forwarded)
 
     async def respond(self, request: PreparedRequest, content: bytes, *, path: str | None = None) -> Response:
         """The response to a request, which has to be closed.
@@ -205,30 +204,12 @@ class Endpoint:
 
     def translated(self, exc: Exception) -> ProxyError:
         """An exception of httpx as one of ours. Only the log gets the original message, which may hold addresses."""
-        error = self._error_for(exc)
+        kind, message = next((kind, message) for foreign, kind, message in _MEANINGS if isinstance(exc, foreign))
+        error = kind(message.format(name=self.name, exc=exc))
         error.why = reason(exc)
         if isinstance(error, UpstreamError):
             error.unreachable = isinstance(exc, (httpx.ConnectError, httpx.ConnectTimeout))
         return error
-
-    def _error_for(self, exc: Exception) -> ProxyError:
-        match exc:
-            case httpx.PoolTimeout():
-                return Overloaded(f"All connections to the upstream {self.name!r} are in use.")
-            case httpx.TimeoutException():
-                return UpstreamTimeout(f"The upstream {self.name!r} did not {_doing(exc)} in time.")
-            case httpx.ConnectError():
-                return UpstreamError(f"The upstream {self.name!r} could not be reached.")
-            case httpx.DecodingError():
-                return UpstreamError(f"The upstream {self.name!r} sent an answer that cannot be decoded: {exc}.")
-            case _:
-                return UpstreamError(f"The connection to the upstream {self.name!r} broke off.")
-
-
-def _doing(timeout: httpx.TimeoutException) -> str:
-    if isinstance(timeout, httpx.ConnectTimeout):
-        return "accept the connection"
-    return "take the request" if isinstance(timeout, httpx.WriteTimeout) else "answer"
 
 
 def _completion_headers(accept: bytes) -> Headers:

@@ -63,9 +63,8 @@ class ToolNames:
             replaced["tool_choice"] = self._renamed_choice(choice)
         return replaced
 
-    def restore(self, answer: Json) -> bool:
-        """Restore the client's names in a completion or chunk, in place; whether there were any to restore."""
-        changed = False
+    def restore(self, answer: Json) -> None:
+        """Restore the client's names in a completion or chunk, in place."""
         for choice in answer.get("choices") or ():
             message = choice.get("message") or choice.get("delta") or {}
             for call in message.get("tool_calls") or ():
@@ -73,8 +72,6 @@ class ToolNames:
                 name = clean_name(detail.get("name") or "", self.originals)
                 if name in self.originals:
                     detail["name"] = self.originals[name]
-                    changed = True
-        return changed
 
     def _renamed_choice(self, choice: Json) -> Json:
         allowed = choice.get("allowed_tools")
@@ -100,39 +97,28 @@ def functions_of(request: Json) -> dict[str, Json]:
     return functions
 
 
-def clean_calls(answer: Json, request: Json) -> bool:
-    """Take raw format off the names in the calls of a whole completion, in place; whether there was any."""
+def clean_calls(answer: Json, request: Json) -> None:
+    """Take raw format off the names in the calls of a whole completion, in place."""
     entries = [entry for choice in answer["choices"] for entry in choice["message"].get("tool_calls") or ()]
-    raw = [entry for entry in entries if not _is_plain(entry.get("function") or {})]
-    if not raw:
-        return False
-    functions = functions_of(request)
-    cleaned = [clean_call(entry, functions) for entry in raw]
-    return any(cleaned)
+    # A name that has only letters, digits and underscores holds no raw format.
+    raw = [entry for entry in entries if not ((entry.get("function") or {}).get("name") or "").isidentifier()]
+    functions = functions_of(request) if raw else {}
+    for entry in raw:
+        clean_call(entry, functions)
 
 
-def _is_plain(function: Json) -> bool:
-    """Whether the name in a call has only letters, digits and underscores, so that it holds no raw format."""
-    return (function.get("name") or "").isidentifier()
-
-
-def clean_call(entry: Json, functions: Mapping[str, Json]) -> bool:
+def clean_call(entry: Json, functions: Mapping[str, Json]) -> None:
     """Take raw format off the name in an entry of `tool_calls`, in place, if that gives the name of a function.
-
-    Returns:
-        Whether there was any.
 
     Raises:
         UpstreamError: the arguments are nested too deep.
     """
     function = entry.get("function") or {}
     if not (name := function.get("name")) or name in functions:
-        return False
+        return
     name, arguments = split_glued_name(name, as_text(function.get("arguments")), functions)
-    if name not in functions:
-        return False
-    function["name"], function["arguments"] = name, arguments
-    return True
+    if name in functions:
+        function["name"], function["arguments"] = name, arguments
 
 
 def _unused(name: str, taken: Collection[str]) -> str:

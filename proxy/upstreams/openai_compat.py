@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from proxy.config.model import PriceConfig
 from proxy.config.redaction import redactor, without_pieces
+from proxy.http.client import BearerKey
 from proxy.http.response import READ_BYTES, Response
 from proxy.keys.pool import KeyPool, PoolKey
 from proxy.kit.beside import beside
@@ -21,7 +22,7 @@ from proxy.loop.run_events import StopGenerating
 from proxy.ports import EarlyCalls, Show
 from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
-from proxy.upstreams.answers import Mender, as_stream, plain
+from proxy.upstreams.answers import Mender, as_stream, parsed, plain
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
@@ -32,6 +33,7 @@ from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import CompletionReader, RelayReader
 from proxy.upstreams.request_body import prepare, serialize
 from proxy.upstreams.sight import Sight
+from proxy.upstreams.split_characters import SplitCharacters
 from proxy.upstreams.turn_reader import TurnReader
 from proxy.wire import rawjson, sse
 from proxy.wire.chat import Json, Turn
@@ -103,7 +105,7 @@ class OpenAICompatible:
             body = {**call.body, "messages": without_late_system(call.body["messages"])}
             call = replace(call, body=body)
         content, names = serialize(call, self.profile, self.model)
-        profile, mender = self.profile, Mender(self.profile, names, call.body)
+        profile, mender = self.profile, Mender(self.profile, names, call.body, SplitCharacters())
         renamed = names.originals if names is not None else {}
         assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
         try:
@@ -114,10 +116,10 @@ class OpenAICompatible:
             else:
                 raw = await self._read_answer(content, reader)
             if raw is not None and show is None:
-                assembler.feed_unseen((await _completion(raw, mender))[0])
+                assembler.feed_unseen(await _completion(raw, mender))
             else:
                 if raw is not None:
-                    await reader.take_whole((await _completion(raw, mender))[0])
+                    await reader.take_whole(await _completion(raw, mender))
                 for visible in assembler.close(done=reader.done):
                     await reader.show(visible)
             turn = assembler.finish()
@@ -141,10 +143,8 @@ class OpenAICompatible:
         content, mender = self._relayed_body(body, request)
         try:
             reader = CompletionReader(mender)
-            if (raw := await self._read_answer(content, reader)) is None:
-                answer, changed = reader.completion(), True
-            else:
-                answer, changed = await _completion(raw, mender)
+            raw = await self._read_answer(content, reader)
+            answer = reader.completion() if raw is None else await _completion(raw, mender)
         except asyncio.CancelledError:
             if self.counts_use:
                 count(await self._used(None, request, len(content), float))
@@ -154,11 +154,12 @@ class OpenAICompatible:
         usage = answer.get("usage") or other_usage(answer)
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
-            changed = True
         if self.counts_use:
             usage = await self._used(usage, request, len(content), partial(_written_in, answer))
         count(usage)
-        return rawjson.dumps_answer(answer) if changed or raw is None else raw
+        if raw is not None and await beside(len(raw), lambda: answer == parsed(raw)):
+            return raw
+        return rawjson.dumps_answer(answer)
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion event by event, with the original bytes if possible."""
@@ -202,7 +203,9 @@ class OpenAICompatible:
     def with_key(self, key: PoolKey) -> "OpenAICompatible":
         """This model, asked with one of the upstream's keys."""
         if (keyed := self._with_keys.get(key.number)) is None:
-            keyed = self._with_keys[key.number] = replace_field(self, endpoint=self.endpoint.with_key(key))
+            keyed = self._with_keys[key.number] = replace_field(
+                self, endpoint=replace_field(self.endpoint, credential=BearerKey(key.key))
+            )
         return keyed
 
     async def _compared(self, failure: BaseException, content: bytes) -> BaseException:
@@ -282,14 +285,15 @@ class OpenAICompatible:
         async with aclosing(await endpoint.respond(endpoint.stream, content)) as response:
             # A prefix, because Z.AI sends `text/event-stream;charset=UTF-8`.
             is_named = response.header(b"content-type").lower().startswith(b"text/event-stream")
-            begin = b"" if is_named else await self._begin_of_stream(response)
+            begin = b"" if is_named else await self._beginning(response)
+            if not is_named and not sse.begins_stream(begin):
+                begin = as_stream(begin)
             await self._pump(response, reader, begin)
             if end is not None:
                 await end()
-            if not reader.done:
-                return
-            with suppress(TimeoutError, *FOREIGN):
-                async with asyncio.timeout(_DRAIN_SECONDS):
+            if reader.done:
+                response.end_within(_DRAIN_SECONDS)
+                with suppress(*FOREIGN):
                     while await response.read():
                         pass
 
@@ -301,70 +305,44 @@ class OpenAICompatible:
         if raw is not None and not sse.begins_stream(raw := plain(raw)):
             return raw
         async with aclosing(response):
-            if raw is not None:
-                await _read_all(raw, reader)
-                return None
-            begin = b""
-            while sse.begins_stream(begin) is None and (part := await endpoint.read(response)):
-                begin += part
+            begin = await self._beginning(response) if raw is None else raw
             if not sse.begins_stream(begin):
-                raw = plain(await endpoint.read_whole(response, begin))
-                if not sse.begins_stream(raw):
-                    return raw
-                await _read_all(raw, reader)
-                return None
+                return begin
             await self._pump(response, reader, begin)
             return None
+
+    async def _beginning(self, response: Response) -> bytes:
+        """The first bytes of a body, enough to know whether it is a stream; all of it if it is none."""
+        begin = b""
+        while sse.begins_stream(begin) is None and (part := await self.endpoint.read(response)):
+            begin += part
+        return begin if sse.begins_stream(begin) else plain(await self.endpoint.read_whole(response, begin))
 
     async def _pump(self, response: Response, reader: _BodyReader, begin: bytes) -> None:
         """Give a stream to its reader: what was read of it already, and then the rest to its end.
 
         Once the answer is complete, a connection that breaks off or stays open ends the stream as well.
         """
-        reader.ending.response = response
+        ending = reader.ending
+        ending.response = response
         try:
-            if not (begin and await reader.take(begin)):
-                await response.pump(reader.take)
+            for at in range(0, len(begin), READ_BYTES):
+                if await reader.take(begin[at : at + READ_BYTES]):
+                    return
+                await asyncio.sleep(0)  # other requests run between the parts of a stream that came as a whole
+            await response.pump(reader.take)
         except FOREIGN as exc:
-            if not reader.ending.has_begun:
+            if not ending.has_begun:
                 raise self.endpoint.translated(exc) from exc
             return
-        if not reader.done:
-            await _take_end(reader)
-
-    async def _begin_of_stream(self, response: Response) -> bytes:
-        """The first bytes of a stream that its server calls something else; all of it if the answer is whole.
-
-        Raises:
-            ProxyError: the response is neither; the error that it holds, if it holds one.
-        """
-        begin = b""
-        while sse.begins_stream(begin) is None and (part := await self.endpoint.read(response)):
-            begin += part
-        if sse.begins_stream(begin):
-            return begin
-        raw = plain(await self.endpoint.read_whole(response, begin))
-        return raw if sse.begins_stream(raw) else as_stream(raw)
+        if not reader.done:  # the last event may have no blank line behind it, or be only the half of one
+            with suppress(UpstreamError) if ending.has_begun else nullcontext():
+                await reader.take(b"")
 
 
-def _completion(raw: bytes, mender: Mender) -> Awaitable[tuple[Json, bool]]:
-    """A whole answer, and whether it had to be mended. If the answer holds an error, it is raised."""
+def _completion(raw: bytes, mender: Mender) -> Awaitable[Json]:
+    """A whole answer, mended. If the answer holds an error, it is raised."""
     return beside(len(raw), partial(mender.completion, raw))
-
-
-async def _read_all(stream: bytes, reader: _BodyReader) -> None:
-    """Give `reader` a stream that was sent in place of a whole completion, in parts, between which others may run."""
-    for at in range(0, len(stream), READ_BYTES):
-        if await reader.take(stream[at : at + READ_BYTES]):
-            return
-        await asyncio.sleep(0)
-    await _take_end(reader)
-
-
-async def _take_end(reader: _BodyReader) -> None:
-    """Let `reader` take the last event, which may have no blank line behind it, or be only the half of one."""
-    with suppress(UpstreamError) if reader.ending.has_begun else nullcontext():
-        await reader.take(b"")
 
 
 async def _show_nothing(_: object) -> None:

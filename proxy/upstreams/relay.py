@@ -7,13 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from proxy.config.model import PriceConfig
 from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import NO_REASON, Assembler
 from proxy.turn.call_arguments import ScanBudget
-from proxy.upstreams.answers import COMPLETION, Mender
+from proxy.upstreams.answers import COMPLETION, Mender, parsed
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.names import clean_calls
 from proxy.upstreams.prices import with_cost
@@ -85,12 +83,8 @@ class RelayReader:
     def _mended(self, event: sse.SseEvent) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
         calling = [index for index, choice in self.choices.items() if choice.calls]
-        chunk, changed = self.mender.chunk(event, orjson.loads, calling)
-        if chunk is None:
-            return b""
-        is_priced = self.price is not None and chunk.get("usage")
-        changed = changed or bool(is_priced)
-        if not self._counted(chunk):
+        chunk = self.mender.chunk(event, calling)
+        if chunk is None or not self._counted(chunk):
             return b""
         for choice in chunk["choices"]:
             index = choice.get("index") or 0
@@ -102,8 +96,8 @@ class RelayReader:
                 self.written += 1
                 if index not in self.choices:
                     self.choices[index] = _StreamedChoice(RelayedCalls(self.mender.request, self.budget))
-                changed = self.choices[index].take(delta) or changed
-        if changed:
+                self.choices[index].take(delta)
+        if chunk != parsed(event.data):
             self.pattern = None
             return sse.encode(chunk)
         self.pattern = pattern_of(event.data, only_text_field(chunk))
@@ -167,7 +161,7 @@ class CompletionReader:
             if event.data[:6] == DONE_DATA:
                 self.done = True
                 break
-            chunk, _ = self._mender.chunk(event, orjson.loads)
+            chunk = self._mender.chunk(event)
             if chunk is not None:
                 self._usage = chunk.pop("usage", None) or other_usage(chunk) or self._usage
                 for choice in chunk["choices"]:
@@ -211,13 +205,13 @@ class _StreamedChoice:
     has_text: bool = False
     function: Json | None = None
 
-    def take(self, delta: Json) -> bool:
-        """Add a delta, and mend its calls; whether there was anything to mend."""
+    def take(self, delta: Json) -> None:
+        """Add a delta, and mend its calls."""
         if delta.get("content") or delta.get("refusal"):
             self.has_text = True
         self.function = self.function or delta.get("function_call")
-        entries = delta.get("tool_calls")
-        return self.calls.mend(entries) if entries else False
+        if entries := delta.get("tool_calls"):
+            self.calls.mend(entries)
 
     @property
     def message(self) -> Json:

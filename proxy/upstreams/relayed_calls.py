@@ -43,8 +43,8 @@ class RelayedCalls:
         """Whether there are any."""
         return bool(self._relayed)
 
-    def mend(self, entries: Sequence[Json]) -> bool:
-        """Mend the entries of a delta's `tool_calls`, in place; whether there was anything to mend.
+    def mend(self, entries: Sequence[Json]) -> None:
+        """Mend the entries of a delta's `tool_calls`, in place.
 
         Each call gets an index of its own, and a clean name, and its id and name once.
 
@@ -53,9 +53,8 @@ class RelayedCalls:
         """
         if self._streamed is None:
             self._streamed, self._functions = StreamedCalls(self.budget), functions_of(self.request)
-        is_mended = False
         for entry in entries:
-            is_mended = clean_call(entry, self._functions) or is_mended
+            clean_call(entry, self._functions)
             fragment = Fragment.read(entry, self._functions)
             at = self._streamed.place(fragment)
             streamed = self._streamed.so_far[at]
@@ -65,9 +64,7 @@ class RelayedCalls:
             call = self._relayed[at]
             if fragment.index != call.index:
                 entry["index"] = call.index
-                is_mended = True
-            is_mended = _tell_once(call, entry, fragment, streamed.name) or is_mended
-        return is_mended
+            _tell_once(call, entry, fragment, streamed.name)
 
     @property
     def entries(self) -> list[Json]:
@@ -83,18 +80,13 @@ class RelayedCalls:
         self._next_index = max(self._next_index, index + 1)
 
 
-def _tell_once(call: _RelayedCall, entry: Json, fragment: Fragment, name: str) -> bool:
-    """Remove from an entry what the client has of a call already, and add a name that it lacks; whether it changed."""
-    changed = False
+def _tell_once(call: _RelayedCall, entry: Json, fragment: Fragment, name: str) -> None:
+    """Remove from an entry the id and name that the client has already, and add a name that the client lacks."""
     if call.has_id and "id" in entry and fragment.id:
         del entry["id"]
-        changed = True
     detail = entry.get(fragment.type)
     if call.has_name and fragment.name and isinstance(detail, dict):
         del detail["name"]
-        changed = True
     elif name and not (call.has_name or fragment.name):  # it came in a fragment of the call before
         entry |= {"type": fragment.type, fragment.type: {**(detail or {}), "name": name}}
-        changed = True
     call.has_id, call.has_name = call.has_id or bool(fragment.id), call.has_name or bool(name)
-    return changed

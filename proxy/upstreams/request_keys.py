@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.keys.attempts import KeyAffinity, KeyAttempts, KeysSpent
@@ -17,45 +18,40 @@ from proxy.wire.relayed import RawRequest, RawResponse
 T = TypeVar("T")
 
 
-class RequestKeys:
+class RequestKeys(Struct, eq=False):
     """The keys of one request.
 
-    Args:
+    Attributes:
         conversation: the name of its conversation, hashed; None: it belongs to none.
         clock: times what refusals say.
     """
 
-    def __init__(self, conversation: bytes | None, clock: Clock) -> None:
-        self._conversation = conversation
-        self._clock = clock
-        self._affinities: dict[str, KeyAffinity] = {}
-
-    def attempts(self, candidate: OpenAICompatible) -> KeyAttempts:
-        """The attempts of one upstream call, with its retries, with the keys of a model's upstream."""
-        assert candidate.keys is not None  # noqa: S101 - callers have looked
-        if (affinity := self._affinities.get(candidate.name)) is None:
-            affinity = self._affinities[candidate.name] = KeyAffinity(self._conversation)
-        return KeyAttempts(candidate.keys, affinity, candidate.model, never_gives_up=True)
+    conversation: bytes | None
+    clock: Clock
+    _affinities: dict[str, KeyAffinity] = {}
 
     async def call(
         self,
-        attempts: KeyAttempts,
         candidate: OpenAICompatible,
         work: Callable[[OpenAICompatible], Awaitable[T]],
+        tried: dict[tuple[str, str], KeyAttempts],
         may_go_on: Callable[[], bool],
     ) -> T:
         """The result of `work` with the first key that is not refused.
 
         Args:
-            attempts: chooses the key of each attempt.
             candidate: the model.
             work: makes the call. It is repeated only after a refusal of the key, and while `may_go_on`.
+            tried: the earlier attempts of the call, by upstream and model.
             may_go_on: whether another key may be tried.
 
         Raises:
             KeyRefused: each key rests, or was refused in one of these attempts.
             ProxyError: anything else that `work` raises.
         """
+        model = candidate.name, candidate.model
+        if (attempts := tried.get(model)) is None:
+            attempts = tried[model] = self._attempts(candidate)
         try:
             return await attempts.run(
                 lambda key: work(candidate.with_key(key)), lambda exc: self._refusal_in(exc, candidate), may_go_on
@@ -66,7 +62,7 @@ class RequestKeys:
     @asynccontextmanager
     async def open(self, candidate: OpenAICompatible, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Relay any other request, with the first key that is not refused. Raises as `call` does."""
-        attempts = self.attempts(candidate)
+        attempts = self._attempts(candidate)
         async with AsyncExitStack() as opened:
             try:
                 yield await attempts.run(
@@ -76,11 +72,16 @@ class RequestKeys:
             except KeysSpent as spent:
                 raise _error_for(spent) from None
 
+    def _attempts(self, candidate: OpenAICompatible) -> KeyAttempts:
+        assert candidate.keys is not None  # noqa: S101 - callers have looked
+        affinity = self._affinities.setdefault(candidate.name, KeyAffinity(self.conversation))
+        return KeyAttempts(candidate.keys, affinity, candidate.model, never_gives_up=True)
+
     def _refusal_in(self, exc: Exception, candidate: OpenAICompatible) -> KeyRefusal | None:
         """The refusal of the key in a failure; None: the failure has another cause."""
         if not isinstance(exc, KeyRefused):
             return None
-        return replace(exc.as_refusal(self._clock.time()), why=candidate.why_refused(exc), is_certain=exc.is_certain)
+        return replace(exc.as_refusal(self.clock.time()), why=candidate.why_refused(exc), is_certain=exc.is_certain)
 
 
 def _error_for(spent: KeysSpent) -> KeyRefused:

@@ -8,10 +8,9 @@ failure to connect counts each time.
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -41,18 +40,40 @@ class SharedUpstreamState:
     """The state that the requests of a process share.
 
     Attributes:
-        guards: the upstream's name -> its breaker.
+        breakers: the upstream's name -> its breaker.
         clock: measures time and waits.
         observe: takes an event for each attempt, each relay, and each opening and closing of a breaker.
         backoff: the waits before retries.
         observes_relays: whether successful relays emit events as well.
     """
 
-    guards: Mapping[str, "BreakerGuard"]
+    breakers: Mapping[str, Breaker]
     clock: Clock
     observe: Observer
     backoff: Backoff
     observes_relays: bool = True
+
+    def require_open_way(self, upstream: str, now: float, *, has_fallback: bool) -> None:
+        """Raise `UpstreamDown` if the upstream's breaker does not allow a call now."""
+        breaker = self.breakers[upstream]
+        if breaker.allows(now, has_fallback=has_fallback):
+            return
+        seconds = math.ceil(breaker.wait(now)) or 1
+        if (recording := CURRENT.get()) is not None:
+            recording.refused(upstream, DOWN, seconds)
+        raise UpstreamDown(upstream, retry_after=seconds)
+
+    def succeeded(self, upstream: str) -> None:
+        """Count a call that was answered."""
+        if self.breakers[upstream].succeeded():
+            self.observe("upstream.breaker_closed", upstream=upstream)
+
+    def failed(self, upstream: str, failure: UpstreamError, *, client: str, has_fallback: bool) -> None:
+        """Count a call that failed; `client` is the client whose request it was."""
+        breaker, blamed = self.breakers[upstream], None if failure.unreachable else client
+        if breaker.failed(self.clock.monotonic(), client=blamed, has_fallback=has_fallback):
+            seconds = breaker.seconds
+            self.observe("upstream.breaker_opened", upstream=upstream, code=failure.code, seconds=seconds)
 
 
 class Resilient:
@@ -88,8 +109,7 @@ class Resilient:
         self._retries = retries
         self._retried = 0
         self._client = client
-        self._conversation = conversation
-        self._keys: RequestKeys | None = None
+        self._keys = RequestKeys(conversation, shared.clock)
         self._blamed: set[str] = set()  # the upstreams whose breakers this request has counted against
         self._unseen = UnseenPictures()
 
@@ -99,40 +119,41 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        attempt = Attempt(
-            show or _show_nothing, self._shared.clock, early, body=call.body, pictured=call.body["messages"]
-        )
+        attempt = Attempt(show or _show_nothing, self._shared, call.body, early)
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
-        return self._try(partial(self._complete, call, take, early), attempt)
 
-    def _complete(
-        self, call: CallUpstream, take: Show | None, early: EarlyCalls, candidate: OpenAICompatible
-    ) -> Awaitable[Turn]:
-        """Make the call to a candidate, without the pictures and the marks of caches that it does not take."""
-        body = self._unseen.replaced_for(candidate.sight, call.body, self._shared.clock.monotonic())
+        def work(candidate: OpenAICompatible) -> Awaitable[Turn]:
+            body = self._fitted(candidate, call.body)
+            return candidate.complete(call if body is call.body else replace(call, body=body), take, early)
+
+        return self._try(work, attempt)
+
+    def _fitted(self, candidate: OpenAICompatible, request: Json) -> Json:
+        """A request without the pictures and the marks of caches that a candidate does not take."""
+        if candidate.sight.blind_until or self._unseen.refused:
+            request = self._unseen.replaced_for(candidate.sight, request, self._shared.clock.monotonic())
         if self._has_marks and not candidate.profile.cache_marks:
-            body = {**body, "messages": without_marks(body["messages"])}
-        call = call if body is call.body else replace(call, body=body)
-        return candidate.complete(call, take, early)
+            request = {**request, "messages": without_marks(request["messages"])}
+        return request
 
-    def _seen(self, candidate: OpenAICompatible, body: bytes, request: Json) -> tuple[bytes, Json]:
-        """A relayed request for a candidate, without pictures that it does not see."""
-        seen = self._unseen.replaced_for(candidate.sight, request, self._shared.clock.monotonic())
-        return (body, request) if seen is request else (rawjson.dumps(seen), seen)
+    def _relayed(self, candidate: OpenAICompatible, body: bytes, request: Json) -> tuple[bytes, Json]:
+        """A relayed request as a candidate takes it."""
+        fitted = self._fitted(candidate, request)
+        return (body, request) if fitted is request else (rawjson.dumps(fitted), fitted)
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""
-        attempt = Attempt(_show_nothing, self._shared.clock, pictured=request.get("messages") or ())
-        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            return await self._try(lambda one: one.relay(*self._seen(one, body, request), count), attempt)
+        attempt = Attempt(_show_nothing, self._shared, request)
+        with self._observed(content={"messages": request.get("messages")}):
+            return await self._try(lambda one: one.relay(*self._relayed(one, body, request), count), attempt)
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion."""
-        attempt = Attempt(client.write, self._shared.clock, pictured=request.get("messages") or ())
+        attempt = Attempt(client.write, self._shared, request)
         client = replace(client, write=attempt.show)
-        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            await self._try(lambda one: one.relay_stream(*self._seen(one, body, request), client), attempt)
+        with self._observed(content={"messages": request.get("messages")}):
+            await self._try(lambda one: one.relay_stream(*self._relayed(one, body, request), client), attempt)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -140,27 +161,19 @@ class Resilient:
 
         A refusal of the key repeats nothing: the upstream has not done it.
         """
-        guard, current = self._shared.guards[self.name], self.current
-        if not guard.breaker.allows(now := self._shared.clock.monotonic()):
-            raise guard.refusal(now)
-        opening = current.open(request) if current.keys is None else self._own_keys.open(current, request)
-        with RelayEvents(self, self._shared, path=request.path.partition("?")[0]):
+        shared, current = self._shared, self.current
+        shared.require_open_way(current.name, shared.clock.monotonic(), has_fallback=False)
+        opening = current.open(request) if current.keys is None else self._keys.open(current, request)
+        with self._observed(path=request.path.partition("?")[0]):
             try:
                 async with opening as response:
                     yield response
             except ProxyError as exc:
                 current.redact(exc)
-                advise(exc, self._shared.clock.time())
-                self._count_failure(guard, exc, has_fallback=False)
+                advise(exc, shared.clock.time())
+                self._count_failure(current.name, exc, has_fallback=False)
                 raise
-        guard.succeeded()
-
-    @property
-    def _own_keys(self) -> RequestKeys:
-        """The keys of the request, which most requests do without."""
-        if self._keys is None:
-            self._keys = RequestKeys(self._conversation, self._shared.clock)
-        return self._keys
+        shared.succeeded(current.name)
 
     def with_cost(self, usage: Json) -> Json:
         """A usage of the current upstream, with its cost."""
@@ -168,20 +181,19 @@ class Resilient:
 
     async def _try(self, work: Callable[[OpenAICompatible], Awaitable[T]], attempt: "Attempt") -> T:
         """The result of `work` with the first candidate for which it succeeds."""
-        clock, observe = self._shared.clock, self._shared.observe
+        shared, clock = self._shared, self._shared.clock
         failure: ProxyError | None = None
         try:
             while True:
                 candidate, has_fallback = self.current, bool(self._fallbacks)
-                guard = attempt.guard = self._shared.guards[candidate.name]
+                name = attempt.upstream = candidate.name
                 began = attempt.began = clock.monotonic()
                 try:
-                    if not guard.breaker.allows(began, has_fallback=has_fallback):
-                        raise guard.refusal(began)
+                    shared.require_open_way(name, began, has_fallback=has_fallback)
                     if candidate.keys is None:
                         result = await work(candidate)
                     else:
-                        result = await self._with_key(candidate, work, attempt)
+                        result = await self._keys.call(candidate, work, attempt.keys, lambda: not attempt.was_shown)
                 except RequestError as exc:
                     if failure is None:
                         raise
@@ -190,7 +202,7 @@ class Resilient:
                 except ProxyError as exc:
                     candidate.redact(exc)
                     failure = exc
-                    self._count_failure(guard, exc, has_fallback=has_fallback)
+                    self._count_failure(name, exc, has_fallback=has_fallback)
                     if attempt.was_shown:  # another attempt would repeat it
                         exc.was_shown = True
                         raise
@@ -199,22 +211,14 @@ class Resilient:
                         advise(exc, clock.time())
                         raise
                 else:
-                    guard.succeeded()
-                    self._unseen.learn(candidate.sight, clock.monotonic())
+                    shared.succeeded(name)
+                    if self._unseen.refused:
+                        self._unseen.learn(candidate.sight, clock.monotonic())
                     seconds, first = elapsed(began, clock.monotonic()), attempt.first_after
-                    observe("upstream.answered", upstream=candidate.name, seconds=seconds, first=first)
+                    shared.observe("upstream.answered", upstream=name, seconds=seconds, first=first)
                     return result
         finally:
             failure = None  # its traceback refers to this frame, which refers to the failure
-
-    async def _with_key(
-        self, candidate: OpenAICompatible, work: Callable[[OpenAICompatible], Awaitable[T]], attempt: "Attempt"
-    ) -> T:
-        """The result of `work` with the first key that the candidate's upstream does not refuse."""
-        keys = self._own_keys
-        if attempt.key_attempts is None or attempt.candidate is not candidate:
-            attempt.candidate, attempt.key_attempts = candidate, keys.attempts(candidate)
-        return await keys.call(attempt.key_attempts, candidate, work, lambda: not attempt.was_shown)
 
     async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""
@@ -222,8 +226,9 @@ class Resilient:
         seconds = elapsed(attempt.began, shared.clock.monotonic())
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
         current = self.current
-        if await current.placement.learn(failure, attempt.body) or self._unseen.refuses(
-            current.sight, failure, attempt.pictured
+        takes_system_elsewhere = attempt.early is not None and await current.placement.learn(failure, attempt.request)
+        if takes_system_elsewhere or self._unseen.refuses(
+            current.sight, failure, attempt.request.get("messages") or ()
         ):
             shared.observe("upstream.retried", **fields, wait=0)
             return True
@@ -241,120 +246,73 @@ class Resilient:
             return True
         return False
 
-    def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, has_fallback: bool) -> None:
+    def _count_failure(self, upstream: str, failure: ProxyError, *, has_fallback: bool) -> None:
         """Count a failure for the breaker.
 
         Refusals do not count, because they show that the upstream works; nor do calls that the breaker stopped.
         """
         if not isinstance(failure, UpstreamError) or isinstance(failure, (UpstreamRefused, UpstreamDown)):
             return
-        if failure.unreachable or guard.name not in self._blamed:
-            self._blamed.add(guard.name)
-            guard.failed(failure, client=self._client, has_fallback=has_fallback)
+        if failure.unreachable or upstream not in self._blamed:
+            self._blamed.add(upstream)
+            self._shared.failed(upstream, failure, client=self._client, has_fallback=has_fallback)
 
-
-class BreakerGuard:
-    """The breaker of one upstream, with events when it opens and closes."""
-
-    def __init__(self, name: str, breaker: Breaker, *, observe: Observer, clock: Clock) -> None:
-        self.name = name
-        self.breaker = breaker
-        self._observe = observe
-        self._clock = clock
-
-    def refusal(self, now: float) -> UpstreamDown:
-        """The error for a call that the breaker does not allow."""
-        seconds = math.ceil(self.breaker.wait(now)) or 1
-        if (recording := CURRENT.get()) is not None:
-            recording.refused(self.name, DOWN, seconds)
-        return UpstreamDown(self.name, retry_after=seconds)
-
-    def succeeded(self) -> None:
-        """Count a call that was answered."""
-        if self.breaker.succeeded():
-            self._observe("upstream.breaker_closed", upstream=self.name)
-
-    def failed(self, failure: UpstreamError, *, client: str, has_fallback: bool) -> None:
-        """Count a call that failed; `client` is the client whose request it was."""
-        blamed = None if failure.unreachable else client
-        if self.breaker.failed(self._clock.monotonic(), client=blamed, has_fallback=has_fallback):
-            seconds = self.breaker.seconds
-            self._observe("upstream.breaker_opened", upstream=self.name, code=failure.code, seconds=seconds)
+    @contextmanager
+    def _observed(self, *, path: str | None = None, content: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Emit the events of a relayed request, or only failures if relays are not observed."""
+        shared, began = self._shared, self._shared.clock.monotonic()
+        if shared.observes_relays:
+            shared.observe("relay.started", upstream=self.name, upstream_model=self.model, path=path, content=content)
+        event, fault = "relay.completed", {}
+        try:
+            yield
+        except Exception as exc:
+            event, fault = "relay.failed", fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
+            raise
+        except BaseException:
+            event = "relay.abandoned"
+            raise
+        finally:
+            if shared.observes_relays or event != "relay.completed":
+                seconds = elapsed(began, shared.clock.monotonic())
+                shared.observe(event, upstream=self.name, upstream_model=self.model, seconds=seconds, **fault)
 
 
 class Attempt(Struct, eq=False):
     """The current attempt at one call: passes the answer on to the client, and records when it begins to be shown.
 
     Attributes:
+        request: the call's body, or the relayed request.
+        early: the calls of server tools in the turn; None: the request is relayed.
+        upstream: the name of the upstream that is tried.
         began: when the attempt began.
-        guard: the breaker of the upstream that is tried.
-        body: the body of the call, if it is one of a run.
-        pictured: the messages of the call, whose pictures its model may refuse.
-        key_attempts: the keys of `candidate` that were tried; retries use no key again that was refused.
+        keys: the keys that were tried; retries use no key again that was refused.
         first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
     """
 
     _show: Callable[..., Awaitable[None]]
-    _clock: Clock
-    _early: EarlyCalls | None = None
-    body: Json = {}
-    pictured: Sequence[Json] = ()
+    _shared: SharedUpstreamState
+    request: Json
+    early: EarlyCalls | None = None
+    upstream: str = ""
     began: float = 0.0
-    guard: BreakerGuard | None = None
-    candidate: OpenAICompatible | None = None
-    key_attempts: KeyAttempts | None = None
+    keys: dict[tuple[str, str], KeyAttempts] = {}
     first_after: float | None = None
 
     @property
     def was_shown(self) -> bool:
         """Whether the client was shown anything, if only a call that was started early."""
-        return self.first_after is not None or (self._early is not None and self._early.were_shown)
+        return self.first_after is not None or (self.early is not None and self.early.were_shown)
 
     def show(self, shown: object) -> Awaitable[None]:
         """Pass a chunk on to the client, and record when the first one arrived."""
         if self.first_after is None:
-            self.first_after = elapsed(self.began, self._clock.monotonic())
+            self.first_after = elapsed(self.began, self._shared.clock.monotonic())
             # A probe that is being answered lets other calls in before its end.
-            if self.guard is not None and self.guard.breaker.state is BreakerState.HALF_OPEN:
-                self.guard.succeeded()
+            if self._shared.breakers[self.upstream].state is BreakerState.HALF_OPEN:
+                self._shared.succeeded(self.upstream)
         return self._show(shown)
 
 
 async def _show_nothing(_: object) -> None:
     """Show nothing: a whole answer has no chunks for the client."""
-
-
-class RelayEvents:
-    """A context manager that emits the events of a relayed request, or only failures if relays are not observed."""
-
-    def __init__(
-        self,
-        upstream: Resilient,
-        shared: SharedUpstreamState,
-        *,
-        path: str | None = None,
-        content: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._upstream = upstream
-        self._shared = shared
-        self._path = path
-        self._content = content
-
-    def __enter__(self) -> None:
-        shared, name, model = self._shared, self._upstream.name, self._upstream.model
-        self._began = shared.clock.monotonic()
-        if shared.observes_relays:
-            shared.observe("relay.started", upstream=name, upstream_model=model, path=self._path, content=self._content)
-
-    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        shared, name, model = self._shared, self._upstream.name, self._upstream.model
-        seconds = elapsed(self._began, shared.clock.monotonic())
-        match exc:
-            case None:
-                if shared.observes_relays:
-                    shared.observe("relay.completed", upstream=name, upstream_model=model, seconds=seconds)
-            case Exception():
-                fault = fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
-                shared.observe("relay.failed", upstream=name, upstream_model=model, seconds=seconds, **fault)
-            case _:
-                shared.observe("relay.abandoned", upstream=name, upstream_model=model, seconds=seconds)

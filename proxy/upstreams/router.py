@@ -20,7 +20,7 @@ from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.failures import key_advice
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import PROFILES
-from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
+from proxy.upstreams.resilient import Resilient, SharedUpstreamState
 from proxy.wire.chat import Json
 from proxy.wire.errors import ModelNotFound
 from proxy.wire.relayed import Headers
@@ -61,28 +61,6 @@ class _Client(Struct, frozen=True):
     headers: Headers
 
 
-class ModelTable:
-    """The entries of `models:`: exact names come first, then the longest pattern that matches.
-
-    Args:
-        models: the name or pattern in the file -> the entry; a pattern is a name with `*` in it.
-    """
-
-    def __init__(self, models: Mapping[str, ModelConfig]) -> None:
-        self.listed = {name: model for name, model in models.items() if _WILDCARD not in name}
-        patterns = sorted((name for name in models if _WILDCARD in name), key=len, reverse=True)
-        self._patterns = [(re.compile(translate(name)).match, models[name]) for name in patterns]
-
-    def get(self, name: str) -> ModelConfig | None:
-        """The entry that serves the model of this name; None: there is none."""
-        if (entry := self.listed.get(name)) is not None:
-            return entry
-        for matches, entry in self._patterns:
-            if matches(name):
-                return entry
-        return None
-
-
 class ConfigRouter:
     """The `models:` of the configuration. Implements `ports.Router`."""
 
@@ -97,13 +75,14 @@ class ConfigRouter:
         operator_calls: bool = False,
         key_sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._models = ModelTable(config.models)
+        self._listed = {name: model for name, model in config.models.items() if _WILDCARD not in name}
+        patterns = sorted((name for name in config.models if _WILDCARD in name), key=len, reverse=True)
+        self._patterns = [(re.compile(translate(name)).match, config.models[name]) for name in patterns]
         self._may_serve_any = operator_calls and _WILDCARD not in config.models
         self._upstreams = config.upstreams
         self._endpoints = endpoints
-        guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
-        self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
+        self._shared = SharedUpstreamState(breakers, clock, observe, Backoff(), observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
         self._key_sources = key_sources
         self._bound: LRUCache[tuple[str, str, PriceConfig | None], OpenAICompatible] = LRUCache(_MOST_BOUND)
@@ -119,7 +98,7 @@ class ConfigRouter:
         may_use: Callable[[str], bool],
     ) -> RoutedModel:
         """The model of this name, for one request."""
-        entry = self._models.get(name) if len(name) <= _LONGEST_NAME else None
+        entry = self._entry(name) if len(name) <= _LONGEST_NAME else None
         if entry is None or entry.upstream not in self._upstreams:
             raise self.unknown(name, may_use)
         client = _Client(client_key, headers)
@@ -141,9 +120,15 @@ class ConfigRouter:
         tools = None if entry.tools is None else frozenset(entry.tools)
         return RoutedModel(name, first.model, upstream, tools, entry.limits, hides_pictures=hides_pictures)
 
+    def _entry(self, name: str) -> ModelConfig | None:
+        """The entry for a model: that of its exact name, or the longest pattern that matches; None: there is none."""
+        if (entry := self._listed.get(name)) is not None:
+            return entry
+        return next((entry for matches, entry in self._patterns if matches(name)), None)
+
     def names(self) -> Sequence[str]:
         """The names of the listed models; models that match a pattern have no known names."""
-        return [name for name, model in self._models.listed.items() if model.upstream in self._upstreams]
+        return [name for name, model in self._listed.items() if model.upstream in self._upstreams]
 
     def unknown(self, name: str, may_use: Callable[[str], bool]) -> ModelNotFound:
         """The error about a model that is not here, with up to five that the client may use.
@@ -156,7 +141,7 @@ class ConfigRouter:
         advice += "GET /v1/models lists the models."
         if len(name) > _LONGEST_NAME:
             return ModelNotFound(f"{name[:_LONGEST_NAME]}...", advice=advice)
-        entry = self._models.get(name)
+        entry = self._entry(name)
         if entry is not None and entry.upstream not in self._upstreams:
             return ModelNotFound(name, why="is not available: its upstream is disabled", advice=advice)
         if usable and self._may_serve_any and entry is None:
@@ -165,24 +150,24 @@ class ConfigRouter:
 
     def _line_for_any(self, name: str) -> str:
         """The line of the configuration that serves every other name by the listed model of this name."""
-        entry = self._models.listed[name]
+        entry = self._listed[name]
         return f'"*": {{upstream: {_yaml(entry.upstream)}, model: {_yaml(entry.model or name)}}}'
 
     def upstream_of(self, name: str) -> str | None:
         """The usable upstream that serves a model, listed or matched by a pattern; None: there is none."""
-        entry = self._models.get(name)
+        entry = self._entry(name)
         return entry.upstream if entry is not None and entry.upstream in self._upstreams else None
 
     def _stand_in(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """A model that the entry of another model names: a configured model, or a model of the same upstream."""
-        listed = self._models.listed.get(name)
+        listed = self._listed.get(name)
         if listed is not None and listed.upstream in self._upstreams:
             return self._bind(name, listed, client)
         return self._bind(name, ModelConfig(upstream=model.upstream), client)
 
     def _fallbacks(self, model: ModelConfig, client: _Client) -> list[OpenAICompatible]:
         """The fallbacks of a model that have an enabled upstream and a key."""
-        entries = [(name, self._models.get(name)) for name in model.fallbacks]
+        entries = [(name, self._entry(name)) for name in model.fallbacks]
         usable = [(name, entry) for name, entry in entries if entry and entry.upstream in self._upstreams]
         return [self._bind(name, entry, client) for name, entry in usable if client.key or not self._needs_key(entry)]
 
@@ -214,8 +199,10 @@ class ConfigRouter:
                 asks_for_usage=self._needs_use,
             )
             self._bound[which] = bound
-        endpoint = bound.endpoint.for_client(client.key, client.headers)
-        return bound if endpoint is bound.endpoint else replace(bound, endpoint=endpoint)
+        endpoint = bound.endpoint
+        if not endpoint.forwards and not endpoint.credential.uses_client_key:
+            return bound
+        return replace(bound, endpoint=endpoint.for_client(client.key, client.headers))
 
 
 def _yaml(text: str) -> str:

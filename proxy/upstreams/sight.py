@@ -59,32 +59,37 @@ class Sight(Struct, eq=False):
 
 
 class UnseenPictures(Struct, eq=False):
-    """The models that get notes in the place of the pictures of one request, because they have refused the pictures."""
+    """The models that get notes in the place of the pictures of one request.
 
-    _refused: dict[Sight, bool] = {}  # whether the model may be known as blind if it answers without them
+    Attributes:
+        refused: the models that have refused its pictures -> whether a model that answers without them is known to see
+            none.
+    """
+
+    refused: dict[Sight, bool] = {}
 
     def refuses(self, sight: Sight, failure: ProxyError, messages: Sequence[Json]) -> bool:
         """Whether a model has refused the messages for their pictures, so that it may answer without them.
 
         An error that repeats words of the request shows nothing of other requests.
         """
-        if sight in self._refused or not isinstance(failure, UpstreamError):
+        if sight in self.refused or not isinstance(failure, UpstreamError):
             return False
         said = _REFUSAL.search(failure.message[:_LONGEST])
         if said is None or (rest := without_pictures(messages)) is messages:
             return False
         words = rawjson.dumps(said[0].lower())[1:-1]
-        self._refused[sight] = words not in rawjson.dumps(rest).lower()
+        self.refused[sight] = words not in rawjson.dumps(rest).lower()
         return True
 
     def learn(self, sight: Sight, now: float) -> None:
         """Learn from an answer of the model: what it answers without pictures only, it sees none of for a while."""
-        if self._refused.get(sight):
+        if self.refused.get(sight):
             sight.blind_until = now + KNOWN_SECONDS
 
     def replaced_for(self, sight: Sight, request: Json, now: float) -> Json:
         """The request as the model gets it; `request` itself if it has no pictures, or the model may see them."""
-        if now >= sight.blind_until and sight not in self._refused:
+        if now >= sight.blind_until and sight not in self.refused:
             return request
         messages = request.get("messages") or ()
         noted = without_pictures(messages, note=PICTURE_UNSEEN)

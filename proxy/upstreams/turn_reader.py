@@ -13,7 +13,6 @@ from proxy.turn.assembler import Assembler
 from proxy.turn.pieces import pieces_of, pieces_of_whole
 from proxy.upstreams.answers import Mender
 from proxy.upstreams.ending import Ending
-from proxy.upstreams.split_characters import SplitCharacters
 from proxy.wire import sse
 from proxy.wire.chat import Json, ToolCall
 from proxy.wire.patterns import ChunkPattern, pattern_of
@@ -35,7 +34,6 @@ class TurnReader(Struct, eq=False):
     early: EarlyCalls
     ending: Ending
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
-    characters: SplitCharacters = field(default_factory=SplitCharacters)
     pattern: ChunkPattern | None = None
     done: bool = False
 
@@ -62,7 +60,7 @@ class TurnReader(Struct, eq=False):
 
     async def _feed(self, event: sse.SseEvent) -> None:
         """Take an event that does not fit the pattern of the last chunk."""
-        chunk, _ = self.mender.chunk(event, self.characters.loads)
+        chunk = self.mender.chunk(event)
         if chunk is None:
             return
         if (choices := chunk["choices"]) and choices[0].get("finish_reason"):

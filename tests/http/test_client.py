@@ -8,8 +8,7 @@ import httpx
 import pytest
 
 from proxy.config.model import Timeouts
-from proxy.http.client import HttpClient, ServiceClient
-from proxy.http.credentials import BearerKey
+from proxy.http.client import BearerKey, HttpClient, ServiceClient
 from proxy.http.decode import DecodedResponse
 from proxy.http.transport import Http1Transport, HttpxTransport
 from tests.http.rawserver import OK, forever, raw_server, sends

@@ -16,8 +16,8 @@ from proxy.app.configuration import parse
 from proxy.commands.overview import describe
 from proxy.commands.probe import ProbeClients, probe
 from proxy.config.model import UpstreamConfig
+from proxy.http.client import BearerKey
 from proxy.http.connect import client_context
-from proxy.http.credentials import BearerKey
 from proxy.http.forward_proxy import Proxies, environment_proxies
 from proxy.http.tunnel import ProxiedTransport
 from proxy.tools.exchange import ServiceRequest, send

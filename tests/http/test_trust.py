@@ -10,8 +10,8 @@ import trustme
 
 from proxy import app
 from proxy.config.model import UpstreamConfig
+from proxy.http.client import BearerKey
 from proxy.http.connect import client_context
-from proxy.http.credentials import BearerKey
 from proxy.loop.results import ToolError
 from proxy.tools.exchange import ServiceRequest, send
 from proxy.tools.kinds.mcp.transport import SessionTransport

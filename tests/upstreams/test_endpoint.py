@@ -27,7 +27,7 @@ async def post(response):
         except Exception as exc:  # noqa: BLE001
             return exc
         finally:
-            await endpoint.aclose()
+            await client.aclose()
 
 
 async def test_a_good_answer_is_read():

@@ -197,7 +197,7 @@ def answer_in(raw):
 
 
 def chunk_in(raw):
-    return Mender(OPENAI, None, {}).chunk(SseEvent(raw, raw), orjson.loads)
+    return Mender(OPENAI, None, {}).chunk(SseEvent(raw, raw))
 
 
 @pytest.mark.parametrize("read", [answer_in, chunk_in])

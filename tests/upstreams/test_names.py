@@ -22,31 +22,30 @@ def test_bad_names_go_out_as_good_ones_and_come_back():
     assert sent["tool_choice"] == sent["messages"][1]["tool_calls"][0] == function("browser_search")
     assert request["tools"][0] == function("browser.search")
     answer = {"choices": [{"message": {"tool_calls": [function("browser_search"), function("other")]}}]}
-    assert names.restore(answer)
+    names.restore(answer)
     assert [call["function"]["name"] for call in answer["choices"][0]["message"]["tool_calls"]] == [
         "browser.search",
         "other",
     ]
-    assert not names.restore({"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]})
+    names.restore({"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]})  # later fragments have no name
 
 
 def test_a_name_that_was_replaced_comes_back_without_the_raw_format_around_it():
     answer = {"choices": [{"message": {"tool_calls": [function("browser_search</tool_call>")]}}]}
-    assert ToolNames.replaced_in(body("browser.search")).restore(answer)
+    ToolNames.replaced_in(body("browser.search")).restore(answer)
     assert answer["choices"][0]["message"]["tool_calls"] == [function("browser.search")]
 
 
 def test_raw_format_is_taken_off_the_names_in_a_whole_answer():
     calls = [function("open_door</arg_value>"), function("other</arg_value>"), {"type": "custom", "custom": {}}]
     calls += [function("functions.open_door")]
-    assert clean_calls({"choices": [{"message": {"tool_calls": calls}}, {"message": {}}]}, body("open_door"))
+    clean_calls({"choices": [{"message": {"tool_calls": calls}}, {"message": {}}]}, body("open_door"))
     assert [call.get("function", {}).get("name") for call in calls] == [
         "open_door",
         "other</arg_value>",
         None,
         "open_door",
     ]
-    assert not clean_calls({"choices": [{"message": {"tool_calls": calls}}]}, body("open_door"))
 
 
 def test_a_call_of_a_custom_tool_comes_back_under_its_own_name():
@@ -55,7 +54,7 @@ def test_a_call_of_a_custom_tool_comes_back_under_its_own_name():
     names = ToolNames.replaced_in(request)
     answer = {"choices": [{"delta": {"tool_calls": names.replace(request)["tools"]}}]}
     assert answer["choices"][0]["delta"]["tool_calls"][0]["custom"] == {"name": "apply_patch"}
-    assert names.restore(answer)
+    names.restore(answer)
     assert answer["choices"][0]["delta"]["tool_calls"] == [custom]
 
 

@@ -10,7 +10,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.upstreams.failures import retry_after
 from proxy.upstreams.late_system import SystemPlacement
 from proxy.upstreams.profile import GLM, GPT_OSS
-from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
+from proxy.upstreams.resilient import Resilient, SharedUpstreamState
 from proxy.upstreams.sight import Sight
 from proxy.wire.errors import Overloaded, RequestError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 from proxy.wire.relayed import RelayClient
@@ -77,8 +77,7 @@ class Attempt:
 
     def another(self, *candidates, retries=0, client="app"):
         """A further request of the same process."""
-        guards = {name: BreakerGuard(name, one, observe=self.hear, clock=self) for name, one in self.breakers.items()}
-        shared = SharedUpstreamState(guards, self, self.hear, Backoff(jitter=lambda: 1.0))
+        shared = SharedUpstreamState(self.breakers, self, self.hear, Backoff(jitter=lambda: 1.0))
         return Resilient(candidates, shared, retries=retries, client=client)
 
     def monotonic(self):
@@ -251,9 +250,8 @@ async def test_what_is_handed_through_is_tried_again_too():
 @pytest.mark.parametrize(("observes_relays", "of_success"), [(True, ["relay.started", "relay.completed"]), (False, [])])
 async def test_what_goes_well_is_told_where_somebody_hears_of_it_and_a_failure_always(observes_relays, of_success):
     attempt, heard = Attempt(Candidate("a")), []
-    guards = {"a": BreakerGuard("a", Breaker(), observe=attempt.hear, clock=attempt)}
     shared = SharedUpstreamState(
-        guards, attempt, lambda event, **fields: heard.append(event), Backoff(), observes_relays
+        {"a": Breaker()}, attempt, lambda event, **fields: heard.append(event), Backoff(), observes_relays
     )
     upstream = Resilient([Candidate("a", "whole", UpstreamError("x"))], shared, retries=0)
     await upstream.relay(b"", {}, print)
