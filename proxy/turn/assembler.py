@@ -22,7 +22,7 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
     ShownText             sets `content` apart from the text of the turn before
       TrailingNewlines    holds back all but two newlines at its end
       MarkFilter          takes out citation marks
-    HeldLogprobs          adds the log probabilities of text that was held back before
+    _join_logprobs        adds the log probabilities of text that was held back before
     TurnBuffer            holds back the chunk while the turn may not be the answer
 
 A whole answer of which nobody sees anything before the end of the run passes only the first two, and neither if its
@@ -39,8 +39,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from msgspec import Struct
-
 from proxy.turn.call_assembler import CallAssembler
 from proxy.turn.citations import CITATIONS, OPENING, MarkFilter
 from proxy.turn.details import DETAILS, shifted
@@ -49,7 +47,7 @@ from proxy.turn.other_fields import FOLDED_KEYS, OtherFields
 from proxy.turn.pieces import pieces_of_whole
 from proxy.turn.request import Buffering, TurnRequest
 from proxy.turn.shown_text import ShownText
-from proxy.turn.texts import MOST_TEXT, TextTooLong, TurnTexts
+from proxy.turn.texts import TurnTexts
 from proxy.turn.thinking import ThoughtsInText
 from proxy.turn.turn_buffer import TurnBuffer
 from proxy.wire.chat import BROKEN_OFF, Json, ToolCall, Turn, calls_of, inferred_reason
@@ -100,7 +98,7 @@ class Assembler:
         self._texts = TurnTexts(view, renamed, ThoughtsInText() if thoughts_in_text else None)
         self._shown = ShownText(view.separator, MarkFilter(view.cite))
         self._others = OtherFields(view.first_detail, message={"role": "assistant"})
-        self._logprobs = HeldLogprobs()
+        self._logprobs: list[Any] = []  # of text that was held back, to be shown with the next text
         self._choice: Json = {}
         self._envelope: Json = {}  # the first value of each field of the chunks
         self._usage: Json | None = None
@@ -145,13 +143,7 @@ class Assembler:
         returns the same chunk object with another delta, so that its other fields need not be read again.
         """
         field = self.text_field
-        known = self._texts.fields[field]
-        known.length += len(text)
-        if known.length > MOST_TEXT:
-            raise TextTooLong
-        if known.leak_filter is not None:
-            text = known.leak_filter.feed(text)
-        known.pieces.append(text)
+        text = self._texts.fields[field].feed(text)
         delta: Json = {field: text}
         if field == "content" and (OPENING in text or text[-1:].isspace() or self._shown.needs_look):
             self._shown.show(delta)
@@ -172,8 +164,7 @@ class Assembler:
             raise UpstreamError(NO_WHOLE_REASON)
         self._usage = usage
         self._choice = {key: value for key, value in choice.items() if key not in _CHOICE_KEYS}
-        if choice["finish_reason"] not in BROKEN_OFF:
-            self._texts.begin_whole(choice["message"])
+        self._texts.is_whole = choice["finish_reason"] not in BROKEN_OFF
         self._others.begin_whole(choice["message"])
         self.calls.received = choice["message"].get("tool_calls") or ()
 
@@ -183,29 +174,21 @@ class Assembler:
         Raises:
             UpstreamError: it has no finish_reason, or a bound is passed.
         """
-        choice, usage = completion["choices"][0], completion.pop("usage", None)
-        if self._buffer.mode is Buffering.NONE and not choice.get("index"):
-            self._usage = usage or other_usage(completion)
-            self._envelope, self._choice = completion, choice
-            self._take_unseen(choice.pop("message"), choice.pop("finish_reason", None))
-            return
+        choice = completion["choices"][0]
+        usage = completion.pop("usage", None) or other_usage(completion)
         self.begin_whole(choice, usage)
-        for piece in pieces_of_whole(completion):  # the run is told what was buffered
-            self.feed(piece)
-        self.close()
-
-    def _take_unseen(self, message: Json, finish_reason: str | None) -> None:
-        """Take in a whole message; texts with nothing to take out, as most are, stay where they are."""
-        if not finish_reason:
-            raise UpstreamError(NO_WHOLE_REASON)
-        self._choice.pop("index", None)
-        self._finish_reason, self._others.message = finish_reason, message
-        entries = message.get("tool_calls")
-        is_plain = finish_reason not in BROKEN_OFF and self._texts.are_plain(message)
+        if self._buffer.mode is not Buffering.NONE or choice.get("index"):
+            for piece in pieces_of_whole(completion):  # the run is told what was buffered
+                self.feed(piece)
+            self.close()
+            return
+        self._envelope, self._finish_reason = completion, choice["finish_reason"]
+        message, entries = choice["message"], self.calls.received
+        # Texts with nothing to take out, as most are, stay where they are.
+        is_plain = self._texts.is_whole and self._texts.are_plain(message)
         if not is_plain:
             self._fold_texts({**message}, entries)
-        if entries:
-            self.calls.add_whole(entries)
+        self.calls.add_whole(entries)
         if not is_plain:
             self.close()
 
@@ -240,7 +223,7 @@ class Assembler:
         self._shown.close(delta, is_followed=bool(is_followed))
         visible = [self._chunk(delta)] if any(delta.values()) else []
         for chunk in visible:
-            self._logprobs.join(chunk["choices"][0], is_shown=True)
+            self._join_logprobs(chunk["choices"][0], is_shown=True)
         return visible if self._buffer.mode is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
@@ -311,8 +294,8 @@ class Assembler:
             is_followed = bool(self.calls.so_far) and not self.calls.client_count
             self._others.show(delta, is_followed=is_followed)
         is_shown = any(value not in _NOTHING for value in delta.values())
-        if self._logprobs.held or choice.get("logprobs"):
-            self._logprobs.join(choice, is_shown=is_shown)
+        if self._logprobs or choice.get("logprobs"):
+            self._join_logprobs(choice, is_shown=is_shown)
         return is_shown
 
     def _fold_texts(self, delta: Json, fragments: Sequence[Json] | None) -> list[str]:
@@ -327,19 +310,13 @@ class Assembler:
             self._texts.close(delta, keep_open=[] if fragments else goes_on)
         return active
 
-
-class HeldLogprobs(Struct):
-    """The log probabilities of text that was held back; they are shown with the next text."""
-
-    held: list[Any] = []
-
-    def join(self, choice: Json, *, is_shown: bool) -> None:
+    def _join_logprobs(self, choice: Json, *, is_shown: bool) -> None:
         """Put the held entries in front of those of a shown choice; hold those of a choice that is not shown."""
         given = choice["logprobs"] if isinstance(choice.get("logprobs"), dict) else {}
         if isinstance(entries := given.get("content"), list):
-            self.held += entries
-        if is_shown and self.held:
-            choice["logprobs"], self.held = {**given, "content": self.held}, []
+            self._logprobs += entries
+        if is_shown and self._logprobs:
+            choice["logprobs"], self._logprobs = {**given, "content": self._logprobs}, []
 
 
 def _in_order(visible: Sequence[Json], ready: Sequence[ToolCall]) -> list[Shown]:

@@ -78,125 +78,98 @@ class Arguments(Struct):
             object and cannot be the same object belongs to the arguments.
         is_whole: whether the arguments are a complete object that is not empty.
         size: the number of bytes so far, those that were taken back included.
+        waiting: the end of an empty object, or the text behind a complete object, until it is clear what it is.
     """
 
     budget: ScanBudget = field(default_factory=ScanBudget)
     is_plain: bool = False
     is_whole: bool = False
     size: int = 0
-    _pieces: list[str] = []
-    _scanner: ObjectScanner | None = None  # None: nothing has arrived yet
-    _ending: str = ""  # the end of an empty object, which waits
+    waiting: list[str] = []
+    _shown: list[str] = []
+    _scanner: ObjectScanner | None = None
     _is_second: bool = False  # whether an empty object was taken back
-    _behind: list[str] = []  # what waits behind a complete object
-
-    @classmethod
-    def of_whole(cls, text: str, *, is_plain: bool) -> "Arguments":
-        """The arguments of a call that has come whole, and that no more text follows."""
-        return cls(is_plain=is_plain, size=_bytes_in(text), _pieces=[text])
-
-    def feed(self, piece: str) -> str:
-        """Take the next piece; the text that a client may see now."""
-        self.size += _bytes_in(piece)
-        return self._add(piece)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the arguments are a complete object, and nothing waits behind it."""
-        return self.is_whole and not self._behind
 
     @property
     def text(self) -> str:
-        """The arguments so far, without what is taken back."""
-        written = "".join(self._pieces)
-        return written if self.is_plain else without_repetition(written)
+        """The arguments so far, without the text that is taken back."""
+        return "".join([*self._shown, self._rest()])
+
+    def feed(self, piece: str) -> str:
+        """Take the next piece; the text that a client may see now."""
+        self.size += len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
+        begin = len(self._shown)
+        self._take(piece)
+        return "".join(self._shown[begin:])
 
     def repeats(self, text: str) -> bool:
         """Whether a text is the object that these arguments are, once more."""
-        written = self.text
-        return without_repetition(written + text).strip() == written.strip()
+        known = json_object("".join(self._shown))
+        return bool(known) and _sorted(known) == _sorted(json_object(text))
 
     def end(self) -> str:
         """End the call as far as it has arrived; the text that waited and is not taken back."""
-        rest, self._ending = self._ending + "".join(self._behind), ""
-        if self._behind:
-            self._behind.clear()
-            if self.text != "".join(self._pieces):
-                return ""
+        rest = self._rest()
+        self.waiting.clear()
+        if rest:
+            self._shown.append(rest)
             self.is_plain, self.is_whole = True, False
         return rest
 
-    def _add(self, piece: str) -> str:
-        self._pieces.append(piece)
-        if self.is_whole:
-            return self._follow_object(piece)
-        if self._ending:
-            return self._follow_empty_object(piece)
-        if self._scanner is None:
-            self._scanner = ObjectScanner(self.budget)
-        end = None if self.is_plain else self._scanner.feed(piece)
-        return piece if end is None else self._end_object(piece, end)
+    def _rest(self) -> str:
+        rest = "".join(self.waiting)
+        return "" if rest and self.is_whole and self.repeats(rest) else rest
 
-    def _end_object(self, piece: str, end: int) -> str:
-        written, rest = "".join(self._pieces), piece[end:]
-        value = json_object(written[: len(written) - len(rest)])
+    def _take(self, piece: str) -> None:
+        if self.is_whole:
+            self._follow_object(piece)
+        elif self.waiting:
+            self._follow_empty_object(piece)
+        else:
+            self._scanner = self._scanner or ObjectScanner(self.budget)
+            end = None if self.is_plain else self._scanner.feed(piece)
+            self._shown.append(piece[:end])
+            if end is not None:
+                self._end_object(piece[end:])
+
+    def _end_object(self, rest: str) -> None:
+        value = json_object("".join(self._shown))
         if value:
             self.is_whole = True
-            return piece[:end] + self._follow_object(rest)
-        if value is None or self._is_second:
+            self._follow_object(rest)
+        elif value is None or self._is_second:
             self.is_plain = True
-            return piece
-        self._ending = piece[end - 1 : end]
-        return piece[: end - 1] + self._follow_empty_object(rest)
+            self._shown.append(rest)
+        else:
+            self._shown[-1] = self._shown[-1][:-1]
+            self.waiting.append("}")
+            self._follow_empty_object(rest)
 
-    def _follow_empty_object(self, piece: str) -> str:
-        if not (begun := piece.lstrip()):
-            return ""
-        ending, self._ending = self._ending, ""
-        if begun[0] != "{":
-            self.is_plain = True
-            return ending + piece
-        self._pieces, self._scanner, self._is_second = [], ObjectScanner(self.budget), True
-        return self._add(begun)[1:]  # the client has the brace of the empty object
-
-    def _follow_object(self, piece: str) -> str:
+    def _follow_empty_object(self, piece: str) -> None:
+        self.waiting.append(piece)
         begun = piece.lstrip()
-        if not (begun or self._behind):
-            return piece
-        if self._behind or begun[0] == "{":
-            self._behind.append(piece)
-            return ""
-        self.is_plain, self.is_whole = True, False
-        return piece
+        if begun[:1] == "{":  # the client has the brace of the empty object, which becomes that of the second object
+            self._is_second, self._scanner = True, ObjectScanner(self.budget)
+            self._scanner.feed("{")
+            self.waiting.clear()
+            self._take(begun[1:])
+        elif begun:
+            self.end()
+
+    def _follow_object(self, piece: str) -> None:
+        begun = piece.lstrip()
+        if self.waiting or begun[:1] == "{":
+            self.waiting.append(piece)
+            return
+        self._shown.append(piece)
+        if begun:
+            self.is_plain, self.is_whole = True, False
 
 
-def _bytes_in(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+def holds_objects(text: str) -> bool:
+    """Whether a text may hold an object directly behind another one."""
+    return _BETWEEN_OBJECTS.search(text) is not None
 
 
-def without_repetition(text: str) -> str:
-    """Arguments without an empty object in front of another one, and without the same object once more behind them."""
-    if not _BETWEEN_OBJECTS.search(text):
-        return text
-    first, second = _split_behind_value(text)
-    if second.startswith("{") and json_object(first) == {}:
-        text = second
-        first, second = _split_behind_value(text)
-    if not second:
-        return text
-    given, repeated = json_object(first), json_object(second)
-    is_same = given and repeated and (first.strip() == second.strip() or _are_equal(given, repeated))
-    return first if is_same else text
-
-
-def _split_behind_value(text: str) -> tuple[str, str]:
-    """A text split behind the JSON value that it begins with; empty behind: there is no such value, or no more."""
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError as exc:
-        return text[: exc.pos], text[exc.pos :]
-    return text, ""
-
-
-def _are_equal(one: Json, other: Json) -> bool:
-    return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
+def _sorted(value: Json | None) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from proxy.turn.call_arguments import Arguments
+from proxy.turn.call_arguments import Arguments, holds_objects
 from proxy.turn.call_fragments import ARGUMENTS, Fragment, StreamedCalls
 from proxy.turn.call_ids import client_call_id
 from proxy.turn.leaks import Leak
@@ -36,6 +36,7 @@ class PartialCall(Struct):
         client_index: the index in the client's stream; None: the call is not the client's.
         client_id: the id that the client gets; None: the call is not the client's.
         is_value: whether the arguments were any JSON value when the next call began.
+        unnamed: the pieces of the arguments that arrived before the name, for `opening`.
     """
 
     id: Any = ""
@@ -46,7 +47,7 @@ class PartialCall(Struct):
     client_index: int | None = None
     client_id: str | None = None
     is_value: bool = False
-    _unnamed: list[str] = []  # the arguments that arrived before the name
+    unnamed: list[str] = []
 
     def add_fields(self, fragment: Json) -> None:
         """Add the other fields of a fragment, and of the function that it describes; most have none."""
@@ -55,10 +56,8 @@ class PartialCall(Struct):
         if has_others or not fragment.keys() <= _OF_FRAGMENTS:
             merge_fields(self.fields, fragment)
 
-    def entry(self, received: Json | None = None) -> Json:
-        """The call as an entry of a message's `tool_calls`; `received`: that entry of a whole message."""
-        if received is not None:
-            self.fields = received
+    def entry(self) -> Json:
+        """The call as an entry of a message's `tool_calls`."""
         entry = {**self.fields, "id": self.id, "type": self.type}
         if self.type in ARGUMENTS:
             entry[self.type] = self._detail(self.arguments.text)
@@ -70,12 +69,8 @@ class PartialCall(Struct):
         merge_fields(opening, self.fields)  # a copy, because the fields grow, and what is shown may have to wait
         opening |= {"index": self.client_index, "id": self.client_id, "type": self.type}
         if self.type in ARGUMENTS:
-            opening[self.type] = self._detail("".join([*self._unnamed, arguments]))
+            opening[self.type] = self._detail("".join([*self.unnamed, arguments]))
         return opening
-
-    def hold(self, arguments: str) -> None:
-        """Keep a piece of the arguments for `opening`, because the name has not arrived."""
-        self._unnamed.append(arguments)
 
     def more(self, fragment: Json, arguments: str) -> Json:
         """A later fragment for the client, without id, type and name: readers of a stream join repeated strings."""
@@ -103,7 +98,7 @@ class CallAssembler(Struct):
     so_far: list[PartialCall] = []
     client_count: int = 0
     received: Sequence[Json] = ()
-    _streamed: StreamedCalls | None = None  # most turns have no calls
+    _streamed: StreamedCalls = field(default_factory=StreamedCalls)
     _ids: set[Any] | None = None  # of all calls in the conversation; None: no id has been needed yet
     _argument_bytes: int = 0  # of all calls
     _settled: int = 0  # how many calls from the first on can start no more, or not here
@@ -118,8 +113,6 @@ class CallAssembler(Struct):
             UpstreamError: the arguments are nested too deep, or a bound is passed.
         """
         shown: list[Json] = []
-        if self._streamed is None:
-            self._streamed = StreamedCalls()
         for entry in fragments:
             fragment = Fragment.read(entry, self.request.view.tools)
             entry.pop("index", None)
@@ -127,7 +120,8 @@ class CallAssembler(Struct):
             streamed = self._streamed.so_far[at]
             if at == len(self.so_far):
                 shown += self.end(self.so_far[-1:])
-                self._begin(PartialCall(arguments=streamed.arguments))
+                received = self.received[at] if at < len(self.received) else {}
+                self._begin(PartialCall(arguments=streamed.arguments, fields=received))
             call = self.so_far[at]
             if fragment.id and not call.id:
                 call.id = self._unique(fragment.id)
@@ -144,7 +138,7 @@ class CallAssembler(Struct):
                 self._show(call)
                 shown.append(call.opening(arguments))
             elif not call.name:
-                call.hold(arguments)
+                call.unnamed.append(arguments)
         return shown
 
     def add_whole(self, entries: Sequence[Json]) -> None:
@@ -153,14 +147,15 @@ class CallAssembler(Struct):
         Raises:
             UpstreamError: the arguments are nested too deep, or a bound is passed.
         """
-        self.received = entries
         for entry in entries:
             fragment = Fragment.read(entry, self.request.view.tools)
-            arguments = Arguments.of_whole(fragment.arguments, is_plain=fragment.type != "function")
+            is_plain = fragment.type != "function" or not holds_objects(fragment.arguments)
+            arguments = Arguments(self._streamed.budget, is_plain=is_plain)
+            arguments.feed(fragment.arguments)
             self._argument_bytes += arguments.size
             require_short_arguments(arguments.size, self._argument_bytes)
             identity = self._unique(fragment.id) if fragment.id else ""
-            call = self._begin(PartialCall(identity, arguments, entry.get("type") or "function", fragment.name))
+            call = self._begin(PartialCall(identity, arguments, entry.get("type") or "function", fragment.name, entry))
             if call.name in self.request.view.client_tools:
                 self._show(call)
 
@@ -194,7 +189,7 @@ class CallAssembler(Struct):
         while self._settled < len(self.so_far):
             call = self.so_far[self._settled]
             if call.client_id is None and call.type == "function":
-                if not call.name or not (call.arguments.is_settled or call.is_value):
+                if not call.name or not ((call.arguments.is_whole and not call.arguments.waiting) or call.is_value):
                     break
                 call.id = call.id or self._unique(None)
                 ready.append(ToolCall(call.id, call.name, call.arguments.text.strip(JSON_BLANKS)))
@@ -204,10 +199,9 @@ class CallAssembler(Struct):
     def entries(self) -> list[Json]:
         """The calls as the `tool_calls` of a message, each with an id of its own."""
         entries: list[Json] = []
-        for at, call in enumerate(self.so_far):
-            if not call.id:
-                call.id = self._unique(None)
-            entries.append(call.entry(self.received[at] if at < len(self.received) else None))
+        for call in self.so_far:
+            call.id = call.id or self._unique(None)
+            entries.append(call.entry())
         return entries
 
     def _begin(self, call: PartialCall) -> PartialCall:

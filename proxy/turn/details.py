@@ -8,7 +8,7 @@ same index, and every turn counts from 0. So each turn gets its own indices: joi
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -17,7 +17,6 @@ from proxy.wire.chat import Json
 DETAILS: Final = "reasoning_details"
 
 _TEXTS = ("text", "summary", "data")  # the fields that arrive in pieces
-_Key: TypeAlias = tuple[object, object]
 
 
 class _Detail(Struct):
@@ -41,15 +40,16 @@ class FoldedDetails(Struct):
     """The entries of one turn, as far as they have arrived."""
 
     _entries: list[Any] = []
-    _latest: dict[_Key, _Detail] = {}
+    _latest: dict[tuple[int, str | None], _Detail] = {}
 
     def add(self, pieces: Sequence[Any]) -> None:
         """Add the entries of a delta."""
         for piece in pieces:
-            if not isinstance(piece, dict) or not isinstance(piece.get("index"), int):
+            index = _index(piece)
+            if index is None:
                 self._entries.append(piece)
                 continue
-            key = (piece["index"], piece.get("type") if isinstance(piece.get("type"), str) else None)
+            key = (index, piece["type"] if isinstance(piece.get("type"), str) else None)
             entry = self._latest.get(key)
             if entry is None or _differ(entry.fields.get("id"), piece.get("id")):
                 entry = self._latest[key] = _Detail({})

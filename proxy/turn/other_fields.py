@@ -43,18 +43,15 @@ class OtherFields(Struct):
         for key in () if self._is_whole else delta.keys() - FOLDED_KEYS:
             if (value := delta[key]) is None:
                 continue
-            known = self.message.get(key)
             if isinstance(value, dict):
                 merge_fields(self.message, {key: value})
             elif key == DETAILS and isinstance(value, list):
                 self._details = self._details or FoldedDetails()
                 self._details.add(value)
-            elif isinstance(value, list) and isinstance(known, list):
+            elif isinstance(value, list) and isinstance(known := self.message.get(key), list):
                 known += value
-            elif isinstance(value, list):
-                self.message[key] = [*value]
             else:
-                self.message[key] = value
+                self.message[key] = [*value] if isinstance(value, list) else value
 
     def show(self, delta: Json, *, is_followed: bool) -> None:
         """Leave in a delta the fields that may be shown at once, and set the others aside for the end of the run.

@@ -28,13 +28,6 @@ MOST_TEXT = 8 * 1024 * 1024
 base64. What has to be done with a text at the end of its turn would take too long for more."""
 
 
-class TextTooLong(UpstreamError):
-    """The upstream has written more than `MOST_TEXT`."""
-
-    def __init__(self) -> None:
-        super().__init__(f"The upstream wrote more than {MOST_TEXT} characters in one turn.")
-
-
 class FieldText(Struct):
     """The text of one field of the message: the pieces so far, and the filter that they have passed.
 
@@ -48,6 +41,16 @@ class FieldText(Struct):
     leak_filter: LeakFilter | None = None
     length: int = 0
 
+    def feed(self, text: str) -> str:
+        """Take the next piece, and return what may be shown of it. Raises `UpstreamError` if there is too much text."""
+        self.length += len(text)
+        if self.length > MOST_TEXT:
+            raise UpstreamError(f"The upstream wrote more than {MOST_TEXT} characters in one turn.")
+        if self.leak_filter is not None:
+            text = self.leak_filter.feed(text)
+        self.pieces.append(text)
+        return text
+
 
 class TurnTexts(Struct):
     """The texts of a turn, by field.
@@ -57,6 +60,7 @@ class TurnTexts(Struct):
         renamed: replaced tool names in the upstream's request -> the names that the run knows.
         fields: the text fields that have arrived, by name.
         thinking: takes thoughts out of the content; None: there are none in it, or no more.
+        is_whole: whether the texts are those of a whole message; those that can hold no call need no filter.
         garbled: whether raw model format that is not a call of any tool was taken out of a text; set by `close`.
     """
 
@@ -64,15 +68,10 @@ class TurnTexts(Struct):
     renamed: Mapping[str, str] = {}
     thinking: ThoughtsInText | None = None
     fields: dict[str, FieldText] = {}
+    is_whole: bool = False
     garbled: bool = False
     _parts: list[Any] = []  # parts of the content that are not text, mostly thoughts
     _detail: Json = {}  # the latest entry of `reasoning_details` that repeats a thought
-
-    def begin_whole(self, message: Json) -> None:
-        """Prepare for the whole texts of a message: those that can hold no call need no filter."""
-        for name in _LEAKY_FIELDS:
-            if isinstance(text := message.get(name), str) and not may_leak(text):
-                self.fields[name] = FieldText()
 
     def are_plain(self, message: Json) -> bool:
         """Whether the texts of a whole message stay as they are: they hold no calls, no thoughts and no parts."""
@@ -91,27 +90,28 @@ class TurnTexts(Struct):
             self._parts += parts_beside_text(content)
             delta.update(in_plain_text(delta))
         if self.thinking is not None:
-            self._split(self.thinking, delta)
+            has_thoughts = any(name in self.fields or delta.get(name) for name in _THOUGHTS)
+            self.thinking.split(delta, has_thoughts=has_thoughts)
+            if self.thinking.is_done:
+                self.thinking = None
         names: list[str] = []
         for name in TEXT_FIELDS:
             if not isinstance(text := delta.get(name), str) or not text:
                 continue
             names.append(name)
-            known = self.fields.get(name)
-            if known is None:
+            if (known := self.fields.get(name)) is None:
                 known = self.fields[name] = FieldText()
-                if (tools := self.view.tools) and name in _LEAKY_FIELDS:
-                    if renamed := self.renamed:  # a leak may also use a name of the upstream's request
-                        tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
-                    known.leak_filter = LeakFilter(tools, json_mode=self.view.json_mode)
-            known.length += len(text)
-            if known.length > MOST_TEXT:
-                raise TextTooLong
-            delta[name] = shown = text if known.leak_filter is None else known.leak_filter.feed(text)
-            known.pieces.append(shown)
+                if self.view.tools and name in _LEAKY_FIELDS and (may_leak(text) or not self.is_whole):
+                    known.leak_filter = LeakFilter(self._callable(), json_mode=self.view.json_mode)
+            delta[name] = shown = known.feed(text)
             if isinstance(details := delta.get(DETAILS), list):
                 delta[DETAILS] = self._without_leaks(details, text, shown)
         return names
+
+    def _callable(self) -> Mapping[str, Json]:
+        """The tools that a leak may name, also by a name of the upstream's request."""
+        tools = self.view.tools
+        return {**tools, **{alias: tools[own] for alias, own in self.renamed.items() if own in tools}}
 
     def close(self, delta: Json, *, keep_open: Collection[str] = (), is_cut: bool = False) -> None:
         """End the texts of all fields but those to `keep_open`, and add the text that was held back to the delta.
@@ -136,13 +136,6 @@ class TurnTexts(Struct):
                 if name != "content" and self._detail:
                     delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
             self.garbled = self.garbled or known.leak_filter.garbled
-
-    def _split(self, thinking: ThoughtsInText, delta: Json) -> None:
-        """Move the thoughts in the content of a delta to where thoughts belong."""
-        has_thoughts = any(name in self.fields or delta.get(name) for name in _THOUGHTS)
-        thinking.split(delta, has_thoughts=has_thoughts)
-        if thinking.is_done:
-            self.thinking = None
 
     def leaks(self, *, has_calls: bool) -> list[Leak]:
         """The leaked calls that count; those in thoughts do so only if the turn has no text and no other call."""

@@ -45,8 +45,21 @@ class ThoughtsInText(Struct):
             delta: the delta, or a whole message.
             has_thoughts: whether the server has sent thoughts of this turn as such.
         """
-        if isinstance(text := delta.get("content"), str) and text:
-            self._put(delta, *self._split(text, has_thoughts=has_thoughts))
+        text = delta.get("content")
+        if not isinstance(text, str) or not text:
+            return
+        text, self._held = self._held + text, ""
+        thoughts = ""
+        if self._state is _State.BEGINNING:
+            text = self._begin(text, has_thoughts=has_thoughts)
+        if self._state is _State.THOUGHTS:
+            thoughts, text = self._think(text)
+        if self._state is _State.AFTER:
+            text = text.lstrip("\r\n")
+            self._state = _State.DONE if text else _State.AFTER
+        delta["content"] = text
+        if thoughts:
+            delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
 
     def close(self) -> Json:
         """The text that is held back, as a delta; there is nothing to split afterwards."""
@@ -55,56 +68,35 @@ class ThoughtsInText(Struct):
         self._state = _State.DONE
         return {field: held} if held else {}
 
-    def _put(self, delta: Json, thoughts: str, answer: str) -> None:
-        delta["content"] = answer
-        if thoughts:
-            delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
-
-    def _split(self, text: str, *, has_thoughts: bool) -> tuple[str, str]:
-        text, self._held = self._held + text, ""
-        match self._state:
-            case _State.BEGINNING:
-                return self._begin(text, has_thoughts=has_thoughts)
-            case _State.THOUGHTS:
-                return self._think(text)
-            case _State.AFTER:
-                return "", self._answer(text)
-            case _:  # done
-                return "", text
-
-    def _begin(self, text: str, *, has_thoughts: bool) -> tuple[str, str]:
+    def _begin(self, text: str, *, has_thoughts: bool) -> str:
+        """The text behind a first mark; the text as it is if it has none, and empty if it waits."""
         words = text.lstrip()
         is_first, self._is_first = self._is_first, False
-        if words.startswith(_BEGIN):
+        thoughts, mark, _ = words.partition(_END)
+        is_closed = mark and not (thoughts and has_thoughts) and _BEGIN not in thoughts
+        if words.startswith(_BEGIN) or (is_closed and thoughts[-1:] not in _QUOTES):
             self._state = _State.THOUGHTS
-            return self._think(words.removeprefix(_BEGIN))
-        thoughts, mark, answer = words.partition(_END)
-        if mark and not (thoughts and has_thoughts) and _BEGIN not in thoughts and thoughts[-1:] not in _QUOTES:
-            return thoughts, self._answer(answer)
-        waits = is_first and not has_thoughts
-        if not mark and (waits or _BEGIN.startswith(words) or _ends_in_mark(words, has_thoughts=has_thoughts)):
+            return words.removeprefix(_BEGIN)
+        at = _end_begun(words)
+        waits = (is_first and not has_thoughts) or (at < len(words) and not (at and has_thoughts))
+        if not mark and (waits or _BEGIN.startswith(words)):
             self._held = text
-            return "", ""
+            return ""
         self._state = _State.DONE
-        return "", text
+        return text
 
     def _think(self, text: str) -> tuple[str, str]:
+        """The thoughts in a text, and the answer behind them."""
         thoughts, mark, answer = text.partition(_END)
         if mark:
-            return thoughts, self._answer(answer)
-        at = text.rfind("<")
-        if at >= 0 and _END.startswith(text[at:]):
-            text, self._held = text[:at], text[at:]
-        return text, ""
-
-    def _answer(self, text: str) -> str:
-        """The answer without the blank lines behind the end mark."""
-        answer = text.lstrip("\r\n")
-        self._state = _State.DONE if answer else _State.AFTER
-        return answer
+            self._state = _State.AFTER
+            return thoughts, answer
+        at = _end_begun(text)
+        self._held = text[at:]
+        return text[:at], ""
 
 
-def _ends_in_mark(words: str, *, has_thoughts: bool) -> bool:
-    """Whether the words end in the beginning of an end mark that would count."""
-    at = words.rfind("<")
-    return at >= 0 and _END.startswith(words[at:]) and not (at and has_thoughts)
+def _end_begun(text: str) -> int:
+    """The index at which the end of a text is the beginning of an end mark; the text's length if it is none."""
+    at = text.rfind("<")
+    return at if at >= 0 and _END.startswith(text[at:]) else len(text)

@@ -35,14 +35,12 @@ class CodeResult(Struct, frozen=True):
     @classmethod
     def read(cls, text: str) -> Self:
         """The outcome in the text of a tool: an object with at least one of these fields, or all that was printed."""
-        if text.lstrip().startswith("{"):
-            try:
-                found = msgspec.convert(json_object(text), _CodeFields)
-            except msgspec.ValidationError:
-                return cls(text)
-            if found != _CodeFields():
-                return cls(found.stdout or "", found.stderr or "", found.return_code or 0)
-        return cls(text)
+        found = (json_object(text) or {}) if text.lstrip().startswith("{") else {}
+        fields = {name: found[name] for name in cls.__struct_fields__ if found.get(name) is not None}
+        try:
+            return msgspec.convert(fields, cls) if fields else cls(text)
+        except msgspec.ValidationError:
+            return cls(text)
 
     @property
     def text(self) -> str:
@@ -53,11 +51,3 @@ class CodeResult(Struct, frozen=True):
         if self.return_code:
             parts.append(_ENDED.format(code=self.return_code))
         return "\n".join([part.removesuffix("\n") for part in parts]) or _NOTHING
-
-
-class _CodeFields(Struct):
-    """The object that a tool returns; `None` for a field that it leaves out."""
-
-    stdout: str | None = None
-    stderr: str | None = None
-    return_code: int | None = None

@@ -113,12 +113,9 @@ class SearchFilters(Struct, frozen=True):
     def permits(self, url: str) -> bool:
         """Whether the page at `url` may reach model and client, even if its server decodes the slashes in its path."""
         readings = {url, _ENCODED_SLASH.sub("/", url)} if self.has_rules else ()
-        return all(self._permits(reading) for reading in readings)
-
-    def _permits(self, url: str) -> bool:
-        if self.allow and not any(covers(rule, url) for rule in self.allow):
-            return False
-        return not (self.block and any(covers(rule, url) for rule in self.block))
+        is_blocked = any(covers(rule, reading) for rule in self.block for reading in readings)
+        is_allowed = all(any(covers(rule, reading) for rule in self.allow) for reading in readings)
+        return not is_blocked and (is_allowed or not self.allow)
 
     @property
     def has_rules(self) -> bool:

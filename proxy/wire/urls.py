@@ -27,9 +27,7 @@ def ascii_host(name: str) -> str | None:
         return idna.encode(name, uts46=True).decode().lower()
     except (idna.IDNAError, UnicodeError):
         host = ""
-        if any(
-            unicodedata.category(char) == "So" for char in name
-        ):  # a snowman, say: browsers look these up by IDNA 2003
+        if any(unicodedata.category(char) == "So" for char in name):  # a snowman: browsers look it up by IDNA 2003
             with suppress(UnicodeError):
                 host = name.encode("idna").decode().lower()
         return host if _PUNYCODE_HOST.fullmatch(host) else None

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from proxy.wire.chat import Json
 
-_NUMBER = (int, float)
+_NUMBER = (int, float)  # true and false are of neither type
 MOST_TOKENS: Final = 2**53
 """The largest count of tokens that is believed, which is also the largest integer that every JSON parser reads."""
 
@@ -38,39 +38,29 @@ def other_usage(answer: Json) -> Json | None:
     return usage if isinstance(usage, dict) and usage else None
 
 
-def credible(usage: Json | None) -> Json | None:
+def credible(usage: Json | None, *, with_details: bool = True) -> Json | None:
     """An upstream's usage without the numbers that cannot be true; None: nothing is left of it.
 
     A count of tokens is a whole number from 0 to 2^53, any other number from 0 to 2^53: sums of these stay numbers that
     every store and every client can read.
     """
-    if not usage:
-        return None
-    kept = _credible_fields(usage)
-    for name, value in kept.items():
-        if isinstance(value, dict):
-            kept[name] = _credible_fields(value)
-    return kept or None
-
-
-def _credible_fields(fields: Json) -> Json:
-    """The fields of a usage, or of one of its details, without the numbers that cannot be true."""
     kept: Json = {}
-    for name, value in fields.items():
+    for name, value in (usage or {}).items():
         if type(value) is int and 0 <= value <= MOST_TOKENS:  # as most are, whatever they count
             kept[name] = value
         elif name.endswith("tokens"):
-            if (count := token_count(fields, name)) is not None:
+            if (count := token_count(usage, name)) is not None:
                 kept[name] = count
-        elif not isinstance(value, _NUMBER) or isinstance(value, bool) or credible_amount(value) is not None:
+        elif isinstance(value, dict) and with_details:
+            kept[name] = credible(value, with_details=False) or {}  # details have no details
+        elif type(value) not in _NUMBER or credible_amount(value) is not None:
             kept[name] = value
-    return kept
+    return kept or None
 
 
 def credible_amount(value: Any) -> float | None:
     """A number from 0 to 2^53, neither NaN nor true nor false."""
-    is_number = isinstance(value, _NUMBER) and not isinstance(value, bool)
-    return value if is_number and 0 <= value <= MOST_TOKENS else None
+    return value if type(value) in _NUMBER and 0 <= value <= MOST_TOKENS else None
 
 
 def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:
@@ -82,8 +72,8 @@ def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = Tr
         known = total.get(name)
         if known is None:
             added[name] = count
-        elif type(known) in _NUMBER and type(count) in _NUMBER:  # true and false are of neither type
+        elif type(known) in _NUMBER and type(count) in _NUMBER:
             added[name] = known + count
         elif with_details and isinstance(known, dict) and isinstance(count, dict):
-            added[name] = add_usage(known, count, with_details=False)  # details have no details
+            added[name] = add_usage(known, count, with_details=False)
     return added

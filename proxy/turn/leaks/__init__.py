@@ -15,7 +15,7 @@ Each of `glm`, `harmony` and `bare` has a `Syntax`; `filter` finds their calls i
 """
 
 import re
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
@@ -26,8 +26,8 @@ from proxy.wire.chat import Json
 LONGEST_NAME = 128
 """The longest name of a tool that is recognised in a text."""
 
-_WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
-"""The last word of a text. ASCII only, as names of tools are: Chinese text has no blank before a name."""
+_WORD_AT_END = re.compile(r"[A-Za-z0-9_.=-]+\s*\Z")
+"""The last word of a text, with the blanks after it. ASCII only: Chinese text has no blank before a name."""
 
 # Harmony's marks and GLM's tags, of which the last may be cut off.
 _MARK = re.compile(r"<\|\w+\|>|</?\w+>|<[|/]?\w*\Z")
@@ -121,28 +121,14 @@ def bare_name(word: str) -> str:
     return word.removeprefix("to=").removeprefix("functions.")
 
 
-def last_word(text: str) -> str:
-    """The last word of a text, with the blanks after it; empty: the text ends with no word, or with a long one."""
-    text = text[-LONGEST_NAME:]
-    words = text.rsplit(None, 1)
-    match = _WORD_AT_END.search(words[-1]) if words else None
-    return text[text.rindex(words[-1]) + match.start() :] if match else ""
-
-
-def suffixes(word: str) -> Iterator[str]:
-    """A word, and each part of it that follows a full stop: a name may be glued to the sentence before it."""
-    yield word
-    at = 0
-    while (at := word.find(".", at) + 1) and at < len(word):
-        yield word[at:]
-
-
 def name_length(text: str, names: Container[str]) -> int:
     """How many characters at the end of a text are one of the names, with the blanks after it."""
-    word = last_word(text)
+    match = _WORD_AT_END.search(text[-LONGEST_NAME:])
+    word = match[0] if match else ""
     name = word.rstrip()
-    blanks = len(word) - len(name)
-    return next((len(one) + blanks for one in suffixes(name) if one and clean_name(one, names) in names), 0)
+    # The name may be glued to the sentence before it, so each part behind a full stop may be the name.
+    parts = [at for at in range(len(name)) if at == 0 or name[at - 1] == "."]
+    return next((len(word) - at for at in parts if clean_name(name[at:], names) in names), 0)
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:

@@ -93,11 +93,11 @@ def syntax(*, only_sure: bool) -> Syntax:
     return Syntax((), lambda *_: 0, partial(BareScanner, only_sure=only_sure), partial(_read, only_sure=only_sure))
 
 
-def name_begun(text: str, tools: Mapping[str, Json]) -> str | None:
-    """The tool that an object names at its beginning, whatever follows; None: it names none."""
+def too_deep_call(text: str, tools: Mapping[str, Json]) -> Leak | None:
+    """The call in an object that names a tool and whose arguments nobody can read; None: the text is none."""
     match = _NAME_BEGUN.match(text.lstrip())
     name = bare_name(match[1]) if match else ""
-    return name if name in tools else None
+    return Leak(name, text.strip()) if name in tools and is_too_deep(text) else None
 
 
 def _read(text: str, tools: Mapping[str, Json], end: End, *, only_sure: bool) -> LeakedContent:
@@ -105,8 +105,8 @@ def _read(text: str, tools: Mapping[str, Json], end: End, *, only_sure: bool) ->
     value = json_value(text.strip())
     if call := named_call(value, tools):
         return LeakedContent(leaks=(Leak(call[0], dumps_answer(call[1]).decode()),))
-    if is_too_deep(text) and (name := name_begun(text, tools)) is not None:
-        return LeakedContent(leaks=(Leak(name, text.strip()),))  # arguments that nobody can read
+    if leak := too_deep_call(text, tools):
+        return LeakedContent(leaks=(leak,))
     is_browsers = is_browsers_call(value)
     if (is_browsers or not only_sure) and (name := fitting_tool(value, tools)) is not None:
         return LeakedContent(leaks=(Leak(name, text.strip()),))

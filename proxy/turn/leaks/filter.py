@@ -10,11 +10,11 @@ Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an a
         | a brace                |    |
         |                 a mark |    | the call ends, or it is none
         |                        v    |
-        +----------------> LeakedCall +      and from each but LeakedCall, once too much was looked at, to Spent
+        +----------------> LeakedCall +
 
 States:       one value of the closed union `State`. In `Beginning` blanks wait, in `Text` what may be the beginning of
-              a mark, and in `LeakedCall` all of it, until its `Scanner` finds the end or that it is none. `Code` and
-              `Spent` are shown as they come.
+              a mark, and in `LeakedCall` all of it, until its `Scanner` finds the end or that it is none. `Code` is
+              shown as it comes, and so is each text but a `LeakedCall` once `MOST_MARKS` were looked at.
 Held text:    the filter owns it, in its one window: what is behind `_shown` waits, and at most `MAX_BUFFERED` of it.
               Only `close` gives it out: without `close`, it is lost.
 Between two pieces: nothing happens. Text before `_seen` has been looked at, and is looked at again only where it waits
@@ -83,27 +83,15 @@ _CALL_MAY_BEGIN: Final = re.compile("(?:\\A|[\n.!?:\u2026\u3002\uff01\uff1f\uff1
 class Beginning(Struct, frozen=True):
     """Only blanks have arrived."""
 
-    def passes(self, _: str) -> bool:
-        """Whether a piece of text is shown without a look at it."""
-        return False
-
 
 class Text(Struct, frozen=True):
     """Text outside of code and calls."""
-
-    def passes(self, piece: str) -> bool:
-        """Whether a piece of text can neither hold nor begin a mark, or a recipient (`to=`)."""
-        return not ("<" in piece or "`" in piece or "~" in piece or "=" in piece)
 
 
 class Code(Struct, frozen=True):
     """Code, which ends with the row of backticks or tildes that has opened it."""
 
     fence: str
-
-    def passes(self, piece: str) -> bool:
-        """Whether the code cannot end in a piece of text."""
-        return not (self.fence[0] in piece or "\n" in piece)
 
 
 class LeakedCall(Struct, frozen=True):
@@ -121,24 +109,22 @@ class LeakedCall(Struct, frozen=True):
     start: int
     mark_end: int
 
-    def passes(self, _: str) -> bool:
-        """Whether a piece of text is shown without a look at it."""
-        return False
 
-
-class Spent(Struct, frozen=True):
-    """Text after `MOST_MARKS`."""
-
-    def passes(self, _: str) -> bool:
-        """Whether a piece of text is shown without a look at it."""
-        return True
-
-
-State: TypeAlias = Beginning | Text | Code | LeakedCall | Spent
+State: TypeAlias = Beginning | Text | Code | LeakedCall
 
 _BEGINNING: Final = Beginning()
 _TEXT: Final = Text()
-_SPENT: Final = Spent()
+
+
+def is_plain(state: State, piece: str) -> bool:
+    """Whether a piece is shown without a look at it: it neither ends code nor holds or begins a mark or a `to=`."""
+    match state:
+        case Text():
+            return not ("<" in piece or "`" in piece or "~" in piece or "=" in piece)
+        case Code(fence):
+            return not (fence[0] in piece or "\n" in piece)
+        case _:
+            return False
 
 
 class LeakFilter(Struct):
@@ -168,21 +154,19 @@ class LeakFilter(Struct):
         Raises:
             UpstreamError: the text holds too many calls.
         """
-        waits, window = self._seen < len(self._window), self._window + text
-        if not waits and self._state.passes(text):  # nearly every piece
-            if len(window) > _STEP:
-                window = window[-_CONTEXT:]
-            self._window, self._seen = window, len(window)
-            self._shown = self._seen
-            return text
-        self._window = window
-        self._left -= text.count("<") // _SIGNS_PER_MARK
-        out: list[str] = []
-        while self._advance(out):
-            if self._left <= 0 and not isinstance(self._state, LeakedCall):
-                self._state = _SPENT
-        self._trim()
-        return "".join(out)
+        waits = self._seen < len(self._window)
+        self._window += text
+        if not waits and is_plain(self._state, text):  # nearly every piece
+            self._seen = self._shown = len(self._window)
+        else:
+            self._left -= text.count("<") // _SIGNS_PER_MARK
+            out: list[str] = []
+            while self._advance(out):
+                pass
+            text = "".join(out)
+        if len(self._window) > _STEP:
+            self._trim()
+        return text
 
     def close(self, *, is_cut: bool = False) -> str:
         """The rest of the text so far, without leaks. More text may follow.
@@ -208,18 +192,18 @@ class LeakFilter(Struct):
     def _advance(self, out: list[str]) -> bool:
         """Read on in the window up to the next change of state; False: there is none before more text arrives."""
         match self._state:
+            case LeakedCall() as call:
+                return self._read_call(call, out)
+            case _ if self._left <= 0:
+                self._show(len(self._window), out)
+                self._seen = self._shown
+                return False
             case Beginning():
                 return self._begin()
             case Text():
                 return self._read_text(out)
             case Code() as code:
                 return self._read_code(code, out)
-            case LeakedCall() as call:
-                return self._read_call(call, out)
-            case _:  # spent
-                self._show(len(self._window), out)
-                self._seen = self._shown
-                return False
 
     def _begin(self) -> bool:
         begun = self._window.lstrip()
@@ -334,7 +318,7 @@ class LeakFilter(Struct):
     def _trim(self) -> None:
         """Take text that was shown out of the window, but for the last of it."""
         done = min(self._seen, self._shown) - _CONTEXT
-        if done > _STEP and not isinstance(self._state, LeakedCall):
+        if done > 0 and not isinstance(self._state, LeakedCall):
             self._window = self._window[done:]
             self._seen, self._shown = self._seen - done, self._shown - done
 

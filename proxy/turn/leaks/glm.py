@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.turn.leaks import End, Leak, LeakedContent, NotACall, Syntax, clean_name, name_length
-from proxy.turn.leaks.bare import name_begun
+from proxy.turn.leaks.bare import too_deep_call
 from proxy.wire.chat import Json
-from proxy.wire.json_text import is_too_deep, json_value
+from proxy.wire.json_text import json_value
 from proxy.wire.rawjson import dumps_answer
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -141,8 +141,8 @@ def _parse(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:
 
 def _parse_hermes(text: str, tools: Mapping[str, Json]) -> Leak | None:
     """`{"name": ..., "arguments": ...}` as a call."""
-    if is_too_deep(text) and (begun := name_begun(text, tools)) is not None:
-        return Leak(begun, text)  # arguments that nobody can read
+    if leak := too_deep_call(text, tools):
+        return leak
     value = json_value(text)
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
         return None

@@ -9,8 +9,6 @@ from proxy.turn.leaks import End, Leak, LeakedContent, NotACall, Syntax, clean_n
 from proxy.wire.chat import Json
 from proxy.wire.json_text import json_value
 
-ROLE, COMMENTARY = "assistant", "commentary"
-
 _MESSAGE = "<|message|>"
 _ENDS = ("<|call|>", "<|end|>", "<|return|>")
 MARKS = ("<|start|>", "<|channel|>", _MESSAGE, "<|constrain|>", *_ENDS)
@@ -144,7 +142,7 @@ def _header_length(before: str, mark: str, tools: Mapping[str, Json]) -> int | N
     """How many characters at the end of a text belong to the mark after it: those of a name or a recipient."""
     if match := _HEADER_AT_END.search(before[-_LONGEST_LOST:]):
         return len(match[0])
-    if length := name_length(before, tools) or name_length(before, (ROLE,)):  # web_search<|channel|>commentary
+    if length := name_length(before, tools) or name_length(before, ("assistant",)):  # web_search<|channel|>commentary
         return length
     # After a word and a blank, a mark that does not begin a message is only mentioned.
     return None if mark in _NEVER_FIRST and before.endswith(" ") and before.strip() else 0
