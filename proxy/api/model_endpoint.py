@@ -14,8 +14,7 @@ from proxy.api.exchange import send_bytes, while_wanted
 from proxy.api.ports import Ports
 from proxy.api.preparation import Preparation, Prepared
 from proxy.api.relayed import relay, relay_stream
-from proxy.api.reply import Reply
-from proxy.api.reply_stream import ReplyStream
+from proxy.api.reply import Reply, Streamed
 from proxy.api.response import RESPONSE, OutgoingResponse
 from proxy.api.runs import Runs, tool_headers
 from proxy.kit.beside import beside
@@ -65,7 +64,7 @@ class ModelEndpoint:
             work = partial(relay_stream, request, stream)
         else:
             reply = prepared.chosen.reply(request, prepared.run_ids)
-            stream = EventStream(scope, send, (*prepared.headers, *reply.headers))
+            stream = EventStream(scope, send, (*prepared.headers, *reply.headers), reply.heartbeat)
             work = partial(self._stream, prepared, reply, scope[RESPONSE], stream)
         heartbeat = partial(stream.keep_alive, self._ports.config.server.keepalive_seconds)
         await while_wanted(scope, receive, work, seconds=request.limits.max_duration, beside=heartbeat)
@@ -82,11 +81,11 @@ class ModelEndpoint:
     async def _stream(self, prepared: Prepared, reply: Reply, response: OutgoingResponse, stream: EventStream) -> None:
         if reply.measures:
             await beside(prepared.size, reply.measure)
-        shown = ReplyStream(stream, reply)
-        response.encode_error = shown.error
-        answers = await self._runs.answers(prepared, reply, shown.audiences())
+        response.encode_error = lambda error: bytes(stream.queue) + reply.error(error)
+        audiences = [Streamed(fold, reply.encode, stream.write) for fold in reply.folds]
+        answers = await self._runs.answers(prepared, reply, audiences)
         if events := reply.end(answers):
-            await shown.write(reply.encode(events))
+            await stream.write(reply.encode(events))
         if reply.kept is not None:
             await self._ports.store.put(prepared.request.caller.scope, *reply.kept)
-        await shown.finish(reply.last(answers))
+        await stream.finish(reply.last(answers))

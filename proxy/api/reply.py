@@ -12,8 +12,10 @@ A reply is pure: `model_endpoint` drives it. A whole answer is folded by the sam
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns, Continuation, as_json
@@ -118,6 +120,32 @@ class Reply(ABC):
     @abstractmethod
     def error(self, error: ProxyError) -> bytes:
         """The last bytes of a stream that fails."""
+
+
+class Streamed(Struct, frozen=True):
+    """The audience of one run of a streamed reply: what the run shows is folded, encoded and written."""
+
+    fold: Folding
+    encode: Callable[[Events], bytes]
+    write: Callable[[bytes], Awaitable[None]]
+
+    def show(self, chunk: Json) -> Awaitable[None]:
+        """Write a chunk. Raises `StopGenerating`."""
+        event = self.fold.grow(chunk)
+        return self._take(chunk) if event is None else self.write(event)
+
+    async def _take(self, chunk: Json) -> None:
+        if events := self.fold.take(chunk):
+            await self.write(self.encode(events))
+        if self.fold.has_enough:
+            raise StopGenerating
+
+    async def show_event(self, event: RunEvent) -> bool:
+        """Write the events of an event of the run; returns whether there are any."""
+        events = self.fold.take_event(event)
+        if events:
+            await self.write(self.encode(events))
+        return bool(events)
 
 
 class Unstreamed:
