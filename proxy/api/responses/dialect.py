@@ -8,6 +8,7 @@ import orjson
 from proxy.api.credentials import RequestTools
 from proxy.api.dialect import Chosen, Context, Parsed, Request, Stored
 from proxy.api.known import History
+from proxy.api.parsing import expect_few_blocks, parse_object
 from proxy.api.remembered import text_of
 from proxy.api.reply import Kept
 from proxy.api.request import Access, ResolvedRequest
@@ -16,7 +17,7 @@ from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.parts import holds_files
 from proxy.api.responses.reply import ResponseReply
-from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
+from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, read_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import WITH_TOOLS, ResponseTools, declared_in, late_names, read_tools
 from proxy.loop.actions import Respond
@@ -36,7 +37,9 @@ class ResponsesDialect:
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedResponses":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
-        request = parse_request(body, history)
+        fields = parse_object(body, history)
+        expect_few_blocks(fields.get("input"), "input", of=body)
+        request = read_request(fields)
         return _ParsedResponses(
             request=request,
             history=ItemHistory((), request.items, {}),
@@ -151,14 +154,15 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
     def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> ResponseReply:
         """The response."""
         asked, [run_id], now = self.asked.request, run_ids, self.asked.context.now
+        include = asked.asked.include or ()
         options = OutputOptions(
             self.declared,
             request.own.toolset.arguments_of,
             server_calls=request.tool_events != "none",
-            sources=asked.includes(SOURCES),
-            code_outputs=asked.includes(CODE_OUTPUTS),
+            sources=SOURCES in include,
+            code_outputs=CODE_OUTPUTS in include,
             summary=asked.summary,
-            seal=self.asked.seal.thoughts if asked.includes(ENCRYPTED) else None,
+            seal=self.asked.seal.thoughts if ENCRYPTED in include else None,
         )
         return ResponseReply(
             {"id": response_id(run_id), "created_at": int(now()), "model": request.model.name},
