@@ -18,7 +18,7 @@ from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.parts import holds_files
 from proxy.api.responses.reply import ResponseReply
 from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, read_request
-from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
+from proxy.api.responses.stored import RESPONSE_PREFIX, ItemHistory, ResponseStore, StoredResponse, with_ids
 from proxy.api.responses.tools import WITH_TOOLS, ResponseTools, declared_in, late_names, read_tools
 from proxy.loop.actions import Respond
 from proxy.loop.continuation import storable
@@ -165,7 +165,7 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
             seal=self.asked.seal.thoughts if ENCRYPTED in include else None,
         )
         return ResponseReply(
-            {"id": response_id(run_id), "created_at": int(now()), "model": request.model.name},
+            {"id": RESPONSE_PREFIX + run_id, "created_at": int(now()), "model": request.model.name},
             asked.fields,
             OutputBuilder(run_id, options, request.sources),
             keep=partial(self._kept, request, run_id) if asked.asked.store is not False else None,
