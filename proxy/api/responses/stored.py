@@ -22,6 +22,7 @@ from msgspec.structs import asdict
 from proxy.api.dialect import Stored
 from proxy.api.reply import Kept
 from proxy.api.responses.conversation import TURNS, last_said
+from proxy.api.responses.items import ID_PREFIXES
 from proxy.api.responses.told import broken
 from proxy.kit.beside import beside, pause_in
 from proxy.wire import rawjson
@@ -33,20 +34,6 @@ RESPONSE_PREFIX: Final = "resp_"
 # Only ids of this form are looked up: under other keys, the store has data that clients are not shown.
 _RESPONSE_ID = re.compile(RESPONSE_PREFIX + r"[0-9a-f]{32}")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
-_ID_PREFIXES = {
-    "message": "msg",
-    "reasoning": "rs",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "tool_search_call": "tsc",
-    "tool_search_output": "tso",
-    "additional_tools": "at",
-    "web_search_call": "ws",
-    "code_interpreter_call": "ci",
-    "mcp_call": "mcp",
-}
 
 
 def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
@@ -54,7 +41,7 @@ def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
     return [
         item
         if isinstance(item.get("id"), str)
-        else {**item, "id": f"{_ID_PREFIXES.get(item['type'], 'item')}_{run_id}_i{at}"}
+        else {**item, "id": f"{ID_PREFIXES.get(item['type'], 'item')}_{run_id}_i{at}"}
         for at, item in enumerate(items)
     ]
 
