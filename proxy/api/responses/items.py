@@ -51,15 +51,12 @@ class Item(Struct, kw_only=True):
     Attributes:
         index: the place of the item in the `output`.
         json: the item as it was when it was opened, or as it is since it was closed.
+        is_open: whether the item is not complete.
     """
 
     index: int
     json: Json
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the item is not complete."""
-        return bool(self.json["status"] == "in_progress")
+    is_open: bool = True
 
     def open(self) -> Events:
         """The events that open the item."""
@@ -71,6 +68,7 @@ class Item(Struct, kw_only=True):
 
     def done(self, status: Status, **fields: Any) -> Json:
         """The last event of the item, with the fields that have another value now."""
+        self.is_open = False
         self.json = {**self.json, "status": status, **fields}
         return {"type": "response.output_item.done", "output_index": self.index, "item": self.json}
 

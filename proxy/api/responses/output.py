@@ -177,13 +177,13 @@ class OutputBuilder(Fold[ServerCall]):
 
     def server_call(self, call: ToolCall) -> ServerCall | None:
         """The item of a declared hosted tool, or of another call for a client that asks for all."""
-        if call.name == self._options.tools.own_name(SEARCH):
+        if call.name == self._options.tools.hosted.get(SEARCH):
             arguments = self._options.arguments_of(call) or {}
             # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             queries, _ = queries_of({**arguments, "query": query})
             return self._new(ServerCall, SEARCH_CALL, *search_call(queries, shows_sources=self._options.sources))
-        if call.name == self._options.tools.own_name(CODE_INTERPRETER):
+        if call.name == self._options.tools.hosted.get(CODE_INTERPRETER):
             code = (self._options.arguments_of(call) or {}).get("code")
             return self._new(ServerCall, CODE_CALL, *code_call(code if isinstance(code, str) else ""))
         if self._options.server_calls:

@@ -1,6 +1,5 @@
 """A Responses request: read, checked, and translated into a chat request."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -14,7 +13,6 @@ from proxy.api.schema import SchemaCheck
 from proxy.api.unshown import Unshown
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
-from proxy.wire.errors import ProxyError
 
 # Fields with the same meaning in both APIs, including those of GLM and vLLM; null is treated as absent.
 _SAME = frozenset(
@@ -33,13 +31,13 @@ _SAME = frozenset(
         "user",
     }
 )
-# Fields of the chat request -> the fields of the Responses request from which they are made.
-_SENT_AS: Mapping[str, str] = {
+SENT_AS: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
+"""Fields of the chat request -> the fields of the Responses request from which they are made."""
 _SECRETS = ("authorization", "headers")  # fields of an `mcp` tool
 SOURCES = "web_search_call.action.sources"
 CODE_OUTPUTS = "code_interpreter_call.outputs"
@@ -103,6 +101,7 @@ class ResponsesRequest(Struct, frozen=True):
         response_format: its `text.format` in the form of Chat Completions; None: any text.
         check: checks the answer against the schema in `text.format`; None: there is none.
         unshown: the types of items and parts that the model is not shown.
+        summary: whether the client wants reasoning as a summary as well.
     """
 
     fields: Json
@@ -111,12 +110,7 @@ class ResponsesRequest(Struct, frozen=True):
     response_format: Json | None
     check: SchemaCheck | None
     unshown: Unshown
-
-    @property
-    def summary(self) -> bool:
-        """Whether the client wants reasoning as a summary as well."""
-        reasoning = self.asked.reasoning or _Reasoning()
-        return (reasoning.summary or reasoning.generate_summary or "none") != "none"
+    summary: bool
 
     def as_chat(self, messages: Sequence[Json], tools: Json) -> Json:
         """The request as one of Chat Completions, with these messages and fields for tools."""
@@ -132,18 +126,6 @@ class ResponsesRequest(Struct, frozen=True):
         }
         given = {key: value for key, value in optional.items() if value is not None}
         return {"model": asked.model, "messages": messages, **tools, **given}
-
-    def as_sent(self, error: ProxyError) -> None:
-        """Replace the field of the chat request that an error names by the one that the client has sent."""
-        if error.param is None:
-            return
-        name = re.split(r"[.\[]", error.param, maxsplit=1)[0]
-        sent = _SENT_AS.get(name)
-        if name == "logprobs":
-            sent = "top_logprobs" if self.asked.top_logprobs else "include"
-        if sent is not None:
-            error.message = error.message.replace(f"'{error.param}'", f"'{sent}'")
-            error.param = sent
 
 
 def read_request(fields: Json) -> ResponsesRequest:
@@ -162,8 +144,10 @@ def read_request(fields: Json) -> ResponsesRequest:
     rawjson.dumps({"response": {**fields, "input": new}})
     unshown = Unshown()
     items = [without_secrets(item) if item.get("tools") else item for item in read_items(given, unshown)]
-    response_format, check = _read_format((asked.text.format if asked.text is not None else None) or {})
-    return ResponsesRequest(without_secrets(fields), asked, items, response_format, check, unshown)
+    wanted, reasoning = asked.text.format if asked.text is not None else None, asked.reasoning or _Reasoning()
+    response_format, check = _read_format(wanted) if wanted else (None, None)
+    summary = (reasoning.summary or reasoning.generate_summary or "none") != "none"
+    return ResponsesRequest(without_secrets(fields), asked, items, response_format, check, unshown, summary)
 
 
 def without_secrets(holder: Any) -> Any:

@@ -97,11 +97,6 @@ class ItemHistory(Struct, frozen=True):
     sources: Mapping[str, str]
     conversation: str | None = None
 
-    @property
-    def items(self) -> list[Json]:
-        """All items, in order."""
-        return [*self.before, *self.own]
-
 
 class ResponseStore:
     """The stored responses of one caller.
@@ -111,10 +106,7 @@ class ResponseStore:
     """
 
     def __init__(self, stored: Stored) -> None:
-        self._store = stored.store
-        self._owner = stored.owner
-        self._share = stored.share
-        self._credentials = stored.credentials
+        self._stored = stored
         self.bytes_read = 0
         self._looked_up = 0
 
@@ -134,8 +126,8 @@ class ResponseStore:
     async def delete(self, identity: str) -> None:
         """Delete a response, and the hidden part of its run. Raises `NotFound`."""
         await self.find(identity)
-        await self._store.delete(self._owner, identity)
-        await self._store.delete(self._owner, identity.removeprefix(RESPONSE_PREFIX))
+        await self._stored.store.delete(self._stored.owner, identity)
+        await self._stored.store.delete(self._stored.owner, identity.removeprefix(RESPONSE_PREFIX))
 
     async def history(self, items: Sequence[Json], previous: str | None) -> ItemHistory:
         """The chain of responses that a request continues, and the request's items with references resolved.
@@ -147,11 +139,15 @@ class ResponseStore:
             ItemNotFound: a reference has no target, and does not stand before the last message of the user's.
         """
         chain, missing = await self._chain(previous)
+        if previous is not None:
+            self._stored.observe("continuation.sought", sought=1, found=int(missing is None))
         if missing is not None:
             raise PreviousResponseNotFound(missing[:128])
         if chain:
             ids = [stored.response["id"] for stored in chain]
-            await self._store.renew(self._owner, [*ids, *(identity.removeprefix(RESPONSE_PREFIX) for identity in ids)])
+            await self._stored.store.renew(
+                self._stored.owner, [*ids, *(identity.removeprefix(RESPONSE_PREFIX) for identity in ids)]
+            )
         known = {item["id"]: item for stored in chain for item in stored.items}
         others = await self._referred_to(items, known)
         referenced = {item["id"]: item for stored in others for item in stored.items}
@@ -192,14 +188,14 @@ class ResponseStore:
     async def _look_up(self, identity: str) -> StoredResponse | None:
         self._looked_up += 1
         await pause_in(self._looked_up)
-        data = await self._store.get(self._owner, identity) if _RESPONSE_ID.fullmatch(identity) else None
+        data = await self._stored.store.get(self._stored.owner, identity) if _RESPONSE_ID.fullmatch(identity) else None
         if data is None:
             return None
-        if self._share is not None:
-            self._share.count_parsed(data)
+        if self._stored.share is not None:
+            self._stored.share.count_parsed(data)
         self.bytes_read += len(data)
         stored = await beside(len(data), partial(_read, data))
-        return stored if stored is not None and self._credentials.opens(stored.bound) else None
+        return stored if stored is not None and self._stored.credentials.opens(stored.bound) else None
 
 
 def _read(data: bytes) -> StoredResponse | None:
