@@ -50,19 +50,12 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", FOUND})
 # The supported items -> the fields that must be strings in each.
 _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
+    **dict.fromkeys(("reasoning", ADDITIONAL, "web_search_call", CODE_CALL, "mcp_call"), ()),
+    **dict.fromkeys((*_OUTPUTS, "tool_search_call"), ("call_id",)),
     "message": ("role",),
-    "reasoning": (),
     "function_call": ("call_id", "name", "arguments"),
-    "function_call_output": ("call_id",),
     "custom_tool_call": ("call_id", "name", "input"),
-    "custom_tool_call_output": ("call_id",),
-    "tool_search_call": ("call_id",),
-    FOUND: ("call_id",),
     "item_reference": ("id",),
-    "additional_tools": (),
-    "web_search_call": (),
-    CODE_CALL: (),
-    "mcp_call": (),
 }
 # The run and the number of the item in its output.
 _OUR_CODE_CALL = re.compile(r"ci_([0-9a-f]{32})_([0-9]+)")

@@ -22,34 +22,22 @@ from proxy.wire.usage import token_count
 
 # Fields that a response echoes -> their values if the request does not have them.
 _ECHOED: Json = {
+    **dict.fromkeys(("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id"), None),
+    **dict.fromkeys(("prompt_cache_key", "safety_identifier", "user"), None),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_logprobs"), 0),
+    **dict.fromkeys(("temperature", "top_p"), 1),
+    **dict.fromkeys(("parallel_tool_calls", "store"), True),
     "background": False,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
     "metadata": {},
-    "parallel_tool_calls": True,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
     "service_tier": "default",
-    "store": True,
-    "temperature": 1,
     "tool_choice": "auto",
     "tools": [],
-    "top_logprobs": 0,
-    "top_p": 1,
     "truncation": "disabled",
-    "user": None,
 }
 _UNFINISHED: Json = {
     "object": "response",
-    "completed_at": None,
-    "error": None,
-    "incomplete_details": None,
     "output": (),
-    "usage": None,
+    **dict.fromkeys(("completed_at", "error", "incomplete_details", "usage"), None),
 }
 _OF_FUNCTION: Json = {"description": None, "parameters": None, "strict": None}  # which a response requires of each
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -71,6 +59,20 @@ def usage_of(tally: Tally) -> Json:
         "output_tokens_details": {"reasoning_tokens": count("completion_tokens_details", "reasoning_tokens") or 0},
         "total_tokens": count("total_tokens") or 0,
         **{name: usage[name] for name in ("server_tool_use", "cost") if usage.get(name) is not None},
+    }
+
+
+def _echoed(fields: Json) -> Json:
+    """The fields of a request as its response has them."""
+    given = {key: value for key, value in fields.items() if value is not None}
+    text = {key: value for key, value in given.get("text", {}).items() if value is not None}
+    tools = given.get("tools", ())
+    return {
+        **_ECHOED,
+        **{key: value for key, value in given.items() if key in _ECHOED},
+        "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
+        "text": {"format": {"type": "text"}, **text},
+        "tools": [{**_OF_FUNCTION, **tool} if tool["type"] == "function" else tool for tool in tools],
     }
 
 
@@ -102,8 +104,6 @@ class ResponseReply(Reply):
     ) -> None:
         self._asked, self._request, self._items, self._seal, self._now = asked, request, items, seal, now
         include = asked.asked.include or ()
-        given = {key: value for key, value in asked.fields.items() if value is not None}
-        text = {key: value for key, value in given.get("text", {}).items() if value is not None}
         options = OutputOptions(
             tools,
             request.own.toolset.arguments_of,
@@ -115,19 +115,8 @@ class ResponseReply(Reply):
         )
         self._output = OutputBuilder(run_id, options, request.sources)
         self.folds = (self._output,)
-        self._begun = {
-            **_UNFINISHED,
-            **_ECHOED,
-            **{key: value for key, value in given.items() if key in _ECHOED},
-            "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
-            "text": {"format": {"type": "text"}, **text},
-            "tools": [
-                {**_OF_FUNCTION, **tool} if tool["type"] == "function" else tool for tool in given.get("tools", ())
-            ],
-            "id": RESPONSE_PREFIX + run_id,
-            "created_at": int(now()),
-            "model": request.model.name,
-        }
+        named = {"id": RESPONSE_PREFIX + run_id, "created_at": int(now()), "model": request.model.name}
+        self._begun = {**_UNFINISHED, **_echoed(asked.fields), **named}
         self._is_stored = asked.asked.store is not False
         self._has_begun = False
         self._response: Json = {}  # the finished one

@@ -14,23 +14,10 @@ from proxy.api.unshown import Unshown
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 
-# Fields with the same meaning in both APIs, including those of GLM and vLLM; null is treated as absent.
-_SAME = frozenset(
-    {
-        "frequency_penalty",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "seed",
-        "stop",
-        "temperature",
-        "thinking",
-        "tool_stream",
-        "chat_template_kwargs",
-        "top_p",
-        "user",
-    }
-)
+# Fields with the same meaning in both APIs; null is treated as absent.
+_OF_SAMPLING = ("frequency_penalty", "presence_penalty", "seed", "stop", "temperature", "top_p")
+_OF_GLM_AND_VLLM = ("chat_template_kwargs", "thinking", "tool_stream")
+_SAME = frozenset({*_OF_SAMPLING, *_OF_GLM_AND_VLLM, "max_tool_calls", "parallel_tool_calls", "user"})
 SENT_AS: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
