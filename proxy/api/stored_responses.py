@@ -1,7 +1,7 @@
 """The endpoints of a stored response, `/v1/responses/{id}`: read it, delete it, list its input, refuse to cancel it."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -28,15 +28,25 @@ _FIELDS_OF_PARTS: Mapping[Any, Json] = {
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
-class ResponseById:
-    """`GET` and `DELETE /v1/responses/{id}`."""
+class _OfResponse:
+    """The base of the endpoints of one stored response."""
 
     def __init__(self, ports: Ports) -> None:
-        self._responses = _responses_in(ports)
+        self._ports = ports
+        self._credentials = CredentialReader(ports)
+
+    def responses(self, scope: Scope) -> ResponseStore:
+        """The stored responses that a request may read."""
+        ports, credentials = self._ports, self._credentials.credentials_of(scope)
+        return ResponseStore(Stored(ports.store, scope[CALLER].scope, scope.get(SHARE), credentials, ports.observe))
+
+
+class ResponseById(_OfResponse):
+    """`GET` and `DELETE /v1/responses/{id}`."""
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        identity, responses = scope["path_params"]["id"], self._responses(scope)
+        identity, responses = scope["path_params"]["id"], self.responses(scope)
         if scope["method"] == "DELETE":
             await responses.delete(identity)
             await send_json(send, {"id": identity, "object": "response", "deleted": True})
@@ -46,41 +56,23 @@ class ResponseById:
         await send_json(send, (await responses.find(identity)).response)
 
 
-class InputItems:
+class InputItems(_OfResponse):
     """`GET /v1/responses/{id}/input_items`: the conversation before a stored response."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._responses = _responses_in(ports)
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        responses = self._responses(scope)
-        await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
+        items = await self.responses(scope).input_items(scope["path_params"]["id"])
+        await send_json(send, page_of(items, _query(scope)))
 
 
-class CancelResponse:
+class CancelResponse(_OfResponse):
     """`POST /v1/responses/{id}/cancel`: always an error, because a stored response is finished."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._responses = _responses_in(ports)
-        self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """Handle one ASGI connection."""
-        await read_body(scope, receive, self._server, self._clock)  # see `endpoints.NotServed`
-        await self._responses(scope).find(scope["path_params"]["id"])
+        await read_body(scope, receive, self._ports.config.server, self._ports.clock)  # see `endpoints.NotServed`
+        await self.responses(scope).find(scope["path_params"]["id"])
         raise RequestError("Only background responses can be cancelled, and this proxy has none.")
-
-
-def _responses_in(ports: Ports) -> Callable[[Scope], ResponseStore]:
-    """A function from requests to the stored responses that each may read."""
-    reader = CredentialReader(ports)
-
-    def responses_for(scope: Scope) -> ResponseStore:
-        credentials = reader.credentials_of(scope)
-        return ResponseStore(Stored(ports.store, scope[CALLER].scope, scope.get(SHARE), credentials, ports.observe))
-
-    return responses_for
 
 
 def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:

@@ -18,8 +18,8 @@ from proxy.api.messages.history import changes_in
 from proxy.api.messages.signatures import Signatures
 from proxy.api.parsing import expect_few_blocks, parse_object
 from proxy.api.responses import conversation as items
+from proxy.api.responses.dialect import ResponsesDialect
 from proxy.api.responses.encrypted_content import Seal
-from proxy.api.responses.request import parse_request
 from proxy.api.sealed import Sealer
 from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire.errors import ProxyError
@@ -87,7 +87,7 @@ def read_messages(body, history):
 
 
 def read_items(body, history):
-    request = parse_request(body, history)
+    request = ResponsesDialect().parse(body, history).request
     read = items.read_conversation(
         [item for item in request.items if item["type"] != "item_reference"],
         instructions="Be brief.",

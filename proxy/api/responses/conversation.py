@@ -26,7 +26,7 @@ from proxy.api.fields import expect, refuse
 from proxy.api.history import PastCall, PastResult, assistant_message, content_of, joined_text, result_of, with_results
 from proxy.api.json_bounds import MOST_MESSAGES
 from proxy.api.known import Known, is_read
-from proxy.api.responses.encrypted_content import Hidden, Thoughts
+from proxy.api.responses.encrypted_content import Hidden
 from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.told import SILENT, broken, told
 from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, flat_names_of
@@ -50,29 +50,15 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", FOUND})
 # The supported items -> the fields that must be strings in each.
 _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
+    **dict.fromkeys(("reasoning", ADDITIONAL, "web_search_call", CODE_CALL, "mcp_call"), ()),
+    **dict.fromkeys((*_OUTPUTS, "tool_search_call"), ("call_id",)),
     "message": ("role",),
-    "reasoning": (),
     "function_call": ("call_id", "name", "arguments"),
-    "function_call_output": ("call_id",),
     "custom_tool_call": ("call_id", "name", "input"),
-    "custom_tool_call_output": ("call_id",),
-    "tool_search_call": ("call_id",),
-    FOUND: ("call_id",),
     "item_reference": ("id",),
-    "additional_tools": (),
-    "web_search_call": (),
-    CODE_CALL: (),
-    "mcp_call": (),
 }
 # The run and the number of the item in its output.
 _OUR_CODE_CALL = re.compile(r"ci_([0-9a-f]{32})_([0-9]+)")
-
-
-class ItemConversation(Struct, frozen=True):
-    """The messages of a chat request, and the hidden parts of runs that the client has sent back, by run."""
-
-    messages: list[Json]
-    hidden: Mapping[str, Continuation] = {}
 
 
 def read_items(given: Any, unshown: Unshown | None = None) -> list[Json]:
@@ -203,9 +189,9 @@ def read_conversation(
     *,
     instructions: str | None,
     name_of: Callable[[Json], str],
-    unseal: Callable[[Any], Thoughts | Hidden | None],
-) -> ItemConversation:
-    """The items as messages.
+    unseal: Callable[[Any], str | Hidden | None],
+) -> tuple[list[Json], Mapping[str, Continuation]]:
+    """The items as messages of a chat request, and the hidden parts of runs that the client has sent back, by run.
 
     Args:
         items: the whole conversation, read and resolved.
@@ -230,7 +216,7 @@ def read_conversation(
         if unpaired:
             message = f"No tool call found for function call output with call_id {call_id}."
             raise RequestError(message, param="input")
-    return ItemConversation(writer.messages, writer.hidden)
+    return writer.messages, writer.hidden
 
 
 class _MessageWriter(Struct):
@@ -249,7 +235,7 @@ class _MessageWriter(Struct):
     """
 
     name_of: Callable[[Json], str]
-    unseal: Callable[[Any], Thoughts | Hidden | None]
+    unseal: Callable[[Any], str | Hidden | None]
     outputs: dict[str, list[Json]] = {}
     messages: list[Json] = []
     hidden: dict[str, Continuation] = {}
@@ -305,7 +291,7 @@ class _MessageWriter(Struct):
         match self.unseal(item.get("encrypted_content")):
             case Hidden(run_id, continuation):
                 self.hidden[run_id] = continuation
-            case Thoughts(text):
+            case str(text):
                 self.thoughts.append(text)
             case None:
                 parts = item.get("content") or item.get("summary") or ()

@@ -1,5 +1,6 @@
 """Requests of the Responses API, read into chat requests."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -8,23 +9,19 @@ import orjson
 from proxy.api.credentials import RequestTools
 from proxy.api.dialect import Chosen, Context, Parsed, Request, Stored
 from proxy.api.known import History
+from proxy.api.parsing import expect_few_blocks, parse_object
 from proxy.api.remembered import text_of
-from proxy.api.reply import Kept
 from proxy.api.request import Access, ResolvedRequest
 from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.encrypted_content import Seal
-from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.parts import holds_files
 from proxy.api.responses.reply import ResponseReply
-from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest, parse_request
-from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
+from proxy.api.responses.request import SENT_AS, ResponsesRequest, read_request
+from proxy.api.responses.stored import ItemHistory, ResponseStore
 from proxy.api.responses.tools import WITH_TOOLS, ResponseTools, declared_in, late_names, read_tools
-from proxy.loop.actions import Respond
-from proxy.loop.continuation import storable
 from proxy.loop.offer import SEARCH
-from proxy.turn.opaque_fields import has_opaque_fields
 from proxy.wire.chat import Json, ToolSpec
-from proxy.wire.errors import PreviousResponseNotFound, ProxyError
+from proxy.wire.errors import ProxyError
 
 
 class ResponsesDialect:
@@ -35,7 +32,9 @@ class ResponsesDialect:
 
     def parse(self, body: bytes, history: History | None) -> "_ParsedResponses":
         """Parse a body and check its fields. Raises `RequestError`, `InvalidJson`."""
-        request = parse_request(body, history)
+        fields = parse_object(body, history)
+        expect_few_blocks(fields.get("input"), "input", of=body)
+        request = read_request(fields)
         return _ParsedResponses(
             request=request,
             history=ItemHistory((), request.items, {}),
@@ -50,16 +49,10 @@ class _ParsedResponses(Parsed):
 
     async def continued(self, stored: Stored) -> None:
         """Look up the conversation that it continues. Raises as `ResponseStore.history` does."""
-        responses, previous = ResponseStore(stored), self.request.asked.previous_response_id
-        try:
-            self.history = await responses.history(self.request.items, previous)
-        except PreviousResponseNotFound:
-            stored.observe("continuation.sought", sought=1, found=0)
-            raise
-        if previous is not None:
-            stored.observe("continuation.sought", sought=1, found=1)
+        responses = ResponseStore(stored)
+        self.history = await responses.history(self.request.items, self.request.asked.previous_response_id)
         self.bytes_read = responses.bytes_read
-        self.is_slow = self.is_slow or holds_files(self.history.items)
+        self.is_slow = self.is_slow or holds_files([*self.history.before, *self.history.own])
 
     def _listed(self) -> list[Json]:
         """All declared tools, those of the conversation among them. Raises `RequestError`."""
@@ -72,44 +65,48 @@ class _ParsedResponses(Parsed):
     def read(self, context: Context) -> "_ResponsesRequest":
         """Read its tools and its conversation. Raises `RequestError`."""
         request, history = self.request, self.history
-        fields, seal = request.fields, Seal(context.sealer)
-        items = history.items
-        text = text_of(fields.get("tools"), fields.get("tool_choice"))
-        if any(item["type"] in WITH_TOOLS for item in items):  # what they declare is not in these fields
-            text = None
-        declared, tool_fields, late = context.once(text, partial(self._tools, context.own), step="read")
-        conversation = read_conversation(
+        fields, items, seal = request.fields, [*history.before, *history.own], Seal(context.sealer)
+        adds_tools = any(item["type"] in WITH_TOOLS for item in items)  # which are not in the fields of the request
+        text = None if adds_tools else text_of(fields.get("tools"), fields.get("tool_choice"))
+        declared = context.once(text, partial(self._tools, context.own), step="read")
+        messages, hidden = read_conversation(
             items, instructions=fields.get("instructions"), name_of=declared.name_of, unseal=seal.open
         )
         return _ResponsesRequest(
             context=context,
-            chat=request.as_chat(conversation.messages, tool_fields),
+            chat=request.as_chat(messages, declared.fields()),
             check=request.check,
             max_output_tokens=fields.get("max_output_tokens"),
             named=fields.get("prompt_cache_key"),
             conversation=history.conversation.encode() if history.conversation else None,
-            hidden=conversation.hidden,
+            hidden=hidden,
             sources=history.sources,
             unshown=request.unshown.types,
             request=request,
             items=history.own,
             declared=declared,
-            late=late,
+            late=late_names(declared, fields, items) if adds_tools else (),
             text=text,
             seal=seal,
         )
 
-    def _tools(self, own: RequestTools) -> tuple[ResponseTools, Json, Sequence[str]]:
-        """The declared tools, their fields of the chat request, and the names of those that came in later."""
+    def _tools(self, own: RequestTools) -> ResponseTools:
         fields = self.request.fields
         where = "tools" if fields.get("tools") else "input"
         choice, code = fields.get("tool_choice"), own.code_interpreter
-        declared = read_tools(self._listed(), choice, own.toolset.names, code_interpreter=code, where=where)
-        return declared, declared.fields(), late_names(declared, fields, self.history.items)
+        return read_tools(self._listed(), choice, own.toolset.names, code_interpreter=code, where=where)
 
     def as_sent(self, error: ProxyError) -> None:
         """Replace the field of the chat request that an error names by the one that the client has sent."""
-        self.request.as_sent(error)
+        if error.param is None:
+            return
+        name = re.split(r"[.\[]", error.param, maxsplit=1)[0]
+        sent = SENT_AS.get(name)
+        if name == "logprobs":
+            sent = "top_logprobs" if self.request.asked.top_logprobs else "include"
+        if sent is not None:
+            error.message = error.message.replace(f"'{error.param}'", f"'{sent}'")
+            error.param = sent
 
 
 class _ResponsesRequest(Request, frozen=True, kw_only=True):
@@ -124,9 +121,9 @@ class _ResponsesRequest(Request, frozen=True, kw_only=True):
         """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
         narrows = access.drops_unavailable_tools
         within = partial(self._within, access.tools, drop=narrows)
-        tools, fields = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
+        tools = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return _ResponsesChosen(
-            fields=fields,
+            fields=None if tools is self.declared else tools.fields(),
             tools=tuple([tool for tool in access.tools if tool.name != SEARCH]) if tools.offline else None,
             ignored=tools.ignored,
             late=self.late,
@@ -135,12 +132,9 @@ class _ResponsesRequest(Request, frozen=True, kw_only=True):
             declared=tools,
         )
 
-    def _within(self, usable: Sequence[ToolSpec], *, drop: bool) -> tuple[ResponseTools, Json]:
-        """The tools within the usable ones, and their fields of the chat request."""
+    def _within(self, usable: Sequence[ToolSpec], *, drop: bool) -> ResponseTools:
         has = self.context.own.has
-        names = frozenset(name for tool in usable if has(tool.name) for name in tool.names)
-        tools = self.declared.within(names, drop=drop)
-        return tools, tools.fields()
+        return self.declared.within({name for tool in usable if has(tool.name) for name in tool.names}, drop=drop)
 
 
 class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
@@ -149,33 +143,8 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
 
     def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> ResponseReply:
         """The response."""
-        asked, [run_id], now = self.asked.request, run_ids, self.asked.context.now
-        options = OutputOptions(
-            self.declared,
-            request.own.toolset.arguments_of,
-            server_calls=request.tool_events != "none",
-            sources=asked.includes(SOURCES),
-            code_outputs=asked.includes(CODE_OUTPUTS),
-            summary=asked.summary,
-            seal=self.asked.seal.thoughts if asked.includes(ENCRYPTED) else None,
-        )
+        [run_id] = run_ids
+        asked = self.asked
         return ResponseReply(
-            {"id": response_id(run_id), "created_at": int(now()), "model": request.model.name},
-            asked.fields,
-            OutputBuilder(run_id, options, request.sources),
-            keep=partial(self._kept, request, run_id) if asked.asked.store is not False else None,
-            seal=self.asked.seal.hidden,
-            now=now,
+            asked.request, request, self.declared, run_id, items=asked.items, seal=asked.seal, now=asked.context.now
         )
-
-    def _kept(self, request: ResolvedRequest, run_id: str, response: Json, answer: Respond) -> Kept:
-        """The finished response as it is stored."""
-        # After a mixed turn, the hidden messages are stored apart; the client's results have the ids to find them.
-        added = storable(answer.added)
-        holds_more = (added or has_opaque_fields(answer.message)) and answer.continuation is None
-        turns = [*added, answer.message] if holds_more else ()
-        found = {url: title for url, title in answer.sources.items() if url not in request.sources}
-        conversation = request.conversation.decode() if request.conversation else None
-        items, bound = with_ids(self.asked.items, run_id), request.own.credentials.bound()
-        previous = self.asked.request.asked.previous_response_id
-        return StoredResponse(response, items, previous, turns, found, conversation, bound).as_kept()

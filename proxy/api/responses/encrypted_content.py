@@ -13,12 +13,6 @@ from proxy.api.sealed import Sealer
 from proxy.loop.continuation import Continuation
 
 
-class Thoughts(Struct, frozen=True):
-    """The reasoning of a model."""
-
-    text: str
-
-
 class Hidden(Struct, frozen=True):
     """The part of a run that the client was not shown."""
 
@@ -39,8 +33,8 @@ class Seal(Struct, frozen=True):
         """The `encrypted_content` that holds the hidden part of a run."""
         return self.sealer.seal({"run": run_id, "hidden": continuation.as_json()})
 
-    def open(self, sealed: Any) -> Thoughts | Hidden | None:
-        """The sealed content; None if it was not sealed here for this caller."""
+    def open(self, sealed: Any) -> str | Hidden | None:
+        """The thoughts or the hidden part in a sealed text; None if it was not sealed here for this caller."""
         match self.sealer.open(sealed):
             case {"run": str(run_id), "hidden": hidden}:
                 continuation = Continuation.from_json(hidden)
@@ -48,6 +42,6 @@ class Seal(Struct, frozen=True):
                     return None  # another version of the proxy has sealed it
                 return Hidden(run_id, continuation)
             case {"thoughts": str(text)}:
-                return Thoughts(text)
+                return text
             case _:
                 return None

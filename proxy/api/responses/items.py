@@ -2,25 +2,40 @@
 
     added   (part added   delta*   part done)*   done
 
-An event has all its fields except `sequence_number`. The events of an item together describe what `as_json` returns at
-the end.
+An event has all its fields except `sequence_number`. The events of an item together describe its `json` at the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from proxy.api.reply import Events
 from proxy.api.responses.conversation import CODE_CALL, OUR_SERVER
 from proxy.api.responses.custom_input import custom_input
-from proxy.api.responses.tools import TYPES_OF_CALLS, ClientToolName
+from proxy.api.responses.tools import TOOL_SEARCH, ClientToolName
 from proxy.turn.citations import Citation, annotations
 from proxy.wire.chat import Json
 from proxy.wire.json_text import json_object
 
+SEARCH_CALL, MCP_CALL = "web_search_call", "mcp_call"
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 PartKind: TypeAlias = Literal["output_text", "refusal"]
+ID_PREFIXES: Mapping[str, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
+    "additional_tools": "at",
+    SEARCH_CALL: "ws",
+    CODE_CALL: "ci",
+    MCP_CALL: "mcp",
+}
+"""The types of items -> the beginnings of their ids."""
 _EMPTY: Mapping[PartKind, Json] = {
     "output_text": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
     "refusal": {"type": "refusal", "refusal": ""},
@@ -31,28 +46,35 @@ _DELTA_HEAD = (
 
 
 class Item(Struct, kw_only=True):
-    """The base of all items; `index` is an item's place in the `output`."""
+    """The base of all items.
 
-    id: str
+    Attributes:
+        index: the place of the item in the `output`.
+        json: the item as it was when it was opened, or as it is since it was closed.
+        is_open: whether the item is not complete.
+    """
+
     index: int
-    status: Status = "in_progress"
-
-    def as_json(self) -> Json:
-        """The item in its present state."""
-        raise NotImplementedError
+    json: Json
+    is_open: bool = True
 
     def open(self) -> Events:
         """The events that open the item."""
-        return [{"type": "response.output_item.added", "output_index": self.index, "item": self.as_json()}]
+        return [{"type": "response.output_item.added", "output_index": self.index, "item": self.json}]
 
     def close(self, status: Status) -> Events:
         """The events that complete the item."""
-        self.status = status
-        return [{"type": "response.output_item.done", "output_index": self.index, "item": self.as_json()}]
+        return [self.done(status)]
+
+    def done(self, status: Status, **fields: Any) -> Json:
+        """The last event of the item, with the fields that have another value now."""
+        self.is_open = False
+        self.json = {**self.json, "status": status, **fields}
+        return {"type": "response.output_item.done", "output_index": self.index, "item": self.json}
 
     def event(self, kind: str, **fields: Any) -> Json:
         """An event of this item."""
-        return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
+        return {"type": f"response.{kind}", "item_id": self.json["id"], "output_index": self.index, **fields}
 
 
 class Part(Struct):
@@ -84,11 +106,6 @@ class Message(Item):
     part: Part | None = None
     _content: list[Json] = []  # the parts that are closed
 
-    def as_json(self) -> Json:
-        """The item in its present state, without the open part."""
-        head = {"id": self.id, "type": "message", "status": self.status, "role": "assistant"}
-        return {**head, "content": list(self._content)}
-
     def append(
         self, kind: PartKind, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()
     ) -> Events:
@@ -98,7 +115,7 @@ class Message(Item):
         if part is None or part.kind != kind:
             events = self._close_part()
             at = len(self._content)
-            head = _DELTA_HEAD % (self.id.encode(), self.index, at) if kind == "output_text" else b""
+            head = _DELTA_HEAD % (self.json["id"].encode(), self.index, at) if kind == "output_text" else b""
             part = self.part = Part(kind, at, head)
             events.append(self.event("content_part.added", content_index=at, part=_EMPTY[kind]))
         part.pieces.append(text)
@@ -109,7 +126,7 @@ class Message(Item):
 
     def close(self, status: Status) -> Events:
         """Close the item and its last part."""
-        return self._close_part() + super().close(status)
+        return [*self._close_part(), self.done(status, content=self._content)]
 
     def _close_part(self) -> Events:
         part, self.part = self.part, None
@@ -157,21 +174,11 @@ class Reasoning(Item):
     Attributes:
         summarised: whether it is shown as a summary as well; some clients show nothing else.
         seal: makes its `encrypted_content`; None: it has none.
-        sealed: its `encrypted_content`.
     """
 
     summarised: bool = False
     seal: Callable[[str], str] | None = None
-    sealed: str | None = None
     _pieces: list[str] = []
-
-    def as_json(self) -> Json:
-        """The item in its present state."""
-        text = "".join(self._pieces)
-        item: Json = {"id": self.id, "type": "reasoning", "status": self.status}
-        item["summary"] = [{"type": "summary_text", "text": text}] if text and self.summarised else []
-        item["content"] = [{"type": "reasoning_text", "text": text}] if text else []
-        return item if self.sealed is None else {**item, "encrypted_content": self.sealed}
 
     def append_text(self, text: str) -> Events:
         """The events of more text."""
@@ -190,40 +197,26 @@ class Reasoning(Item):
 
     def close(self, status: Status) -> Events:
         """The events that complete the item."""
-        events: Events = []
-        if text := "".join(self._pieces):
-            whole = {"type": "reasoning_text", "text": text}
-            events.append(self.event("reasoning_text.done", content_index=0, text=text))
-            events.append(self.event("content_part.done", content_index=0, part=whole))
-            if self.summarised:
-                summary = {"type": "summary_text", "text": text}
-                events.append(self.event("reasoning_summary_text.done", summary_index=0, text=text))
-                events.append(self.event("reasoning_summary_part.done", summary_index=0, part=summary))
-            if self.seal:
-                self.sealed = self.seal(text)
-        return events + super().close(status)
+        text = "".join(self._pieces)
+        if not text:
+            return [self.done(status)]
+        whole, summary = {"type": "reasoning_text", "text": text}, {"type": "summary_text", "text": text}
+        events = [
+            self.event("reasoning_text.done", content_index=0, text=text),
+            self.event("content_part.done", content_index=0, part=whole),
+        ]
+        if self.summarised:
+            events.append(self.event("reasoning_summary_text.done", summary_index=0, text=text))
+            events.append(self.event("reasoning_summary_part.done", summary_index=0, part=summary))
+        sealed = {"encrypted_content": self.seal(text)} if self.seal else {}
+        return [*events, self.done(status, content=[whole], summary=[summary] if self.summarised else [], **sealed)]
 
 
 class ClientCall(Item):
     """A call of one of the client's own tools."""
 
-    call_id: str
     tool: ClientToolName
     _pieces: list[str] = []
-
-    def as_json(self) -> Json:
-        """The item in its present state; what is not a plain text of arguments is there when it is complete."""
-        given, complete = "".join(self._pieces), self.status != "in_progress"
-        head = {"id": self.id, "type": TYPES_OF_CALLS[self.tool.kind], "status": self.status, "call_id": self.call_id}
-        named = {"namespace": self.tool.namespace} if self.tool.namespace else {}
-        match self.tool.kind:
-            case "function":
-                return {**head, "name": self.tool.name, "arguments": given, **named}
-            case "custom":
-                return {**head, "name": self.tool.name, "input": custom_input(given) if complete else "", **named}
-            case "tool_search":
-                arguments = json_object(given) if complete else None
-                return {**head, "execution": "client", "arguments": arguments or {}}
 
     def append_arguments(self, arguments: str) -> Events:
         """Add arguments. For a custom tool they hold the input as JSON, which is sent when it is complete."""
@@ -236,103 +229,74 @@ class ClientCall(Item):
     def close(self, status: Status) -> Events:
         """The events that complete the item."""
         events: Events = []
-        if self.tool.kind == "custom":
-            text = custom_input("".join(self._pieces))
-            events.append(self.event("custom_tool_call_input.delta", delta=text))
-            events.append(self.event("custom_tool_call_input.done", input=text))
-        elif self.tool.kind == "function":
-            if not self._pieces and status == "completed":  # clients parse the arguments
-                events += self.append_arguments("{}")
-            arguments = "".join(self._pieces)
-            events.append(self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments))
-        return events + super().close(status)
+        match self.tool.kind:
+            case "function":
+                if not self._pieces and status == "completed":  # clients parse the arguments
+                    events += self.append_arguments("{}")
+                arguments = "".join(self._pieces)
+                events.append(self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments))
+                return [*events, self.done(status, arguments=arguments)]
+            case "custom":
+                text = custom_input("".join(self._pieces))
+                events.append(self.event("custom_tool_call_input.delta", delta=text))
+                events.append(self.event("custom_tool_call_input.done", input=text))
+                return [*events, self.done(status, input=text)]
+            case "tool_search":
+                return [self.done(status, arguments=json_object("".join(self._pieces)) or {})]
+
+
+def client_call(call_id: str, tool: ClientToolName) -> Json:
+    """The fields of a call of the client's when it begins."""
+    if tool.kind == TOOL_SEARCH:
+        return {"call_id": call_id, "execution": "client", "arguments": {}}
+    named = {"namespace": tool.namespace} if tool.namespace else {}
+    return {"call_id": call_id, "name": tool.name, "input" if tool.kind == "custom" else "arguments": "", **named}
 
 
 class ServerCall(Item):
-    """The base of the calls of server tools. Their events are named by their type."""
+    """A call of a server tool.
 
-    kind: ClassVar[str]
-    endings: ClassVar[Sequence[Status]] = ("completed",)  # for which there is an event
+    Attributes:
+        ended: the fields that have another value when the item is closed.
+        steps: the ends of the names of the events that follow its beginning -> the fields of the events.
+    """
+
+    ended: Json
+    steps: Mapping[str, Json]
+
+    def open(self) -> Events:
+        """The events that open the item."""
+        return [*super().open(), *(self.event(self.json["type"] + step, **given) for step, given in self.steps.items())]
 
     def close(self, status: Status) -> Events:
-        """The events that complete the item."""
-        ended = [self.event(f"{self.kind}.{status}")] if status in self.endings else []
-        return ended + super().close(status)
-
-    def _written(self, what: str, text: str) -> Events:
-        """The events of a text of the call that is complete already."""
-        events = [self.event(f"{self.kind}_{what}.delta", delta=text)] if text else []
-        return [*events, self.event(f"{self.kind}_{what}.done", **{what: text})]
+        """The events that complete the item. Only the failure of an `mcp_call` has an event."""
+        kind = self.json["type"]
+        ended = [self.event(f"{kind}.{status}")] if status == "completed" or kind == MCP_CALL else []
+        return [*ended, self.done(status, **self.ended)]
 
 
-class SearchCall(ServerCall):
-    """A call of the server's search, which the client has declared.
-
-    Attributes:
-        queries: the queries; empty: the model's arguments have none.
-        sources: the pages found; None: the client does not want them.
-    """
-
-    kind = "web_search_call"
-    queries: Sequence[str]
-    sources: Sequence[str] | None = None
-
-    def as_json(self) -> Json:
-        """The item in its present state."""
-        action: Json = {"type": "search", "query": next(iter(self.queries), ""), "queries": self.queries}
-        if self.sources is not None:
-            action["sources"] = [{"type": "url", "url": url} for url in self.sources]
-        return {"id": self.id, "type": self.kind, "status": self.status, "action": action}
-
-    def open(self) -> Events:
-        """The events that open the item."""
-        begun = [self.event("web_search_call.in_progress"), self.event("web_search_call.searching")]
-        return super().open() + begun
+CallForm: TypeAlias = tuple[Json, Json, Mapping[str, Json]]
+"""The fields of a call when it begins, and the `ended` and `steps` of its `ServerCall`."""
 
 
-class CodeCall(ServerCall):
-    """A call of the server's tool that runs code, in the place of OpenAI's `code_interpreter`.
-
-    Attributes:
-        code: the code; empty: the model's arguments have none.
-        logs: the output of the code; None: the client does not want it, or the call failed.
-    """
-
-    kind = CODE_CALL
-    code: str
-    logs: str | None = None
-
-    def as_json(self) -> Json:
-        """The item in its present state."""
-        code = "" if self.status == "in_progress" else self.code
-        outputs = None if self.logs is None else [{"type": "logs", "logs": self.logs}]
-        head = {"id": self.id, "type": CODE_CALL, "status": self.status}
-        return {**head, "code": code, "container_id": OUR_SERVER, "outputs": outputs}
-
-    def open(self) -> Events:
-        """The events that open the item."""
-        begun = [*super().open(), self.event("code_interpreter_call.in_progress")]
-        return [*begun, *self._written("code", self.code), self.event("code_interpreter_call.interpreting")]
+def search_call(queries: Sequence[str], *, shows_sources: bool) -> CallForm:
+    """A call of the server's search, which the client has declared; no queries: the model's arguments have none."""
+    action: Json = {"type": "search", "query": next(iter(queries), ""), "queries": queries}
+    ended = {**action, "sources": []} if shows_sources else action
+    return {"action": action}, {"action": ended}, {".in_progress": {}, ".searching": {}}
 
 
-class McpCall(ServerCall):
+def code_call(code: str) -> CallForm:
+    """A call of the server's tool that runs code, in the place of OpenAI's `code_interpreter`."""
+    begun = {"code": "", "container_id": OUR_SERVER, "outputs": None}
+    written = {"_code.delta": {"delta": code}} if code else {}
+    return begun, {"code": code}, {".in_progress": {}, **written, "_code.done": {"code": code}, ".interpreting": {}}
+
+
+def mcp_call(name: str, arguments: str) -> CallForm:
     """A call of another server tool, for clients that ask for progress events."""
-
-    kind = "mcp_call"
-    endings = ("completed", "failed")
-    name: str
-    arguments: str
-    error: str | None = None
-
-    def as_json(self) -> Json:
-        """The item in its present state."""
-        begun = self.status == "in_progress"
-        content = [{"type": "text", "text": self.error}]
-        error = {"type": "mcp_tool_execution_error", "content": content} if self.error is not None else None
-        fields = {"name": self.name, "arguments": "" if begun else self.arguments, "output": None, "error": error}
-        head = {"id": self.id, "type": "mcp_call", "status": self.status, "server_label": OUR_SERVER}
-        return {**head, "approval_request_id": None, **fields}
-
-    def open(self) -> Events:
-        """The events that open the item."""
-        return [*super().open(), self.event("mcp_call.in_progress"), *self._written("arguments", self.arguments)]
+    begun = {"server_label": OUR_SERVER, "approval_request_id": None, "name": name}
+    begun |= {"arguments": "", "output": None, "error": None}
+    ended = {"arguments": arguments}
+    written = {"_arguments.delta": {"delta": arguments}} if arguments else {}
+    return begun, ended, {".in_progress": {}, **written, "_arguments.done": ended}

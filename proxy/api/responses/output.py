@@ -12,19 +12,24 @@ from msgspec import Struct
 
 from proxy.api.fold import Fold
 from proxy.api.reply import Events
+from proxy.api.responses.conversation import CODE_CALL
 from proxy.api.responses.items import (
+    ID_PREFIXES,
+    MCP_CALL,
+    SEARCH_CALL,
     ClientCall,
-    CodeCall,
     Item,
-    McpCall,
     Message,
     PartKind,
     Reasoning,
-    SearchCall,
     ServerCall,
     Status,
+    client_call,
+    code_call,
+    mcp_call,
+    search_call,
 )
-from proxy.api.responses.tools import Kind, ResponseTools
+from proxy.api.responses.tools import TYPES_OF_CALLS, ResponseTools
 from proxy.loop.actions import Respond
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import ToolResult
@@ -37,7 +42,6 @@ from proxy.wire.search import queries_of
 
 ItemT = TypeVar("ItemT", bound=Item)
 _TEXT_DELTA = b'event: response.output_text.delta\ndata: %b%b,"sequence_number":%d}\n\n'
-_PREFIXES: Mapping[Kind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}  # of the ids of calls
 
 
 class OutputOptions(Struct, frozen=True):
@@ -91,7 +95,7 @@ class OutputBuilder(Fold):
     @property
     def items(self) -> list[Json]:
         """The items in their present state."""
-        return [item.as_json() for item in self._items]
+        return [item.json for item in self._items]
 
     def take(self, chunk: Json) -> Events:
         """Add a chunk of the only choice."""
@@ -132,8 +136,8 @@ class OutputBuilder(Fold):
         if isinstance(self._current, Reasoning):
             return self._current.append_text(text)
         events = self.end_text()
-        reasoning = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
-        self._current = reasoning
+        how = {"summarised": self._options.summary, "seal": self._options.seal}
+        reasoning = self._current = self._new(Reasoning, "reasoning", {"summary": [], "content": []}, **how)
         return events + reasoning.open() + reasoning.append_text(text)
 
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
@@ -151,7 +155,8 @@ class OutputBuilder(Fold):
         events: Events = []
         if not isinstance(self._current, Message):
             events = self._close_text()
-            self._current = self._new(Message, "msg", sources=self._sources)
+            begun = {"role": "assistant", "content": []}
+            self._current = self._new(Message, "message", begun, sources=self._sources)
             events += self._current.open()
         return events + self._current.append(kind, text, logprobs, citations)
 
@@ -166,7 +171,7 @@ class OutputBuilder(Fold):
 
     def _close_text(self) -> Events:
         current, self._current = self._current, None
-        return self._end(current, "completed") if current is not None else []
+        return current.close("completed") if current is not None else []
 
     def write_client_call(self, fragment: Json) -> Events:
         """Add a fragment of a call of the client's, which may be open beside others."""
@@ -175,38 +180,39 @@ class OutputBuilder(Fold):
         events: Events = []
         if call is None or fragment.get("id"):
             name = self._options.tools.client_name_of(function.get("name") or "")
-            call = self._new(ClientCall, _PREFIXES[name.kind], fragment["id"], name)
+            call = self._new(ClientCall, TYPES_OF_CALLS[name.kind], client_call(fragment["id"], name), name)
             self._calls[fragment["index"]] = call
             events += call.open()
         return events + call.append_arguments(function.get("arguments") or "")
 
     def _server_call(self, call: ToolCall) -> ServerCall | None:
         """The item of a declared hosted tool, or of another call for a client that asks for all."""
-        if call.name == self._options.tools.own_name(SEARCH):
+        if call.name == self._options.tools.hosted.get(SEARCH):
             arguments = self._options.arguments_of(call) or {}
             # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             queries, _ = queries_of({**arguments, "query": query})
-            return self._new(SearchCall, "ws", queries)
-        if call.name == self._options.tools.own_name(CODE_INTERPRETER):
+            return self._new(ServerCall, SEARCH_CALL, *search_call(queries, shows_sources=self._options.sources))
+        if call.name == self._options.tools.hosted.get(CODE_INTERPRETER):
             code = (self._options.arguments_of(call) or {}).get("code")
-            return self._new(CodeCall, "ci", code if isinstance(code, str) else "")
+            return self._new(ServerCall, CODE_CALL, *code_call(code if isinstance(code, str) else ""))
         if self._options.server_calls:
-            return self._new(McpCall, "mcp", call.name, call.arguments)
+            return self._new(ServerCall, MCP_CALL, *mcp_call(call.name, call.arguments))
         return None
 
     def _end_server_call(self, item: ServerCall | None, result: ToolResult) -> Events:
         """Close the item of a call with what is shown of its result."""
         self._sources |= result.sources
-        if item is None or item.status != "in_progress":
+        if item is None or not item.is_open:
             return []
-        match item:
-            case SearchCall() if self._options.sources:
-                item.sources = [] if result.failed else list(result.sources)
-            case CodeCall() if self._options.code_outputs and not result.failed:
-                item.logs = result.text
-            case McpCall() if result.failed:
-                item.error = result.for_app
+        match item.json["type"]:
+            case "web_search_call" if self._options.sources and not result.failed:
+                item.ended["action"]["sources"] = [{"type": "url", "url": url} for url in result.sources]
+            case "code_interpreter_call" if self._options.code_outputs and not result.failed:
+                item.ended["outputs"] = [{"type": "logs", "logs": result.text}]
+            case "mcp_call" if result.failed:
+                content = [{"type": "text", "text": result.for_app}]
+                item.ended["error"] = {"type": "mcp_tool_execution_error", "content": content}
         return item.close("failed" if result.failed else "completed")
 
     def finish(self, answer: Respond, *, carried: str | None = None) -> Events:
@@ -219,37 +225,37 @@ class OutputBuilder(Fold):
         if not self._items:
             self.model = answer.turn.envelope.get("model") or self.model
         events = self.add_text("", is_last=True)
-        opened = [item for item in self._items if item.status == "in_progress"]
+        opened = [item for item in self._items if item.is_open]
         # The model was stopped in the middle of the last open item that it wrote itself. Server calls that are still
         # open were begun early, in a turn that was not completed.
         written = [item for item in opened if not isinstance(item, ServerCall)]
         cut = written[-1] if written and answer.finish_reason in BROKEN_OFF else None
         for item in opened:
-            events += self._end(item, "incomplete" if item is cut else "completed")
+            events += _closed(item, "incomplete" if item is cut else "completed")
         self._current = None
         if carried is not None:
-            item = self._new(Reasoning, "rs", sealed=carried)
+            begun = {"summary": [], "content": [], "encrypted_content": carried}
+            item = self._new(Item, "reasoning", begun)
             events += item.open() + item.close("completed")
         return events
 
     def fail(self) -> Events:
         """Close all items after a failure in the middle of the run: those that are open are incomplete."""
         self._current = None
-        opened = [item for item in self._items if item.status == "in_progress"]
-        return [event for item in opened for event in self._end(item, "incomplete")]
+        opened = [item for item in self._items if item.is_open]
+        return [event for item in opened for event in _closed(item, "incomplete")]
 
-    def _end(self, item: Item, status: Status) -> Events:
-        if isinstance(item, ServerCall):  # announced in a turn that was cut off, or failed and was retried
-            status = "failed"
-        if isinstance(item, SearchCall) and self._options.sources:
-            item.sources = ()
-        return item.close(status)
-
-    def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:
+    def _new(self, item: Callable[..., ItemT], kind: str, begun: Json, *fields: Any, **named: Any) -> ItemT:
         index = len(self._items)
-        item = kind(*fields, id=f"{prefix}_{self.run_id}_{index}", index=index, **named)
-        self._items.append(item)
-        return item
+        head = {"id": f"{ID_PREFIXES[kind]}_{self.run_id}_{index}", "type": kind, "status": "in_progress"}
+        made = item(*fields, index=index, json={**head, **begun}, **named)
+        self._items.append(made)
+        return made
+
+
+def _closed(item: Item, status: Status) -> Events:
+    """The events that close an item, with a call that was announced in a turn that was cut off or retried as failed."""
+    return item.close("failed" if isinstance(item, ServerCall) else status)
 
 
 def _logprobs(logprobs: Any) -> list[Json]:

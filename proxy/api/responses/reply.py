@@ -4,10 +4,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from proxy.api.reply import Events, Kept, Reply
-from proxy.api.responses.output import OutputBuilder
+from proxy.api.reply import Events, Reply
+from proxy.api.request import ResolvedRequest
+from proxy.api.responses.encrypted_content import Seal
+from proxy.api.responses.output import OutputBuilder, OutputOptions
+from proxy.api.responses.request import CODE_OUTPUTS, ENCRYPTED, SOURCES, ResponsesRequest
+from proxy.api.responses.stored import RESPONSE_PREFIX, StoredResponse, with_ids
+from proxy.api.responses.tools import ResponseTools
 from proxy.loop.actions import Respond
-from proxy.loop.continuation import Continuation
+from proxy.loop.continuation import storable
 from proxy.loop.tally import Tally
 from proxy.turn.opaque_fields import has_opaque_fields
 from proxy.wire import sse
@@ -17,43 +22,27 @@ from proxy.wire.usage import token_count
 
 # Fields that a response echoes -> their values if the request does not have them.
 _ECHOED: Json = {
+    **dict.fromkeys(("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id"), None),
+    **dict.fromkeys(("prompt_cache_key", "safety_identifier", "user"), None),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_logprobs"), 0),
+    **dict.fromkeys(("temperature", "top_p"), 1),
+    **dict.fromkeys(("parallel_tool_calls", "store"), True),
     "background": False,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
     "metadata": {},
-    "parallel_tool_calls": True,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
     "service_tier": "default",
-    "store": True,
-    "temperature": 1,
     "tool_choice": "auto",
     "tools": [],
-    "top_logprobs": 0,
-    "top_p": 1,
     "truncation": "disabled",
-    "user": None,
 }
 _UNFINISHED: Json = {
     "object": "response",
-    "completed_at": None,
-    "error": None,
-    "incomplete_details": None,
     "output": (),
-    "usage": None,
+    **dict.fromkeys(("completed_at", "error", "incomplete_details", "usage"), None),
 }
 _OF_FUNCTION: Json = {"description": None, "parameters": None, "strict": None}  # which a response requires of each
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the status of its error; for any other status it is `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
-
-
-def _without_nulls(fields: Json) -> Json:
-    return {key: value for key, value in fields.items() if value is not None}
 
 
 def usage_of(tally: Tally) -> Json:
@@ -73,54 +62,69 @@ def usage_of(tally: Tally) -> Json:
     }
 
 
+def _echoed(fields: Json) -> Json:
+    """The fields of a request as its response has them."""
+    given = {key: value for key, value in fields.items() if value is not None}
+    text = {key: value for key, value in given.get("text", {}).items() if value is not None}
+    tools = given.get("tools", ())
+    return {
+        **_ECHOED,
+        **{key: value for key, value in given.items() if key in _ECHOED},
+        "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
+        "text": {"format": {"type": "text"}, **text},
+        "tools": [{**_OF_FUNCTION, **tool} if tool["type"] == "function" else tool for tool in tools],
+    }
+
+
 class ResponseReply(Reply):
     """The reply to a Responses request.
 
     The events of its stream are numbered from 0; `created` and `in_progress` precede all others.
 
     Args:
-        head: the `id`, `created_at` and `model` of the response; the upstream's name of the model replaces the last.
-        fields: those of the request, which the response echoes.
-        output: makes the events of its items.
-        keep: makes the entry of the store of a finished response; None: the client does not want it stored.
-        seal: seals the part of the run that the items do not show, if nothing is stored here.
+        asked: the client's request, whose fields the response echoes.
+        request: the request, resolved.
+        tools: the tools of the request.
+        run_id: the id of the run.
+        items: the items of the request, without the conversation before it.
+        seal: seals the thoughts, and the part of the run that the items do not show if nothing is stored here.
         now: the time, in seconds since 1970.
     """
 
     def __init__(
         self,
-        head: Json,
-        fields: Json,
-        output: OutputBuilder,
+        asked: ResponsesRequest,
+        request: ResolvedRequest,
+        tools: ResponseTools,
+        run_id: str,
         *,
-        keep: Callable[[Json, Respond], Kept] | None,
-        seal: Callable[[str, Continuation], str],
+        items: Sequence[Json],
+        seal: Seal,
         now: Callable[[], float],
     ) -> None:
-        given = _without_nulls(fields)
-        self._begun = {
-            **_UNFINISHED,
-            **_ECHOED,
-            **{key: value for key, value in given.items() if key in _ECHOED},
-            "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
-            "text": {"format": {"type": "text"}, **_without_nulls(given.get("text", {}))},
-            "tools": [
-                {**_OF_FUNCTION, **tool} if tool["type"] == "function" else tool for tool in given.get("tools", ())
-            ],
-            **head,
-        }
-        self._output = output
-        self._keep = keep
-        self._seal = seal
-        self._now = now
+        self._asked, self._request, self._items, self._seal, self._now = asked, request, items, seal, now
+        include = asked.asked.include or ()
+        options = OutputOptions(
+            tools,
+            request.own.toolset.arguments_of,
+            server_calls=request.tool_events != "none",
+            sources=SOURCES in include,
+            code_outputs=CODE_OUTPUTS in include,
+            summary=asked.summary,
+            seal=seal.thoughts if ENCRYPTED in include else None,
+        )
+        self._output = OutputBuilder(run_id, options, request.sources)
+        self.folds = (self._output,)
+        named = {"id": RESPONSE_PREFIX + run_id, "created_at": int(now()), "model": request.model.name}
+        self._begun = {**_UNFINISHED, **_echoed(asked.fields), **named}
+        self._is_stored = asked.asked.store is not False
         self._has_begun = False
         self._response: Json = {}  # the finished one
-        self.folds = (output,)
 
     def keeps_hidden(self, answer: Respond) -> bool:
         """Whether the hidden part of a run is stored: if the response is."""
         del answer
-        return self._keep is not None
+        return self._is_stored
 
     def encode(self, events: Events) -> bytes:
         """The bytes of events, each with its number."""
@@ -145,24 +149,33 @@ class ResponseReply(Reply):
     def end(self, answers: Sequence[Respond]) -> Events:
         """Close all items, and keep the finished response if the client wants it stored."""
         [answer] = answers
-        events = self._output.finish(answer, carried=self._carried(answer))
+        hidden, carried = None if self._is_stored else answer.continuation, None
+        if hidden is not None and (hidden.before or hidden.results or has_opaque_fields(hidden.message)):
+            carried = self._seal.hidden(self._output.run_id, hidden)
+        events = self._output.finish(answer, carried=carried)
         ended: Json = {"output": self._output.items, "usage": usage_of(answer.tally)}
         if (reason := _INCOMPLETE.get(answer.finish_reason)) is not None:
             self._response = self._object("incomplete", **ended, incomplete_details={"reason": reason})
         else:
             self._response = self._object("completed", **ended, completed_at=int(self._now()))
-        if self._keep is not None:
-            self.kept = self._keep(self._response, answer)
+        if self._is_stored:
+            self.kept = self._as_stored(answer).as_kept()
         return events
 
-    def _carried(self, answer: Respond) -> str | None:
-        """The sealed part of a run that its items do not show, if nothing is stored here; None: there is none."""
-        hidden = answer.continuation
-        if self._keep is not None or hidden is None:
-            return None
-        if not (hidden.before or hidden.results or has_opaque_fields(hidden.message)):
-            return None
-        return self._seal(self._output.run_id, hidden)
+    def _as_stored(self, answer: Respond) -> StoredResponse:
+        request = self._request
+        # After a mixed turn, the hidden messages are stored apart; the client's results have the ids to find them.
+        added = storable(answer.added)
+        holds_more = (added or has_opaque_fields(answer.message)) and answer.continuation is None
+        return StoredResponse(
+            self._response,
+            with_ids(self._items, self._output.run_id),
+            self._asked.asked.previous_response_id,
+            turns=[*added, answer.message] if holds_more else (),
+            sources={url: title for url, title in answer.sources.items() if url not in request.sources},
+            conversation=request.conversation.decode() if request.conversation else None,
+            bound=request.own.credentials.bound(),
+        )
 
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The event with the finished response, and the end mark."""

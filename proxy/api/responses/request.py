@@ -1,45 +1,30 @@
 """A Responses request: read, checked, and translated into a chat request."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from proxy.api.fields import Count, Name, PositiveCount, expect, read_fields
-from proxy.api.known import History, is_read
-from proxy.api.parsing import MOST_TOOLS, expect_few_blocks, parse_object
+from proxy.api.fields import Count, Name, PositiveCount, expect, quoted, read_fields
+from proxy.api.known import is_read
+from proxy.api.parsing import MOST_TOOLS
 from proxy.api.responses.conversation import read_items
 from proxy.api.schema import SchemaCheck
 from proxy.api.unshown import Unshown
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
-from proxy.wire.errors import ProxyError
 
-# Fields with the same meaning in both APIs, including those of GLM and vLLM; null is treated as absent.
-_SAME = frozenset(
-    {
-        "frequency_penalty",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "seed",
-        "stop",
-        "temperature",
-        "thinking",
-        "tool_stream",
-        "chat_template_kwargs",
-        "top_p",
-        "user",
-    }
-)
-# Fields of the chat request -> the fields of the Responses request from which they are made.
-_SENT_AS: Mapping[str, str] = {
+# Fields with the same meaning in both APIs; null is treated as absent.
+_OF_SAMPLING = ("frequency_penalty", "presence_penalty", "seed", "stop", "temperature", "top_p")
+_OF_GLM_AND_VLLM = ("chat_template_kwargs", "thinking", "tool_stream")
+_SAME = frozenset({*_OF_SAMPLING, *_OF_GLM_AND_VLLM, "max_tool_calls", "parallel_tool_calls", "user"})
+SENT_AS: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
+"""Fields of the chat request -> the fields of the Responses request from which they are made."""
 _SECRETS = ("authorization", "headers")  # fields of an `mcp` tool
 SOURCES = "web_search_call.action.sources"
 CODE_OUTPUTS = "code_interpreter_call.outputs"
@@ -100,65 +85,34 @@ class ResponsesRequest(Struct, frozen=True):
         fields: the fields as the client sent them, without secrets; the response echoes them.
         asked: those fields that the proxy reads.
         items: the items of its `input`.
-        format: its `text.format`, in the flat form of this API; empty without one.
+        response_format: its `text.format` in the form of Chat Completions; None: any text.
         check: checks the answer against the schema in `text.format`; None: there is none.
         unshown: the types of items and parts that the model is not shown.
+        summary: whether the client wants reasoning as a summary as well.
     """
 
     fields: Json
     asked: _CreateFields
-    items: tuple[Json, ...]
-    format: Json
+    items: Sequence[Json]
+    response_format: Json | None
     check: SchemaCheck | None
     unshown: Unshown
-
-    def includes(self, what: str) -> bool:
-        """Whether `include` contains `what`."""
-        return what in (self.asked.include or ())
-
-    @property
-    def summary(self) -> bool:
-        """Whether the client wants reasoning as a summary as well."""
-        reasoning = self.asked.reasoning or _Reasoning()
-        wanted = reasoning.summary or reasoning.generate_summary
-        return bool(wanted) and wanted != "none"
+    summary: bool
 
     def as_chat(self, messages: Sequence[Json], tools: Json) -> Json:
         """The request as one of Chat Completions, with these messages and fields for tools."""
-        fields, asked = self.fields, self.asked
-        chat: Json = {"model": asked.model, "messages": list(messages), **tools}
-        chat |= {key: value for key, value in fields.items() if key in _SAME and value is not None}
+        asked = self.asked
         optional = {
+            **{key: value for key, value in self.fields.items() if key in _SAME},
             "max_tokens": asked.max_output_tokens,
             "reasoning_effort": asked.reasoning.effort if asked.reasoning is not None else None,
-            "response_format": _response_format(self.format) if self.format else None,
+            "response_format": self.response_format,
             "top_logprobs": asked.top_logprobs or None,
-            "logprobs": True if asked.top_logprobs or self.includes(LOGPROBS) else None,
+            "logprobs": True if asked.top_logprobs or LOGPROBS in (asked.include or ()) else None,
             "stream": True if asked.stream else None,
         }
-        return chat | {key: value for key, value in optional.items() if value is not None}
-
-    def as_sent(self, error: ProxyError) -> None:
-        """Replace the field of the chat request that an error names by the one that the client has sent."""
-        if error.param is None:
-            return
-        name = re.split(r"[.\[]", error.param, maxsplit=1)[0]
-        sent = _SENT_AS.get(name)
-        if name == "logprobs":
-            sent = "top_logprobs" if self.asked.top_logprobs else "include"
-        if sent is not None:
-            error.message = error.message.replace(f"'{error.param}'", f"'{sent}'")
-            error.param = sent
-
-
-def parse_request(body: bytes, history: History | None = None) -> ResponsesRequest:
-    """The request in a body, whose bounds are checked first. Raises `InvalidJson`, `RequestError`.
-
-    `history` is as for `parse_object`.
-    """
-    fields = parse_object(body, history)
-    expect_few_blocks(fields.get("input"), "input", of=body)
-    return read_request(fields)
+        given = {key: value for key, value in optional.items() if value is not None}
+        return {"model": asked.model, "messages": messages, **tools, **given}
 
 
 def read_request(fields: Json) -> ResponsesRequest:
@@ -176,10 +130,11 @@ def read_request(fields: Json) -> ResponsesRequest:
     # The response echoes the fields one level deeper, where they must not be nested too deep to be written.
     rawjson.dumps({"response": {**fields, "input": new}})
     unshown = Unshown()
-    items = tuple([without_secrets(item) if item.get("tools") else item for item in read_items(given, unshown)])
-    wanted = (asked.text.format if asked.text is not None else None) or {}
-    check = _check_format(wanted) if wanted else None
-    return ResponsesRequest(without_secrets(fields), asked, items, wanted, check, unshown)
+    items = [without_secrets(item) if item.get("tools") else item for item in read_items(given, unshown)]
+    wanted, reasoning = asked.text.format if asked.text is not None else None, asked.reasoning or _Reasoning()
+    response_format, check = _read_format(wanted) if wanted else (None, None)
+    summary = (reasoning.summary or reasoning.generate_summary or "none") != "none"
+    return ResponsesRequest(without_secrets(fields), asked, items, response_format, check, unshown, summary)
 
 
 def without_secrets(holder: Any) -> Any:
@@ -192,24 +147,18 @@ def without_secrets(holder: Any) -> Any:
     return {**holder, "tools": list(map(without_secrets, tools))} if tools and isinstance(tools, list) else holder
 
 
-def _check_format(wanted: Json) -> SchemaCheck | None:
-    kind = wanted.get("type", "text")
-    expect(
-        kind in ("text", "json_object", "json_schema"), "text.format.type", "must be text, json_object or json_schema"
-    )
-    if kind != "json_schema":
-        return None
-    expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
-    return SchemaCheck.of(wanted.get("schema"), "text.format.schema")
-
-
-def _response_format(wanted: Json) -> Json | None:
-    match wanted.get("type"):
+def _read_format(wanted: Json) -> tuple[Json | None, SchemaCheck | None]:
+    """`text.format` as `response_format`, and the check of its schema. Raises `RequestError`."""
+    match wanted.get("type", "text"):
+        case "text":
+            return None, None
         case "json_object":
-            return {"type": "json_object"}
+            return {"type": "json_object"}, None
         case "json_schema":
+            expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
             keys = ("name", "description", "schema", "strict")
             nested = {key: wanted[key] for key in keys if wanted.get(key) is not None}
-            return {"type": "json_schema", "json_schema": nested}
+            check = SchemaCheck.of(wanted.get("schema"), "text.format.schema")
+            return {"type": "json_schema", "json_schema": nested}, check
         case _:
-            return None
+            raise quoted("text.format.type", "must be text, json_object or json_schema")

@@ -11,9 +11,9 @@ An item's id contains the id of its response, so an item needs no entry of its o
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -22,35 +22,18 @@ from msgspec.structs import asdict
 from proxy.api.dialect import Stored
 from proxy.api.reply import Kept
 from proxy.api.responses.conversation import TURNS, last_said
+from proxy.api.responses.items import ID_PREFIXES
 from proxy.api.responses.told import broken
 from proxy.kit.beside import beside, pause_in
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 from proxy.wire.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 
-_PREFIX = "resp_"
+RESPONSE_PREFIX: Final = "resp_"
+"""The beginning of the id of a response; the id of the run that has made it follows."""
 # Only ids of this form are looked up: under other keys, the store has data that clients are not shown.
-_RESPONSE_ID = re.compile(_PREFIX + r"[0-9a-f]{32}")
+_RESPONSE_ID = re.compile(RESPONSE_PREFIX + r"[0-9a-f]{32}")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
-_ID_PREFIXES = {
-    "message": "msg",
-    "reasoning": "rs",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "tool_search_call": "tsc",
-    "tool_search_output": "tso",
-    "additional_tools": "at",
-    "web_search_call": "ws",
-    "code_interpreter_call": "ci",
-    "mcp_call": "mcp",
-}
-
-
-def response_id(run_id: str) -> str:
-    """The id of the response that a run makes."""
-    return _PREFIX + run_id
 
 
 def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
@@ -58,7 +41,7 @@ def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
     return [
         item
         if isinstance(item.get("id"), str)
-        else {**item, "id": f"{_ID_PREFIXES.get(item['type'], 'item')}_{run_id}_i{at}"}
+        else {**item, "id": f"{ID_PREFIXES.get(item['type'], 'item')}_{run_id}_i{at}"}
         for at, item in enumerate(items)
     ]
 
@@ -114,11 +97,6 @@ class ItemHistory(Struct, frozen=True):
     sources: Mapping[str, str]
     conversation: str | None = None
 
-    @property
-    def items(self) -> list[Json]:
-        """All items, in order."""
-        return [*self.before, *self.own]
-
 
 class ResponseStore:
     """The stored responses of one caller.
@@ -128,10 +106,7 @@ class ResponseStore:
     """
 
     def __init__(self, stored: Stored) -> None:
-        self._store = stored.store
-        self._owner = stored.owner
-        self._share = stored.share
-        self._credentials = stored.credentials
+        self._stored = stored
         self.bytes_read = 0
         self._looked_up = 0
 
@@ -151,8 +126,8 @@ class ResponseStore:
     async def delete(self, identity: str) -> None:
         """Delete a response, and the hidden part of its run. Raises `NotFound`."""
         await self.find(identity)
-        await self._store.delete(self._owner, identity)
-        await self._store.delete(self._owner, identity.removeprefix(_PREFIX))
+        await self._stored.store.delete(self._stored.owner, identity)
+        await self._stored.store.delete(self._stored.owner, identity.removeprefix(RESPONSE_PREFIX))
 
     async def history(self, items: Sequence[Json], previous: str | None) -> ItemHistory:
         """The chain of responses that a request continues, and the request's items with references resolved.
@@ -164,13 +139,18 @@ class ResponseStore:
             ItemNotFound: a reference has no target, and does not stand before the last message of the user's.
         """
         chain, missing = await self._chain(previous)
+        if previous is not None:
+            self._stored.observe("continuation.sought", sought=1, found=int(missing is None))
         if missing is not None:
             raise PreviousResponseNotFound(missing[:128])
         if chain:
             ids = [stored.response["id"] for stored in chain]
-            await self._store.renew(self._owner, [*ids, *(identity.removeprefix(_PREFIX) for identity in ids)])
+            await self._stored.store.renew(
+                self._stored.owner, [*ids, *(identity.removeprefix(RESPONSE_PREFIX) for identity in ids)]
+            )
         known = {item["id"]: item for stored in chain for item in stored.items}
-        looked_up: dict[str, _Referenced] = {}
+        others = await self._referred_to(items, known)
+        referenced = {item["id"]: item for stored in others for item in stored.items}
         own: list[Json] = []
         last = last_said(items)
         for at, item in enumerate(items):
@@ -178,14 +158,13 @@ class ResponseStore:
                 if not (known and _is_again(item, known)):
                     own.append(item)
             elif item["id"] not in known:
-                found = await self._item(item["id"], looked_up)
+                found = referenced.get(item["id"])
                 if found is None and at >= last:
                     raise ItemNotFound(item["id"][:128])
                 own.append(found or broken(item, "item_reference"))
         before = [item for stored in chain for item in stored.items_for_model]
         sources = {url: title for stored in chain for url, title in stored.sources.items()}
-        conversations = [stored.conversation for stored in chain[-1:]]
-        conversations += [referenced.conversation for referenced in looked_up.values()]
+        conversations = [stored.conversation for stored in (*chain[-1:], *others)]
         return ItemHistory(before, own, sources, next(filter(None, conversations), None))
 
     async def _chain(self, last: str | None) -> tuple[list[StoredResponse], str | None]:
@@ -199,34 +178,24 @@ class ResponseStore:
             last = stored.previous
         return chain[::-1], last
 
-    async def _item(self, identity: str, looked_up: dict[str, "_Referenced"]) -> Json | None:
-        """A stored item, if there is one; `looked_up` keeps the response of each run for later references."""
-        match = _ITEM_ID.fullmatch(identity)
-        run_id = match[1] if match else ""
-        if run_id not in looked_up:
-            stored = await self._look_up(response_id(run_id))
-            items = {item["id"]: item for item in stored.items} if stored else {}
-            looked_up[run_id] = _Referenced(items, stored.conversation if stored else None)
-        return looked_up[run_id].items.get(identity)
+    async def _referred_to(self, items: Sequence[Json], known: Collection[str]) -> list[StoredResponse]:
+        """The responses that have the items that references name, but for the ids that are known."""
+        ids = [item["id"] for item in items if item["type"] == "item_reference" and item["id"] not in known]
+        runs = dict.fromkeys([match[1] for match in map(_ITEM_ID.fullmatch, ids) if match])
+        found = [await self._look_up(RESPONSE_PREFIX + run_id) for run_id in runs]
+        return [stored for stored in found if stored is not None]
 
     async def _look_up(self, identity: str) -> StoredResponse | None:
         self._looked_up += 1
         await pause_in(self._looked_up)
-        data = await self._store.get(self._owner, identity) if _RESPONSE_ID.fullmatch(identity) else None
+        data = await self._stored.store.get(self._stored.owner, identity) if _RESPONSE_ID.fullmatch(identity) else None
         if data is None:
             return None
-        if self._share is not None:
-            self._share.count_parsed(data)
+        if self._stored.share is not None:
+            self._stored.share.count_parsed(data)
         self.bytes_read += len(data)
         stored = await beside(len(data), partial(_read, data))
-        return stored if stored is not None and self._credentials.opens(stored.bound) else None
-
-
-class _Referenced(Struct, frozen=True):
-    """A response of which a request names items: its items by id, and its conversation."""
-
-    items: Mapping[str, Json]
-    conversation: str | None
+        return stored if stored is not None and self._stored.credentials.opens(stored.bound) else None
 
 
 def _read(data: bytes) -> StoredResponse | None:

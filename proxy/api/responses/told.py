@@ -4,6 +4,7 @@ Calls of hosted tools that it does not have, and what they have returned, are to
 has happened. Of other items there is a note that they were there.
 """
 
+import re
 from typing import Any
 
 from proxy.api.unshown import note, type_of
@@ -25,22 +26,8 @@ SILENT = frozenset(
 )
 """The types of items that say nothing to a model. What a compaction holds can be read by its maker alone."""
 
-_TOLD = frozenset(
-    {
-        "apply_patch_call",
-        "apply_patch_call_output",
-        "computer_call",
-        "computer_call_output",
-        "file_search_call",
-        "image_generation_call",
-        "local_shell_call",
-        "local_shell_call_output",
-        "mcp_call",
-        "program",
-        "program_output",
-        "shell_call",
-        "shell_call_output",
-    }
+_TOLD = re.compile(
+    r"((apply_patch|computer|file_search|image_generation|local_shell|mcp|shell)_call|program)(_output)?"
 )
 _NOT_TOLD = frozenset({"type", "id", "call_id", "status", "encrypted_content", "fingerprint", "caller"})
 _LONGEST_WORD = 1000  # characters; a longer text without a blank in it is that of a file or a picture
@@ -56,7 +43,7 @@ def broken(item: Json, kind: str) -> Json:
 def told(item: Json) -> str:
     """The text in the place of an item."""
     kind = type_of(item)
-    if kind not in _TOLD:
+    if not _TOLD.fullmatch(kind.removesuffix("_output")):
         was = item.get("was") if kind == UNREADABLE else kind
         text: str = note(str(was))["text"]
         return text

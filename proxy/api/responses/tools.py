@@ -77,7 +77,7 @@ class ResponseTools(Struct, frozen=True):
         client_names: the names in `functions` -> the client's names.
         flat_names: the client's names -> the names in `functions`.
         served: the types of the hosted tools that may be offered -> their entries in the `tools` of the chat request.
-        hosted: the types of those that are offered, because the request declares or chooses them.
+        hosted: the types of those that the request declares or chooses -> the names of the server's tools.
         offline: whether the declared search must not use the web; such a search is not available here.
         ignored: the types of declared tools that are not available here.
         choice: `tool_choice` in the form of Chat Completions.
@@ -88,19 +88,15 @@ class ResponseTools(Struct, frozen=True):
     client_names: Mapping[str, ClientToolName] = {}
     flat_names: Mapping[ClientToolName, str] = {}
     served: Mapping[str, Json] = {}
-    hosted: Collection[str] = ()
+    hosted: Mapping[str, str] = {}
     offline: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
     declared_as: str = "tools"
 
-    def own_name(self, kind: str) -> str | None:
-        """The name of the server's tool in the place of an offered hosted tool; None: the type is not offered."""
-        return _own_name(self.served[kind]) if kind in self.hosted else None
-
     def fields(self) -> Json:
         """The fields of the chat request."""
-        hosted = [entry for kind, entry in self.served.items() if kind in self.hosted]
+        hosted = [self.served[kind] for kind in self.hosted]
         tools = [*self.functions, *(entry for entry in hosted if name_of(entry) not in self.client_names)]
         fields = {"tools": tools, "tool_choice": self.choice}
         return {name: value for name, value in fields.items() if value}
@@ -135,11 +131,10 @@ class ResponseTools(Struct, frozen=True):
         """
         if not drop:
             self._expect_an_allowed_one(callable_names)
-        own = {kind: _own_name(entry) for kind, entry in self.served.items() if kind in self.hosted}
         chosen = name_of(self.choice) if isinstance(self.choice, dict) else None
-        demanded = next((kind for kind in own if own[kind] == chosen), None)
+        demanded = next((kind for kind, own in self.hosted.items() if own == chosen), None)
         found = hosted_within(
-            own,
+            self.hosted,
             callable_names,
             chosen=demanded,
             has_functions=bool(self.functions),
@@ -154,7 +149,7 @@ class ResponseTools(Struct, frozen=True):
         if keeps_choice and not found.missing:
             return self
         ignored, choice = (*self.ignored, *found.missing), self.choice if keeps_choice else None
-        return replace(self, hosted=found.available.keys(), ignored=ignored, choice=choice)
+        return replace(self, hosted=found.available, ignored=ignored, choice=choice)
 
     def _expect_an_allowed_one(self, callable_names: Collection[str]) -> None:
         """Refuse a choice that requires one of the allowed tools if none can be called. Raises `RequestError`."""
@@ -277,7 +272,7 @@ def read_tools(
         client_names,
         {name: flat for flat, name in client_names.items()},
         served,
-        hosted=kinds.keys() & served.keys(),
+        hosted={kind: _own_name(entry) for kind, entry in served.items() if kind in kinds},
         offline=is_offline,
         ignored=tuple([kind for kind in kinds if kind not in served]),
         declared_as=where,
@@ -352,7 +347,7 @@ def _chosen(tools: ResponseTools, choice: Any, server_names: Collection[str]) ->
     if isinstance(choice, str):
         if choice not in _MODES:
             refuse("tool_choice", f"must be one of {', '.join(_MODES)}, or an object")
-        return replace(tools, choice=choice, hosted=() if choice == "none" else tools.hosted)
+        return replace(tools, choice=choice, hosted={} if choice == "none" else tools.hosted)
     if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
         refuse("tool_choice", "must be a string, or an object with a type")
     if choice["type"] == "allowed_tools":
@@ -360,7 +355,8 @@ def _chosen(tools: ResponseTools, choice: Any, server_names: Collection[str]) ->
     names = _picked(tools, choice, server_names) if choice["type"] != "namespace" else ()
     if not names:
         _refuse_tool(_named(choice), "tool_choice")
-    return replace(tools, choice=choice_of(names[0]), hosted={*tools.hosted, _named(choice)} & tools.served.keys())
+    chosen = {_named(choice): names[0]} if _named(choice) in tools.served else {}
+    return replace(tools, choice=choice_of(names[0]), hosted={**tools.hosted, **chosen})
 
 
 def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> ResponseTools:
@@ -370,14 +366,14 @@ def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str])
         raise RequestError(f"'tool_choice.mode' must be one of {', '.join(_MODES)}.", param="tool_choice")
     allowed: dict[str, None] = {}
     missing: dict[str, None] = {}
-    hosted: set[str] = set()
+    hosted: dict[str, str] = {}
     for entry in objects_with_types(choice.get("tools"), "tool_choice"):
         kind, names = _named(entry), _picked(tools, entry, server_names)
         allowed |= dict.fromkeys(names)
         if not names:
             missing[kind] = None
         elif kind in tools.served:
-            hosted.add(kind)
+            hosted[kind] = names[0]
     if mode == "required" and missing and not allowed:
         _refuse_tool(next(iter(missing)), "tool_choice")
     named = [choice_of(flat) for flat in allowed if flat != SEARCH or SEARCH not in hosted]

@@ -3,7 +3,7 @@ from base64 import b64encode
 import pytest
 
 from proxy.api.responses.conversation import TURNS, read_conversation, read_items
-from proxy.api.responses.encrypted_content import Hidden, Thoughts
+from proxy.api.responses.encrypted_content import Hidden
 from proxy.api.responses.tools import read_tools
 from proxy.loop.continuation import Continuation
 from proxy.wire.errors import RequestError
@@ -12,7 +12,7 @@ PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AA", "deta
 CHAT_PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}
 PATCH = {"type": "custom", "name": "apply_patch"}
 CONTINUATION = Continuation((), {"tool_calls": []}, {}, {})
-SEALED = {"thoughts": Thoughts("sealed thoughts"), "hidden": Hidden("r1", CONTINUATION)}
+SEALED = {"thoughts": "sealed thoughts", "hidden": Hidden("r1", CONTINUATION)}
 
 
 def conversation(given, *, instructions=None):
@@ -25,7 +25,7 @@ def conversation(given, *, instructions=None):
 
 
 def messages(given, **options):
-    return list(conversation(given, **options).messages)
+    return conversation(given, **options)[0]
 
 
 def user(content):
@@ -118,7 +118,7 @@ def test_thoughts_alone_are_no_message():
 
 def test_what_a_client_carries_for_us_is_found():
     given = [user("Hi"), {"type": "reasoning", "summary": [], "encrypted_content": "hidden"}]
-    assert conversation(given).hidden == {"r1": CONTINUATION}
+    assert conversation(given)[1] == {"r1": CONTINUATION}
 
 
 def test_custom_calls_become_functions_with_one_string():
@@ -227,9 +227,9 @@ def after_search(last, *given):
     """The messages after those of a stored run that has searched, and whose last message is `last`."""
     stored = {"type": TURNS, "messages": [*SEARCHED, {"role": "assistant", **last}]}
     items = [*read_items([user("Hi")]), stored, *read_items(list(given))]
-    made = read_conversation(items, instructions=None, name_of=read_tools([], None).name_of, unseal=SEALED.get).messages
-    assert list(made[1:3]) == SEARCHED
-    return list(made[3:])
+    made, _ = read_conversation(items, instructions=None, name_of=read_tools([], None).name_of, unseal=SEALED.get)
+    assert made[1:3] == SEARCHED
+    return made[3:]
 
 
 def test_the_calls_in_the_last_message_of_a_stored_response_have_results_like_all_others():

@@ -5,7 +5,7 @@ from proxy.api.responses.tools import read_tools
 from proxy.wire.errors import RequestError
 
 ASK = {"model": "m", "input": "Hi"}
-MESSAGES = ({"role": "user", "content": "Hi"},)
+MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 def chat(tools=(), **fields):
@@ -13,7 +13,7 @@ def chat(tools=(), **fields):
 
 
 def test_a_plain_request_is_a_plain_chat_request():
-    assert chat() == {"model": "m", "messages": list(MESSAGES)}
+    assert chat() == {"model": "m", "messages": MESSAGES}
 
 
 def test_everything_may_be_null():
