@@ -8,20 +8,19 @@ call order: when the client sends the blocks back, this order tells the turns ap
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from proxy.api.messages.inputs import StreamedInput
+from proxy.api.messages.pages import FoundPage
+from proxy.api.messages.signatures import sign
 from proxy.api.reply import Events
+from proxy.api.sealed import Sealer
 from proxy.turn.call_arguments import ObjectScanner, ScanBudget
+from proxy.turn.citations import Citation, annotations
 from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
-
-Sign: TypeAlias = Callable[[str, OpaqueFields], str]
-"""Makes the signature that holds the thoughts and the fields of a turn."""
-
-_NO_FIELDS = OpaqueFields()
 
 
 class Blocks:
@@ -30,30 +29,32 @@ class Blocks:
     Blocks do not overlap, so all that comes while the input of a client's call is incomplete waits for its end.
 
     Args:
-        sign: makes the signature of a turn's thoughts.
-        cite: finds the citations in a text.
+        sealer: seals what the client is to send back.
         mended: repairs the broken input of a client's call, or returns None if it cannot; None: nothing is repaired.
+        found: the pages that earlier searches of the conversation have found.
 
     Attributes:
         mended: the same.
+        pages: the pages that a text may cite, by their addresses.
         content: the complete blocks, and the beginning of the open one.
         open_type: the type of the open block, which may still grow; empty if no block is open.
         pieces: those of its text or thoughts.
+        marks: gpt-oss's citation marks in the open text, with their offsets.
     """
 
     def __init__(
         self,
-        *,
-        sign: Sign,
-        cite: Callable[[str], Sequence[Json]],
+        sealer: Sealer,
         mended: Callable[[str], Json | None] | None = None,
+        found: Iterable[FoundPage] = (),
     ) -> None:
-        self.content: list[Json] = []
-        self._sign = sign
-        self._cite = cite
+        self._sealer = sealer
         self.mended = mended
+        self.pages = {page.url: page for page in found if page.url}
+        self.content: list[Json] = []
         self.open_type = ""
         self.pieces: list[str] = []
+        self.marks: list[Citation] = []
         self._shows_thoughts = True
         self._signed: dict[int, str] = {}  # the thoughts that the signature of a block holds, by its index
         self._budget = ScanBudget()
@@ -111,7 +112,7 @@ class Blocks:
 
     def sign_again(self, index: int, carried: OpaqueFields) -> None:
         """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
-        self.content[index]["signature"] = self._sign(self._signed[index], carried)
+        self.content[index]["signature"] = sign(self._sealer, self._signed[index], carried)
 
     def close(self) -> Events:
         """Close the open block, and write what has waited for its end."""
@@ -155,13 +156,13 @@ class Blocks:
         match self.open_type:
             case "text":
                 block["text"] = whole
-                if citations := self._cite(whole):  # else no field: the AI SDK refuses null
-                    block["citations"] = list(citations)
+                if citations := self._citations_in(whole):  # else no field: the AI SDK refuses null
+                    block["citations"] = citations
                     events += [self._delta("citations_delta", "citation", one) for one in citations]
             case "thinking":
                 block["thinking"] = whole if self._shows_thoughts else ""
                 self._signed[len(self.content) - 1] = signed = "" if self._shows_thoughts else whole
-                block["signature"] = self._sign(signed, _NO_FIELDS)
+                block["signature"] = sign(self._sealer, signed)
                 events.append(self._delta("signature_delta", "signature", block["signature"]))
             case "tool_use" if self._input is not None:
                 if rest := self._input.close(self.mended):
@@ -171,3 +172,14 @@ class Blocks:
         self.pieces.clear()
         events.append({"type": "content_block_stop", "index": len(self.content) - 1})
         return events
+
+    def _citations_in(self, text: str) -> list[Json]:
+        """The citations of a complete text, one for each page that it names."""
+        marks, self.marks = self.marks, []
+        if not self.pages:
+            return []
+        titles = {url: page.title for url, page in self.pages.items()}
+        # The text may have been cut since.
+        known = [(at, url) for at, url in marks if url in self.pages and at <= len(text)]
+        urls = dict.fromkeys(one["url_citation"]["url"] for one in annotations(text, titles, known))
+        return [self.pages[url].citation(self._sealer.seal_text) for url in urls]

@@ -7,7 +7,7 @@ What a message says by itself is read by `translation`, and once for all request
 one another is read here, in each request.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,8 +20,8 @@ from proxy.api.messages.history import NO_CHANGES, HistoryChanges
 from proxy.api.messages.pages import FoundPage
 from proxy.api.messages.parts import BETWEEN, as_blocks, named, refuse
 from proxy.api.messages.past_turns import PastTurn, Result
-from proxy.api.messages.signatures import Signed
-from proxy.api.messages.translation import Entry, TranslationContext, Translator, Unseal
+from proxy.api.messages.translation import Entry, TranslationContext, Translator
+from proxy.api.sealed import Sealer
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, NotShown
 from proxy.wire.cache_marks import markable_content
 from proxy.wire.chat import Json
@@ -39,29 +39,21 @@ class BlockConversation(Struct, frozen=True):
     Attributes:
         messages: the messages of the chat request.
         pages: the pages that its visible searches have found, which the answer may cite.
-        effort: the effort that its system messages ask for; None: they ask for none.
         unshown: the types of blocks that the model is not shown.
     """
 
     messages: list[Json]
     pages: Sequence[FoundPage]
-    effort: str | None = None
-    unshown: Collection[str] = ()
-
-
-def _unsigned(_: str) -> Signed:
-    """A signature that says nothing."""
-    return Signed()
+    unshown: Collection[str]
 
 
 def read_conversation(
     system: Any,
     messages: Any,
-    unseal: Unseal,
+    sealer: Sealer,
     own_names: Mapping[str, str],
     *,
     changes: HistoryChanges = NO_CHANGES,
-    read_signature: Callable[[str], Signed] = _unsigned,
     keeps_marks: bool = False,
     for_answer: bool = True,
 ) -> BlockConversation:
@@ -70,10 +62,9 @@ def read_conversation(
     Args:
         system: the request's `system`.
         messages: the request's `messages`.
-        unseal: opens text that this proxy sealed for the client.
+        sealer: opens what was sealed for the client.
         own_names: the client's names of server tools -> the names of the tools.
         changes: the changes by its system messages.
-        read_signature: reads the signatures of thoughts.
         keeps_marks: whether marks of caches stay in the texts of system prompts and users.
         for_answer: whether it is to be answered, so that it must not end with an assistant message.
 
@@ -84,7 +75,7 @@ def read_conversation(
         refuse("messages", "must be a list of messages, at least one")
     if len(messages) > MOST_MESSAGES:
         refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
-    translator = Translator(TranslationContext(unseal, own_names, read_signature), keeps_marks=keeps_marks)
+    translator = Translator(TranslationContext(sealer, own_names), keeps_marks=keeps_marks)
     prompt = translator.system_prompt(system, "system")
     chat = [{"role": "system", "content": prompt}] if prompt else []
     chat += _Joiner(translator, keeps_marks=keeps_marks).read(messages, changes.left_out)
@@ -95,7 +86,7 @@ def read_conversation(
         if messages[-1]["role"] == "user":
             refuse(f"messages.{len(messages) - 1}.content", "must not be empty")
         refuse("messages", "the last message must be the user's: prefill is not supported")
-    return BlockConversation(chat, translator.pages, changes.effort, translator.unshown.types)
+    return BlockConversation(chat, translator.pages, translator.unshown.types)
 
 
 class _Joiner:

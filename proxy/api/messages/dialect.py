@@ -15,7 +15,6 @@ from proxy.api.messages.message import MessageOptions
 from proxy.api.messages.pages import FoundPage
 from proxy.api.messages.reply import MessageReply
 from proxy.api.messages.request import MessagesRequest, read_request
-from proxy.api.messages.signatures import Signatures
 from proxy.api.messages.tools import TOOL_FIELDS, MessageTools, hosted_names, read_tools
 from proxy.api.parsing import expect_few_blocks, parse_object
 from proxy.api.remembered import text_of
@@ -81,10 +80,9 @@ class _ParsedMessages(Parsed):
         conversation = read_conversation(
             fields.get("system"),
             messages,
-            context.sealer.open_text,
+            context.sealer,
             own_names,
             changes=changes,
-            read_signature=Signatures(context.sealer).read,
             keeps_marks=self.dialect.keeps_marks,
             for_answer=self.dialect.for_answer,
         )
@@ -100,7 +98,7 @@ class _ParsedMessages(Parsed):
             declared=declared,
             own_names=own_names,
             text=text,
-            effort=conversation.effort,
+            effort=changes.effort,
             pages=conversation.pages,
         )
 
@@ -148,21 +146,9 @@ class MessagesChosen(Chosen, frozen=True, kw_only=True):
 
     def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> MessageReply:
         """The message."""
-        asked, [run_id], toolset = self.asked, run_ids, request.own.toolset
-        options = MessageOptions(
-            asked.context.sealer.seal_text,
-            Signatures(asked.context.sealer).sign,
-            asked.context.now,
-            self.declared,
-            server_calls=request.tool_events != "none",
-            thoughts=asked.request.thinks,
-            omits_thoughts=asked.request.omits_thoughts,
-            arguments_of=toolset.arguments_of,
-            mended=toolset.mended,
-            stops=asked.request.stops,
-            pages=asked.pages,
-        )
-        return MessageReply(run_id, asked.request.model, request, options)
+        [run_id], context = run_ids, self.asked.context
+        options = MessageOptions(self.asked.request, self.declared, self.asked.pages, context.sealer, context.now)
+        return MessageReply(run_id, request, options)
 
     def declared_tokens(self, request: ResolvedRequest) -> int:
         """The estimated tokens of the client's own request, without tools that the proxy adds."""

@@ -30,19 +30,17 @@ class MessageReply(Reply):
 
     Args:
         run_id: the id of its run.
-        model: the model's name in the request.
         request: the resolved request.
-        options: the options of the client.
+        options: the other parts of the request.
     """
 
     measures = True
 
-    def __init__(self, run_id: str, model: str, request: ResolvedRequest, options: MessageOptions) -> None:
+    def __init__(self, run_id: str, request: ResolvedRequest, options: MessageOptions) -> None:
         self._run_id = run_id
-        self._model = model
         self._request = request
         self._options = options
-        self._message = MessageBuilder(run_id, options)
+        self._message = MessageBuilder(run_id, request, options)
         self._request_id = request_id()
         self._input_tokens: int | None = None  # of a stream, estimated; None: it has begun, or there is none
         self._carried: CarriedTurns = ()
@@ -56,7 +54,9 @@ class MessageReply(Reply):
         offer, shown = self._request.offer, self._options.tools.shown
         visible = {*offer.client_tools, *(name for name, tool in offer.server_tools.items() if tool.name in shown)}
         for turn in (*answer.earlier_turns, answer.turn):
-            if not self._options.thoughts and (turn.message.get("reasoning_content") or turn.message.get("reasoning")):
+            if not self._options.fields.thinks and (
+                turn.message.get("reasoning_content") or turn.message.get("reasoning")
+            ):
                 return True
             if any(call.name not in visible for call in turn.calls):
                 return True
@@ -78,11 +78,16 @@ class MessageReply(Reply):
             cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
             message = self._object([], ending, {"input_tokens": tokens, "output_tokens": 1, **cache})
             events = [{"type": "message_start", "message": message}, *events]
-        return b"".join(map(_encode, events))
+        return b"".join([b"event: %b\n%b" % (event["type"].encode(), sse.encode(event)) for event in events])
 
     def _object(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
         """The message object in one of its states."""
-        named = {"id": f"msg_{self._run_id}", "type": "message", "role": "assistant", "model": self._model}
+        named = {
+            "id": f"msg_{self._run_id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._options.fields.model,
+        }
         return {**named, "content": content, **ending, "usage": usage}
 
     def end(self, answers: Sequence[Respond]) -> Events:
@@ -102,7 +107,7 @@ class MessageReply(Reply):
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The end of the message, and of the stream."""
         [answer] = answers
-        usage = _usage_of(answer, self._message.server_tool_use())
+        usage = _usage_of(answer, self._message.uses)
         delta = {"type": "message_delta", "delta": self._message.ending(answer), "usage": usage}
         return self.encode([delta, {"type": "message_stop"}])
 
@@ -114,17 +119,12 @@ class MessageReply(Reply):
         for number, carried in dict(zip(numbers, self._carried, strict=False)).items():
             if carried:
                 self._message.sign_again(number, carried)
-        usage = _usage_of(answer, self._message.server_tool_use())
+        usage = _usage_of(answer, self._message.uses)
         return self._object(self._message.blocks.content, self._message.ending(answer), usage)
 
     def error(self, error: ProxyError) -> bytes:
         """The error in the envelope of this API."""
         return MESSAGES_ERRORS.last_event(error, self._request_id)
-
-
-def _encode(event: Json) -> bytes:
-    kind: str = event["type"]
-    return b"event: " + kind.encode() + b"\n" + sse.encode(event)
 
 
 def _usage_of(answer: Respond, server_tool_use: Json | None) -> Json:

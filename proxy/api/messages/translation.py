@@ -18,15 +18,13 @@ from proxy.api.messages.history import TOOL_CHANGES
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, parts_of, refuse, string_in
 from proxy.api.messages.past_turns import BlockCall, PastTurn, Result, TranslatedMessage
-from proxy.api.messages.signatures import Signed, may_say
+from proxy.api.messages.signatures import may_say, read_signature
+from proxy.api.sealed import Sealer
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown, note, text_part, type_of
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 from proxy.wire.cache_marks import MARK, markable_content
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
-
-Unseal: TypeAlias = Callable[[Any], str | None]
-"""Opens a text that was sealed for this client; None: it was sealed elsewhere, for another client, or changed."""
 
 Entry: TypeAlias = tuple[int, Json]
 """A message, with its position."""
@@ -45,9 +43,8 @@ _READ = frozenset({"text", "thinking", "tool_use", "compaction", *_SERVER_CALLS,
 class TranslationContext(Struct, frozen=True):
     """What the translation of a message may depend on, beside the message: what its request has, and its client."""
 
-    unseal: Unseal
+    sealer: Sealer
     own_names: Mapping[str, str]
-    read_signature: Callable[[str], Signed]
 
 
 class Translator:
@@ -184,7 +181,7 @@ class Translator:
             case "thinking":
                 thoughts = shown if isinstance(shown := block.get("thinking"), str) else ""
                 if may_say(signature := block.get("signature"), has_thoughts=bool(thoughts)):
-                    signed = self._request.read_signature(signature)
+                    signed = read_signature(self._request.sealer, signature)
                     turn.carried = signed.carried or turn.carried
                     thoughts = thoughts or signed.thoughts
                 if thoughts:
@@ -232,9 +229,9 @@ class Translator:
             return other_text_of(content, tool, is_error=block.get("is_error") is True)
         if not isinstance(content, list):
             return model_text_of(content, tool)
-        pages, text = search_in(content, tool, self._request.unseal)
+        pages, text = search_in(content, tool, self._request.sealer.open_text)
         self.pages += pages
-        return text or self._request.unseal(block.get("encrypted_content")) or NO_PAGES
+        return text or self._request.sealer.open_text(block.get("encrypted_content")) or NO_PAGES
 
     def _result_in(self, block: Json, at: int, where: str) -> Result:
         given = string_in(block, "tool_use_id", where)
