@@ -9,6 +9,7 @@ one another is read here, in each request.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -77,8 +78,15 @@ def read_conversation(
         refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
     translator = Translator(TranslationContext(sealer, own_names), keeps_marks=keeps_marks)
     prompt = translator.system_prompt(system, "system")
-    chat = [{"role": "system", "content": prompt}] if prompt else []
-    chat += _Joiner(translator, keeps_marks=keeps_marks).read(messages, changes.left_out)
+    chat: list[Json] = [{"role": "system", "content": prompt}] if prompt else []
+    content_of_parts = markable_content if keeps_marks else content_of
+    # The pictures of results become a part of what the user says next.
+    for role, group in groupby(_Joiner(translator).read(messages, changes.left_out), itemgetter("role")):
+        if role == "user":
+            parts = [part for message in group for part in message["content"]]
+            chat.append({"role": role, "content": content_of_parts(parts, BETWEEN)})
+        else:
+            chat += group
     roles = [role for message in chat if (role := message["role"]) != "system"]
     if not roles:
         refuse("messages", "must hold a message that is not empty")
@@ -90,23 +98,19 @@ def read_conversation(
 
 
 class _Joiner:
-    """Joins messages in order. The last turn is kept open for results in the next message.
+    """Joins messages in order. The last turn is kept open for results in the next message."""
 
-    So is what the user says: an empty message of the assistant does not separate two messages of the user.
-    """
-
-    def __init__(self, translator: Translator, *, keeps_marks: bool) -> None:
+    def __init__(self, translator: Translator) -> None:
         self._translator = translator
-        self._keeps_marks = keeps_marks
         self._open: PastTurn | None = None
         self._answers: dict[str, PastResult] = {}  # to the client's calls of the open turn, by id
-        self._said: list[Json] = []  # by the user, and not yet in the chat
         self._chat: list[Json] = []
         self._system: list[Json] = []  # system messages that stand between calls and their results
         self._forgiven: Forgiven = NO_FAULTS  # of what the user has just said
         self._first_new = 0  # the number of the first message behind the last one of the assistant
 
     def read(self, messages: list[Any], left_out: Collection[int]) -> list[Json]:
+        """The messages of the chat, in which those of the user have their parts, and may follow each other."""
         roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
         if "assistant" in roles:
             # Whoever sends the first message can mend it. Later, an agent may have put a file into it for good.
@@ -120,40 +124,20 @@ class _Joiner:
                         self._close_turn()
                         self._open = turn
                 case "user":
-                    self._take_user([*group])
+                    self._read_user(group)
                 case _:
-                    self._read_system([*group])
+                    self._read_system(group)
         self._close_turn()
-        self._end_user_message()
         return self._chat
 
-    def _add(self, messages: Iterable[Json]) -> None:
-        """Add messages to the chat; a user's message is held back, because the next one may belong to it."""
-        for message in messages:
-            if message["role"] == "user":
-                self._said += message["content"]
-                continue
-            if self._said:
-                self._end_user_message()
-            self._chat.append(message)
-
-    def _end_user_message(self) -> None:
-        if self._said:
-            content = markable_content if self._keeps_marks else content_of
-            self._chat.append({"role": "user", "content": content(self._said, BETWEEN)})
-            self._said = []
-
-    def _read_system(self, group: list[Entry]) -> None:
+    def _read_system(self, group: Iterable[Entry]) -> None:
         for at, message in group:
             where = f"messages.{at}.content"
-            prompt = self._translator.system_prompt(as_blocks(message.get("content"), where), where)
-            if prompt and self._open:
-                self._system.append({"role": "system", "content": prompt})
-            elif prompt:
-                self._add([{"role": "system", "content": prompt}])
+            if prompt := self._translator.system_prompt(as_blocks(message.get("content"), where), where):
+                (self._system if self._open else self._chat).append({"role": "system", "content": prompt})
 
-    def _take_user(self, group: list[Entry]) -> None:
-        """Add the results of the open turn's calls, and keep what else the user says."""
+    def _read_user(self, group: Iterable[Entry]) -> None:
+        """Add the results of the open turn's calls, and what else the user says."""
         rest: list[Json] = []
         for one in group:
             reading = self._translator.user(one, self._forgiven if one[0] >= self._first_new else ALL_FAULTS)
@@ -161,7 +145,8 @@ class _Joiner:
                 self._take_result(result, f"messages.{one[0]}.content.{result.at}")
             rest += reading.parts
         self._close_turn()
-        self._said += rest
+        if rest:
+            self._chat.append({"role": "user", "content": rest})
 
     def _take_result(self, result: Result, where: str) -> None:
         call = self._open.call(result.call_id) if self._open else None
@@ -181,8 +166,8 @@ class _Joiner:
             if (result := turn.result_of(call, self._answers)) is None:
                 refuse("messages", _NO_RESULT.format(call_id=call.block_id))
             results.append(result)
-        self._add(with_results(turn.message, results))  # pictures become a part of what the user says next
-        self._add(self._system)
+        self._chat += with_results(turn.message, results)
+        self._chat += self._system
         self._answers, self._system = {}, []
 
 

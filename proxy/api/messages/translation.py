@@ -16,7 +16,7 @@ from proxy.api.known import Known, is_read
 from proxy.api.messages.call_ids import client_id, origin_of
 from proxy.api.messages.history import TOOL_CHANGES
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
-from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, parts_of, refuse, string_in
+from proxy.api.messages.parts import BETWEEN, as_blocks, field_in, is_known, parts_of, refuse
 from proxy.api.messages.past_turns import BlockCall, PastTurn, Result, TranslatedMessage
 from proxy.api.messages.signatures import may_say, read_signature
 from proxy.api.sealed import Sealer
@@ -154,7 +154,7 @@ class Translator:
                     self._note_unknown(block)
                 continue  # a block of another server's tool, or of a type that is not known yet
             # The order tells the turns apart, but the AI SDK moves the client's calls to the end of the message.
-            is_late = kind == "tool_use" and turn.continues_with(origin_of(block))
+            is_late = kind == "tool_use" and turn.origin is not None and turn.origin == origin_of(block)
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
                 turns.append(PastTurn())
             self._read_block(turns[-1], block, place)
@@ -234,7 +234,7 @@ class Translator:
         return text or self._request.sealer.open_text(block.get("encrypted_content")) or NO_PAGES
 
     def _result_in(self, block: Json, at: int, where: str) -> Result:
-        given = string_in(block, "tool_use_id", where)
+        given = field_in(block, "tool_use_id", str, where)
         parts: list[Json] = []
         for one in as_blocks(block.get("content"), f"{where}.content"):
             self._note_unknown(one)
