@@ -8,8 +8,10 @@ call order: when the client sends the blocks back, this order tells the turns ap
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
+
+from msgspec import Struct, field
 
 from proxy.api.messages.inputs import StreamedInput
 from proxy.api.messages.pages import FoundPage
@@ -23,18 +25,14 @@ from proxy.wire import rawjson
 from proxy.wire.chat import Json
 
 
-class Blocks:
+class Blocks(Struct):
     """The blocks of one message.
 
     Blocks do not overlap, so all that comes while the input of a client's call is incomplete waits for its end.
 
-    Args:
+    Attributes:
         sealer: seals what the client is to send back.
         mended: repairs the broken input of a client's call, or returns None if it cannot; None: nothing is repaired.
-        found: the pages that earlier searches of the conversation have found.
-
-    Attributes:
-        mended: the same.
         pages: the pages that a text may cite, by their addresses.
         content: the complete blocks, and the beginning of the open one.
         open_type: the type of the open block, which may still grow; empty if no block is open.
@@ -42,25 +40,19 @@ class Blocks:
         marks: gpt-oss's citation marks in the open text, with their offsets.
     """
 
-    def __init__(
-        self,
-        sealer: Sealer,
-        mended: Callable[[str], Json | None] | None = None,
-        found: Iterable[FoundPage] = (),
-    ) -> None:
-        self._sealer = sealer
-        self.mended = mended
-        self.pages = {page.url: page for page in found if page.url}
-        self.content: list[Json] = []
-        self.open_type = ""
-        self.pieces: list[str] = []
-        self.marks: list[Citation] = []
-        self._shows_thoughts = True
-        self._signed: dict[int, str] = {}  # the thoughts that the signature of a block holds, by its index
-        self._budget = ScanBudget()
-        self._calls: dict[int, StreamedInput] = {}  # the client's latest calls, by their index in the turn
-        self._input: StreamedInput | None = None  # of the call that is open
-        self._waiting: deque[str | Json | StreamedInput] = deque()
+    sealer: Sealer
+    mended: Callable[[str], Json | None] | None = None
+    pages: dict[str, FoundPage] = field(default_factory=dict)
+    content: list[Json] = field(default_factory=list)
+    open_type: str = ""
+    pieces: list[str] = field(default_factory=list)
+    marks: list[Citation] = field(default_factory=list)
+    _shows_thoughts: bool = True
+    _signed: dict[int, str] = field(default_factory=dict)  # what the signature of a block holds of thoughts, by index
+    _budget: ScanBudget = field(default_factory=ScanBudget)
+    _calls: dict[int, StreamedInput] = field(default_factory=dict)  # the client's latest, by their index in the turn
+    _input: StreamedInput | None = None  # of the call that is open
+    _waiting: deque[str | Json | StreamedInput] = field(default_factory=deque)
 
     def add(self, part: str | Json | StreamedInput) -> Events:
         """Add text, a complete block or a client's call; it waits while the input of a client's call is incomplete."""
@@ -112,7 +104,7 @@ class Blocks:
 
     def sign_again(self, index: int, carried: OpaqueFields) -> None:
         """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
-        self.content[index]["signature"] = sign(self._sealer, self._signed[index], carried)
+        self.content[index]["signature"] = sign(self.sealer, self._signed[index], carried)
 
     def close(self) -> Events:
         """Close the open block, and write what has waited for its end."""
@@ -162,7 +154,7 @@ class Blocks:
             case "thinking":
                 block["thinking"] = whole if self._shows_thoughts else ""
                 self._signed[len(self.content) - 1] = signed = "" if self._shows_thoughts else whole
-                block["signature"] = sign(self._sealer, signed)
+                block["signature"] = sign(self.sealer, signed)
                 events.append(self._delta("signature_delta", "signature", block["signature"]))
             case "tool_use" if self._input is not None:
                 if rest := self._input.close(self.mended):
@@ -182,4 +174,4 @@ class Blocks:
         # The text may have been cut since.
         known = [(at, url) for at, url in marks if url in self.pages and at <= len(text)]
         urls = dict.fromkeys(one["url_citation"]["url"] for one in annotations(text, titles, known))
-        return [self.pages[url].citation(self._sealer.seal_text) for url in urls]
+        return [self.pages[url].citation(self.sealer.seal_text) for url in urls]

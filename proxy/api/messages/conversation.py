@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.api.history import PastResult, content_of, with_results
 from proxy.api.json_bounds import MOST_MESSAGES
@@ -97,78 +97,77 @@ def read_conversation(
     return BlockConversation(chat, translator.pages, translator.unshown.types)
 
 
-class _Joiner:
+class _Joiner(Struct):
     """Joins messages in order. The last turn is kept open for results in the next message."""
 
-    def __init__(self, translator: Translator) -> None:
-        self._translator = translator
-        self._open: PastTurn | None = None
-        self._answers: dict[str, PastResult] = {}  # to the client's calls of the open turn, by id
-        self._chat: list[Json] = []
-        self._system: list[Json] = []  # system messages that stand between calls and their results
-        self._forgiven: Forgiven = NO_FAULTS  # of what the user has just said
-        self._first_new = 0  # the number of the first message behind the last one of the assistant
+    translator: Translator
+    open: PastTurn | None = None
+    answers: dict[str, PastResult] = field(default_factory=dict)  # to the client's calls of the open turn, by id
+    chat: list[Json] = field(default_factory=list)
+    system: list[Json] = field(default_factory=list)  # system messages that stand between calls and their results
+    forgiven: Forgiven = NO_FAULTS  # of what the user has just said
+    first_new: int = 0  # the number of the first message behind the last one of the assistant
 
     def read(self, messages: list[Any], left_out: Collection[int]) -> list[Json]:
         """The messages of the chat, in which those of the user have their parts, and may follow each other."""
         roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
         if "assistant" in roles:
             # Whoever sends the first message can mend it. Later, an agent may have put a file into it for good.
-            self._first_new = len(roles) - roles[::-1].index("assistant")
-            self._forgiven = (NotShown,)
+            self.first_new = len(roles) - roles[::-1].index("assistant")
+            self.forgiven = (NotShown,)
         entries = [(at, message) for at, message in enumerate(messages) if at not in left_out]
         for role, group in groupby(entries, _role_of):
             match role:
                 case "assistant":
-                    for turn in self._translator.assistant([*group]):
+                    for turn in self.translator.assistant([*group]):
                         self._close_turn()
-                        self._open = turn
+                        self.open = turn
                 case "user":
                     self._read_user(group)
                 case _:
                     self._read_system(group)
         self._close_turn()
-        return self._chat
+        return self.chat
 
     def _read_system(self, group: Iterable[Entry]) -> None:
         for at, message in group:
             where = f"messages.{at}.content"
-            if prompt := self._translator.system_prompt(as_blocks(message.get("content"), where), where):
-                (self._system if self._open else self._chat).append({"role": "system", "content": prompt})
+            if prompt := self.translator.system_prompt(as_blocks(message.get("content"), where), where):
+                (self.system if self.open else self.chat).append({"role": "system", "content": prompt})
 
     def _read_user(self, group: Iterable[Entry]) -> None:
         """Add the results of the open turn's calls, and what else the user says."""
         rest: list[Json] = []
         for one in group:
-            reading = self._translator.user(one, self._forgiven if one[0] >= self._first_new else ALL_FAULTS)
+            reading = self.translator.user(one, self.forgiven if one[0] >= self.first_new else ALL_FAULTS)
             for result in reading.results:
                 self._take_result(result, f"messages.{one[0]}.content.{result.at}")
             rest += reading.parts
         self._close_turn()
         if rest:
-            self._chat.append({"role": "user", "content": rest})
+            self.chat.append({"role": "user", "content": rest})
 
     def _take_result(self, result: Result, where: str) -> None:
-        call = self._open.call(result.call_id) if self._open else None
-        if result.call_id in self._answers:
+        call = self.open.call(result.call_id) if self.open else None
+        if result.call_id in self.answers:
             refuse(where, f"there are two results for the call {named(result.given)}")
         if call is None or call.is_server_tool:
             refuse(where, f"there is no call {named(result.given)} in the message before for this tool_result")
-        self._answers[result.call_id] = result.result
+        self.answers[result.call_id] = result.result
 
     def _close_turn(self) -> None:
         """Close the open turn. Raises `RequestError` if one of its calls has no result."""
-        if self._open is None:
+        if self.open is None:
             return
-        turn, self._open = self._open, None
+        turn, self.open = self.open, None
         results: list[PastResult] = []
         for call in turn.calls:
-            if (result := turn.result_of(call, self._answers)) is None:
+            if (result := turn.result_of(call, self.answers)) is None:
                 refuse("messages", _NO_RESULT.format(call_id=call.block_id))
             results.append(result)
-        self._chat += with_results(turn.message, results)
-        self._chat += self._system
-        self._answers, self._system = {}, []
+        self.chat += with_results(turn.message, results)
+        self.chat += self.system
+        self.answers, self.system = {}, []
 
 
 def _role_of(entry: tuple[int, Any]) -> str:

@@ -27,6 +27,7 @@ from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.api.reply import Events
 from proxy.api.request import ResolvedRequest
 from proxy.api.sealed import Sealer
+from proxy.api.stops import StopFilter
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
 from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
@@ -34,7 +35,7 @@ from proxy.turn.call_ids import server_call_id
 from proxy.turn.citations import Citation
 from proxy.turn.opaque_fields import OpaqueFields, carried_by
 from proxy.wire import rawjson
-from proxy.wire.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
+from proxy.wire.chat import WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
 
 _TEXT = (
     b"event: content_block_delta\n"
@@ -75,12 +76,16 @@ class MessageBuilder(Fold):
     """
 
     def __init__(self, run_id: str, request: ResolvedRequest, options: MessageOptions) -> None:
-        super().__init__(options.fields.stops)
+        stops: Sequence[str] = request.chat.get("stop", ())
+        self._stop = StopFilter(stops) if stops else None
+        self._stops = stops
         self._run_id = run_id
         self._options = options
         self._toolset = request.own.toolset
         self._shows_others = request.tool_events != "none"  # calls of server tools that the client has not declared
-        self.blocks = Blocks(options.sealer, request.own.toolset.mended, options.pages)
+        self.blocks = Blocks(
+            options.sealer, request.own.toolset.mended, {page.url: page for page in options.pages if page.url}
+        )
         self._turn = self._number = 0  # in this message, and in its run
         self._has_calls = False  # in this turn
         self._numbered = 0  # server calls
@@ -101,7 +106,7 @@ class MessageBuilder(Fold):
         """Add an event of the run; another upstream call has blocks of its own."""
         match event:
             case TurnBegan(number):
-                events = self._end_turn(())
+                events = self.end_turn(())
                 self._turn, self._number = self._turn + 1, number
                 self._has_text = self._has_calls = False
                 return events
@@ -110,7 +115,7 @@ class MessageBuilder(Fold):
             case CallEnded():
                 return []
             case CallsAnswered(answered):
-                return self._end_turn(answered)
+                return self.end_turn(answered)
 
     def write_thoughts(self, text: str) -> Events:
         """Add thoughts, for which this API has one place: before the text and the calls of their turn."""
@@ -162,7 +167,7 @@ class MessageBuilder(Fold):
         self._calls.append((call, block))
         return self.end_text() + self.blocks.add(block)
 
-    def _end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
+    def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
         """Close all blocks, and add the results of the turn's server calls; a call without an answer has failed."""
         events = self.end_text() + self.blocks.close()
         answers = {one.resolved: one for one in reversed(answered)}
@@ -191,16 +196,10 @@ class MessageBuilder(Fold):
         if (index := self._thoughts_of.get(turn)) is not None:
             self.blocks.sign_again(index, carried)
 
-    def finish(self, answer: Respond) -> Events:
-        """Close all blocks at the end of the run."""
-        if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
-            self.blocks.mended = None
-        return self._end_turn(())
-
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""
         cut = self._stop.found if self._stop is not None else None
-        stop = cut or _stop_of_upstream(answer, self._options.fields.stops)
+        stop = cut or (_stop_of_upstream(answer, self._stops) if self._stops else None)
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
         if answer.turn.fills_context:
             reason = WINDOW_EXCEEDED

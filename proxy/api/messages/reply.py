@@ -1,10 +1,11 @@
 """The message object of the Messages API, and the stream of events that describes it."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from proxy.api.messages.errors import MESSAGES_ERRORS, REQUEST_ID
 from proxy.api.messages.message import MessageBuilder, MessageOptions
-from proxy.api.messages.tools import with_settings
+from proxy.api.messages.tools import execute_within
 from proxy.api.reply import Events, Kept, Reply, hidden_as_stored
 from proxy.api.request import ResolvedRequest
 from proxy.kit import request_context
@@ -12,7 +13,7 @@ from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns
 from proxy.turn.opaque_fields import has_opaque_fields
 from proxy.wire import sse
-from proxy.wire.chat import Json
+from proxy.wire.chat import BROKEN_OFF, Json
 from proxy.wire.errors import ProxyError
 from proxy.wire.tokens import count_tokens
 from proxy.wire.usage import token_count
@@ -41,11 +42,13 @@ class MessageReply(Reply):
         self._request = request
         self._options = options
         self._message = MessageBuilder(run_id, request, options)
+        model = options.fields.model
+        self._head: Json = {"id": f"msg_{run_id}", "type": "message", "role": "assistant", "model": model}
         self._request_id = request_id()
         self._input_tokens: int | None = None  # of a stream, estimated; None: it has begun, or there is none
         self._carried: CarriedTurns = ()
         if options.tools.shown:
-            self.execute = with_settings(request.own.toolset.execute, options.tools)
+            self.execute = partial(execute_within, request.own.toolset.execute, options.tools)
         self.folds = (self._message,)
         self.headers = ((REQUEST_ID, self._request_id.encode()),)
 
@@ -76,24 +79,17 @@ class MessageReply(Reply):
         if tokens is not None:
             ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
             cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-            message = self._object([], ending, {"input_tokens": tokens, "output_tokens": 1, **cache})
+            usage = {"input_tokens": tokens, "output_tokens": 1, **cache}
+            message = {**self._head, "content": [], **ending, "usage": usage}
             events = [{"type": "message_start", "message": message}, *events]
         return b"".join([b"event: %b\n%b" % (event["type"].encode(), sse.encode(event)) for event in events])
-
-    def _object(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
-        """The message object in one of its states."""
-        named = {
-            "id": f"msg_{self._run_id}",
-            "type": "message",
-            "role": "assistant",
-            "model": self._options.fields.model,
-        }
-        return {**named, "content": content, **ending, "usage": usage}
 
     def end(self, answers: Sequence[Respond]) -> Events:
         """Close all blocks, and keep what the client cannot bring back and the hidden part of the run does not hold."""
         [answer] = answers
-        events = self._message.finish(answer)
+        if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
+            self._message.blocks.mended = None
+        events = self._message.end_turn(())
         turns = (*answer.earlier_turns, answer.turn)
         if any(has_opaque_fields(turn.message) for turn in turns):
             tools = self._request.offer.server_tools
@@ -120,7 +116,7 @@ class MessageReply(Reply):
             if carried:
                 self._message.sign_again(number, carried)
         usage = _usage_of(answer, self._message.uses)
-        return self._object(self._message.blocks.content, self._message.ending(answer), usage)
+        return {**self._head, "content": self._message.blocks.content, **self._message.ending(answer), "usage": usage}
 
     def error(self, error: ProxyError) -> bytes:
         """The error in the envelope of this API."""

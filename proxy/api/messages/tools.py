@@ -194,21 +194,17 @@ def read_tools(fields: Json, own: RequestTools, changes: Sequence[ToolChange] = 
     return MessageTools(own_names, tuple(functions.values()), hosted, kinds, choice, parallel, late=late)
 
 
-def with_settings(execute: ExecuteTool, tools: MessageTools) -> ExecuteTool:
-    """A function that runs calls as `execute` does, within the client's settings of its hosted tools."""
-
-    async def execute_within(call: ToolCall, context: CallContext) -> ToolOutput:
-        if call.name not in tools.shown:
-            return await execute(call, context)
-        own = tools.hosted[tools.shown[call.name]]
-        # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
-        output = await execute(call, replace(context, filters=merged([own.filters, context.filters])))
-        text, most = output.text, own.max_characters
-        if most is None or len(text) <= most:
-            return output
-        return replace(output, text=text[:most] + RESULT_CUT.format(total=len(text), shown=most))
-
-    return execute_within
+async def execute_within(execute: ExecuteTool, tools: MessageTools, call: ToolCall, context: CallContext) -> ToolOutput:
+    """Run a call as `execute` does, within the client's settings of its hosted tools."""
+    if call.name not in tools.shown:
+        return await execute(call, context)
+    own = tools.hosted[tools.shown[call.name]]
+    # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
+    output = await execute(call, replace(context, filters=merged([own.filters, context.filters])))
+    text, most = output.text, own.max_characters
+    if most is None or len(text) <= most:
+        return output
+    return replace(output, text=text[:most] + RESULT_CUT.format(total=len(text), shown=most))
 
 
 def _kind(tool: Any, where: str) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.api.history import PastResult, joined_text, result_of
 from proxy.api.known import Known, is_read
@@ -47,24 +47,21 @@ class TranslationContext(Struct, frozen=True):
     own_names: Mapping[str, str]
 
 
-class Translator:
+class Translator(Struct):
     """Translates the messages of one request.
 
-    Args:
-        asked: what the request and its client decide.
-        keeps_marks: whether marks of caches stay in the texts of system prompts and users.
-
     Attributes:
+        asked: the parts of the request that a translation may depend on.
+        keeps_marks: whether marks of caches stay in the texts of system prompts and users.
         pages: those that the searches so far have found.
         unshown: the types of blocks that the model is not shown.
     """
 
-    def __init__(self, asked: TranslationContext, *, keeps_marks: bool) -> None:
-        self._asked = asked
-        self._depends_on_request = False  # whether what is being translated may be another in another request
-        self._keeps_marks = keeps_marks
-        self.pages: list[FoundPage] = []
-        self.unshown = Unshown()
+    asked: TranslationContext
+    keeps_marks: bool
+    pages: list[FoundPage] = field(default_factory=list)
+    unshown: Unshown = field(default_factory=Unshown)
+    _depends_on_request: bool = False  # whether what is being translated may be another in another request
 
     def assistant(self, group: Sequence[Entry]) -> Sequence[PastTurn]:
         """The turns in adjacent messages of the assistant. Raises `RequestError`."""
@@ -91,7 +88,7 @@ class Translator:
                 refuse(where, "may hold text only")
             parts = [part if part["type"] == "text" else self._note("image") for part in parts]
         prompt = [part for part in parts if not part["text"].startswith(_BILLING)]
-        return markable_content(prompt, BETWEEN) if self._keeps_marks else joined_text(prompt, BETWEEN)
+        return markable_content(prompt, BETWEEN) if self.keeps_marks else joined_text(prompt, BETWEEN)
 
     def _parts_of(self, block: Any, where: str, forgiven: Forgiven) -> list[Json]:
         """The parts of a block, with its mark of a cache if marks are kept; a note if it has a fault that is forgiven.
@@ -103,7 +100,7 @@ class Translator:
             parts = parts_of(block, where)
         except forgiven:
             return [self._note(type_of(block))]
-        if self._keeps_marks and parts and parts[-1]["type"] == "text" and isinstance(block.get(MARK), dict):
+        if self.keeps_marks and parts and parts[-1]["type"] == "text" and isinstance(block.get(MARK), dict):
             parts[-1][MARK] = block[MARK]
         return parts
 
@@ -124,7 +121,7 @@ class Translator:
     def _request(self) -> TranslationContext:
         """What the request decides; there is no other way to it, so that no cached translation depends on it."""
         self._depends_on_request = True
-        return self._asked
+        return self.asked
 
     def _reading_of(
         self, group: Sequence[Entry], read: Callable[[Mapping[str, Any]], TranslatedMessage]

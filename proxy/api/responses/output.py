@@ -75,7 +75,6 @@ class OutputBuilder(Fold):
         options: OutputOptions,
         sources: Mapping[str, str] = _NO_SOURCES,
     ) -> None:
-        super().__init__()
         self.run_id = run_id
         self._options = options
         self.model = ""
