@@ -33,22 +33,18 @@ class Fold(ABC):
 
     A subclass has the items of one API, and writes what it is given where it is told to.
 
-    Args:
-        stops: the sequences at which the text ends.
-
     Attributes:
         has_enough: whether the text has reached a stop sequence, so that the rest of the answer is not needed.
     """
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
-        self.has_enough = False
-        self._stop = StopFilter(stops) if stops else None
-        self._blanks = ""  # text that waits for more
-        self._citations: list[Citation] = []  # in that text
-        self._position = 0  # the length of the text of the open item
-        self._is_writing = False  # whether an item with text is open
-        self._has_text = False  # whether this turn has
-        self._calls_client = False  # whether a call of the client's is shown, whose end is needed
+    has_enough = False
+    _stop: StopFilter | None = None  # ends the text at a stop sequence
+    _blanks = ""  # text that waits for more
+    _citations: Sequence[Citation] = ()  # in that text
+    _position = 0  # the length of the text of the open item
+    _is_writing = False  # whether an item with text is open
+    _has_text = False  # whether this turn has
+    _calls_client = False  # whether a call of the client's is shown, whose end is needed
 
     def grow(self, chunk: Json) -> bytes | None:
         """Add a chunk that only adds text to what is open; its encoded event. None: the chunk has to be taken."""
@@ -94,23 +90,22 @@ class Fold(ABC):
             whole, text = text, without_blank_lines_before(text)
             citations = moved_back(citations, len(whole) - len(text))
             self._has_text = bool(text.strip())
-        self._citations += moved_back(citations, -self._position)
+        citations = [*self._citations, *moved_back(citations, -self._position)]
         self._position += len(text)
         if self._stop is not None:
             text = self._stop.feed(text) + (self._stop.close() if is_last else "")
             self.has_enough = self._stop.found is not None and not self._calls_client
         text = self._blanks + text
         if not self._is_writing and not text.strip():
-            self._blanks = text
+            self._blanks, self._citations = text, citations
             return []
-        citations, self._citations = self._citations, []
-        self._blanks, self._is_writing = "", True
+        self._blanks, self._citations, self._is_writing = "", (), True
         return self.write_text(text, citations, logprobs) if text or citations else []
 
     def end_text(self) -> Events:
         """End the open text, if there is any; something else follows."""
         events = self.add_text("", is_last=True)
-        self._blanks, self._citations, self._position, self._is_writing = "", [], 0, False
+        self._blanks, self._citations, self._position, self._is_writing = "", (), 0, False
         return events
 
     # -- what a subclass does --

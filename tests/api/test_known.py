@@ -15,7 +15,7 @@ from proxy.api import known
 from proxy.api.known import History, KnownMessages
 from proxy.api.messages import conversation as blocks
 from proxy.api.messages.history import changes_in
-from proxy.api.messages.signatures import Signatures
+from proxy.api.messages.signatures import sign
 from proxy.api.parsing import expect_few_blocks, parse_object
 from proxy.api.responses import conversation as items
 from proxy.api.responses.dialect import ResponsesDialect
@@ -30,7 +30,6 @@ from tests.serving import proxy_of
 
 RUN = "0" * 32
 SEALER = Sealer((b"k" * 32,), "client:app")
-SIGNATURES = Signatures(SEALER)
 PICTURE = {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}}
 FOUND = {
     "type": "web_search_result",
@@ -61,7 +60,7 @@ MESSAGES = [
     {"role": "user", "content": [result(3, [text("a"), PICTURE]), result(2, is_error=True)]},
     {"role": "system", "content": "Only two more.", "clear_at": "next_user_message"},
     {"role": "assistant", "content": [
-        {"type": "thinking", "thinking": "", "signature": SIGNATURES.sign("Thoughts.")},
+        {"type": "thinking", "thinking": "", "signature": sign(SEALER, "Thoughts.")},
         {"type": "server_tool_use", "id": f"srvtoolu_{RUN}_0_1", "name": "web_search", "input": {"query": "q"}},
         {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{RUN}_0_1", "content": [FOUND]},
         text("Found."),
@@ -78,10 +77,9 @@ def read_messages(body, history):
     read = blocks.read_conversation(
         fields.get("system"),
         messages,
-        SEALER.open_text,
+        SEALER,
         {},
         changes=changes_in(messages),
-        read_signature=SIGNATURES.read,
     )
     return fields, read
 
@@ -137,8 +135,8 @@ SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": SERVER_CALL["i
     [SERVER_CALL, SERVER_RESULT],
     [SERVER_CALL | {"name": "web_search"}, SERVER_RESULT],
     [SERVER_CALL | {"name": "web_search"}, SERVER_RESULT | {"content": [], "encrypted_content": SEALER.seal_text("x")}],
-    [{"type": "thinking", "thinking": "", "signature": SIGNATURES.sign("Thoughts.")}],
-    [{"type": "thinking", "thinking": "Hm.", "signature": SIGNATURES.sign("Hm.", OpaqueFields({"details": "d"}))}],
+    [{"type": "thinking", "thinking": "", "signature": sign(SEALER, "Thoughts.")}],
+    [{"type": "thinking", "thinking": "Hm.", "signature": sign(SEALER, "Hm.", OpaqueFields({"details": "d"}))}],
 ])  # fmt: skip
 def test_a_translation_that_depends_on_names_seals_or_signatures_is_kept_for_no_other_request(blocks_said):
     other = Sealer((b"o" * 32,), "client:app")
@@ -150,8 +148,7 @@ def test_a_translation_that_depends_on_names_seals_or_signatures_is_kept_for_no_
 
     def read(history, sealer, names):
         messages = parse_object(body, history)["messages"]
-        signed = Signatures(sealer).read
-        return blocks.read_conversation(None, messages, sealer.open_text, names, read_signature=signed)
+        return blocks.read_conversation(None, messages, sealer, names)
 
     history, requests = (
         History(KnownMessages(), "client:app", "messages"),

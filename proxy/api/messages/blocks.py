@@ -8,58 +8,51 @@ call order: when the client sends the blocks back, this order tells the turns ap
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct, field
 
 from proxy.api.messages.inputs import StreamedInput
+from proxy.api.messages.pages import FoundPage
+from proxy.api.messages.signatures import sign
 from proxy.api.reply import Events
+from proxy.api.sealed import Sealer
 from proxy.turn.call_arguments import ObjectScanner, ScanBudget
+from proxy.turn.citations import Citation, annotations
 from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 
-Sign: TypeAlias = Callable[[str, OpaqueFields], str]
-"""Makes the signature that holds the thoughts and the fields of a turn."""
 
-_NO_FIELDS = OpaqueFields()
-
-
-class Blocks:
+class Blocks(Struct):
     """The blocks of one message.
 
     Blocks do not overlap, so all that comes while the input of a client's call is incomplete waits for its end.
 
-    Args:
-        sign: makes the signature of a turn's thoughts.
-        cite: finds the citations in a text.
-        mended: repairs the broken input of a client's call, or returns None if it cannot; None: nothing is repaired.
-
     Attributes:
-        mended: the same.
+        sealer: seals what the client is to send back.
+        mended: repairs the broken input of a client's call, or returns None if it cannot; None: nothing is repaired.
+        pages: the pages that a text may cite, by their addresses.
         content: the complete blocks, and the beginning of the open one.
         open_type: the type of the open block, which may still grow; empty if no block is open.
         pieces: those of its text or thoughts.
+        marks: gpt-oss's citation marks in the open text, with their offsets.
     """
 
-    def __init__(
-        self,
-        *,
-        sign: Sign,
-        cite: Callable[[str], Sequence[Json]],
-        mended: Callable[[str], Json | None] | None = None,
-    ) -> None:
-        self.content: list[Json] = []
-        self._sign = sign
-        self._cite = cite
-        self.mended = mended
-        self.open_type = ""
-        self.pieces: list[str] = []
-        self._shows_thoughts = True
-        self._signed: dict[int, str] = {}  # the thoughts that the signature of a block holds, by its index
-        self._budget = ScanBudget()
-        self._calls: dict[int, StreamedInput] = {}  # the client's latest calls, by their index in the turn
-        self._input: StreamedInput | None = None  # of the call that is open
-        self._waiting: deque[str | Json | StreamedInput] = deque()
+    sealer: Sealer
+    mended: Callable[[str], Json | None] | None = None
+    pages: dict[str, FoundPage] = field(default_factory=dict)
+    content: list[Json] = field(default_factory=list)
+    open_type: str = ""
+    pieces: list[str] = field(default_factory=list)
+    marks: list[Citation] = field(default_factory=list)
+    _shows_thoughts: bool = True
+    _signed: dict[int, str] = field(default_factory=dict)  # what the signature of a block holds of thoughts, by index
+    _budget: ScanBudget = field(default_factory=ScanBudget)
+    _calls: dict[int, StreamedInput] = field(default_factory=dict)  # the client's latest, by their index in the turn
+    _input: StreamedInput | None = None  # of the call that is open
+    _waiting: deque[str | Json | StreamedInput] = field(default_factory=deque)
 
     def add(self, part: str | Json | StreamedInput) -> Events:
         """Add text, a complete block or a client's call; it waits while the input of a client's call is incomplete."""
@@ -111,7 +104,7 @@ class Blocks:
 
     def sign_again(self, index: int, carried: OpaqueFields) -> None:
         """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
-        self.content[index]["signature"] = self._sign(self._signed[index], carried)
+        self.content[index]["signature"] = sign(self.sealer, self._signed[index], carried)
 
     def close(self) -> Events:
         """Close the open block, and write what has waited for its end."""
@@ -155,13 +148,13 @@ class Blocks:
         match self.open_type:
             case "text":
                 block["text"] = whole
-                if citations := self._cite(whole):  # else no field: the AI SDK refuses null
-                    block["citations"] = list(citations)
+                if citations := self._citations_in(whole):  # else no field: the AI SDK refuses null
+                    block["citations"] = citations
                     events += [self._delta("citations_delta", "citation", one) for one in citations]
             case "thinking":
                 block["thinking"] = whole if self._shows_thoughts else ""
                 self._signed[len(self.content) - 1] = signed = "" if self._shows_thoughts else whole
-                block["signature"] = self._sign(signed, _NO_FIELDS)
+                block["signature"] = sign(self.sealer, signed)
                 events.append(self._delta("signature_delta", "signature", block["signature"]))
             case "tool_use" if self._input is not None:
                 if rest := self._input.close(self.mended):
@@ -171,3 +164,14 @@ class Blocks:
         self.pieces.clear()
         events.append({"type": "content_block_stop", "index": len(self.content) - 1})
         return events
+
+    def _citations_in(self, text: str) -> list[Json]:
+        """The citations of a complete text, one for each page that it names."""
+        marks, self.marks = self.marks, []
+        if not self.pages:
+            return []
+        titles = {url: page.title for url, page in self.pages.items()}
+        # The text may have been cut since.
+        known = [(at, url) for at, url in marks if url in self.pages and at <= len(text)]
+        urls = dict.fromkeys(one["url_citation"]["url"] for one in annotations(text, titles, known))
+        return [self.pages[url].citation(self.sealer.seal_text) for url in urls]

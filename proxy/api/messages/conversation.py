@@ -7,11 +7,12 @@ What a message says by itself is read by `translation`, and once for all request
 one another is read here, in each request.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.api.history import PastResult, content_of, with_results
 from proxy.api.json_bounds import MOST_MESSAGES
@@ -20,8 +21,8 @@ from proxy.api.messages.history import NO_CHANGES, HistoryChanges
 from proxy.api.messages.pages import FoundPage
 from proxy.api.messages.parts import BETWEEN, as_blocks, named, refuse
 from proxy.api.messages.past_turns import PastTurn, Result
-from proxy.api.messages.signatures import Signed
-from proxy.api.messages.translation import Entry, TranslationContext, Translator, Unseal
+from proxy.api.messages.translation import Entry, TranslationContext, Translator
+from proxy.api.sealed import Sealer
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, NotShown
 from proxy.wire.cache_marks import markable_content
 from proxy.wire.chat import Json
@@ -39,29 +40,21 @@ class BlockConversation(Struct, frozen=True):
     Attributes:
         messages: the messages of the chat request.
         pages: the pages that its visible searches have found, which the answer may cite.
-        effort: the effort that its system messages ask for; None: they ask for none.
         unshown: the types of blocks that the model is not shown.
     """
 
     messages: list[Json]
     pages: Sequence[FoundPage]
-    effort: str | None = None
-    unshown: Collection[str] = ()
-
-
-def _unsigned(_: str) -> Signed:
-    """A signature that says nothing."""
-    return Signed()
+    unshown: Collection[str]
 
 
 def read_conversation(
     system: Any,
     messages: Any,
-    unseal: Unseal,
+    sealer: Sealer,
     own_names: Mapping[str, str],
     *,
     changes: HistoryChanges = NO_CHANGES,
-    read_signature: Callable[[str], Signed] = _unsigned,
     keeps_marks: bool = False,
     for_answer: bool = True,
 ) -> BlockConversation:
@@ -70,10 +63,9 @@ def read_conversation(
     Args:
         system: the request's `system`.
         messages: the request's `messages`.
-        unseal: opens text that this proxy sealed for the client.
+        sealer: opens what was sealed for the client.
         own_names: the client's names of server tools -> the names of the tools.
         changes: the changes by its system messages.
-        read_signature: reads the signatures of thoughts.
         keeps_marks: whether marks of caches stay in the texts of system prompts and users.
         for_answer: whether it is to be answered, so that it must not end with an assistant message.
 
@@ -84,10 +76,17 @@ def read_conversation(
         refuse("messages", "must be a list of messages, at least one")
     if len(messages) > MOST_MESSAGES:
         refuse("messages", f"may hold {MOST_MESSAGES} messages at most")
-    translator = Translator(TranslationContext(unseal, own_names, read_signature), keeps_marks=keeps_marks)
+    translator = Translator(TranslationContext(sealer, own_names), keeps_marks=keeps_marks)
     prompt = translator.system_prompt(system, "system")
-    chat = [{"role": "system", "content": prompt}] if prompt else []
-    chat += _Joiner(translator, keeps_marks=keeps_marks).read(messages, changes.left_out)
+    chat: list[Json] = [{"role": "system", "content": prompt}] if prompt else []
+    content_of_parts = markable_content if keeps_marks else content_of
+    # The pictures of results become a part of what the user says next.
+    for role, group in groupby(_Joiner(translator).read(messages, changes.left_out), itemgetter("role")):
+        if role == "user":
+            parts = [part for message in group for part in message["content"]]
+            chat.append({"role": role, "content": content_of_parts(parts, BETWEEN)})
+        else:
+            chat += group
     roles = [role for message in chat if (role := message["role"]) != "system"]
     if not roles:
         refuse("messages", "must hold a message that is not empty")
@@ -95,104 +94,80 @@ def read_conversation(
         if messages[-1]["role"] == "user":
             refuse(f"messages.{len(messages) - 1}.content", "must not be empty")
         refuse("messages", "the last message must be the user's: prefill is not supported")
-    return BlockConversation(chat, translator.pages, changes.effort, translator.unshown.types)
+    return BlockConversation(chat, translator.pages, translator.unshown.types)
 
 
-class _Joiner:
-    """Joins messages in order. The last turn is kept open for results in the next message.
+class _Joiner(Struct):
+    """Joins messages in order. The last turn is kept open for results in the next message."""
 
-    So is what the user says: an empty message of the assistant does not separate two messages of the user.
-    """
-
-    def __init__(self, translator: Translator, *, keeps_marks: bool) -> None:
-        self._translator = translator
-        self._keeps_marks = keeps_marks
-        self._open: PastTurn | None = None
-        self._answers: dict[str, PastResult] = {}  # to the client's calls of the open turn, by id
-        self._said: list[Json] = []  # by the user, and not yet in the chat
-        self._chat: list[Json] = []
-        self._system: list[Json] = []  # system messages that stand between calls and their results
-        self._forgiven: Forgiven = NO_FAULTS  # of what the user has just said
-        self._first_new = 0  # the number of the first message behind the last one of the assistant
+    translator: Translator
+    open: PastTurn | None = None
+    answers: dict[str, PastResult] = field(default_factory=dict)  # to the client's calls of the open turn, by id
+    chat: list[Json] = field(default_factory=list)
+    system: list[Json] = field(default_factory=list)  # system messages that stand between calls and their results
+    forgiven: Forgiven = NO_FAULTS  # of what the user has just said
+    first_new: int = 0  # the number of the first message behind the last one of the assistant
 
     def read(self, messages: list[Any], left_out: Collection[int]) -> list[Json]:
+        """The messages of the chat, in which those of the user have their parts, and may follow each other."""
         roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
         if "assistant" in roles:
             # Whoever sends the first message can mend it. Later, an agent may have put a file into it for good.
-            self._first_new = len(roles) - roles[::-1].index("assistant")
-            self._forgiven = (NotShown,)
+            self.first_new = len(roles) - roles[::-1].index("assistant")
+            self.forgiven = (NotShown,)
         entries = [(at, message) for at, message in enumerate(messages) if at not in left_out]
         for role, group in groupby(entries, _role_of):
             match role:
                 case "assistant":
-                    for turn in self._translator.assistant([*group]):
+                    for turn in self.translator.assistant([*group]):
                         self._close_turn()
-                        self._open = turn
+                        self.open = turn
                 case "user":
-                    self._take_user([*group])
+                    self._read_user(group)
                 case _:
-                    self._read_system([*group])
+                    self._read_system(group)
         self._close_turn()
-        self._end_user_message()
-        return self._chat
+        return self.chat
 
-    def _add(self, messages: Iterable[Json]) -> None:
-        """Add messages to the chat; a user's message is held back, because the next one may belong to it."""
-        for message in messages:
-            if message["role"] == "user":
-                self._said += message["content"]
-                continue
-            if self._said:
-                self._end_user_message()
-            self._chat.append(message)
-
-    def _end_user_message(self) -> None:
-        if self._said:
-            content = markable_content if self._keeps_marks else content_of
-            self._chat.append({"role": "user", "content": content(self._said, BETWEEN)})
-            self._said = []
-
-    def _read_system(self, group: list[Entry]) -> None:
+    def _read_system(self, group: Iterable[Entry]) -> None:
         for at, message in group:
             where = f"messages.{at}.content"
-            prompt = self._translator.system_prompt(as_blocks(message.get("content"), where), where)
-            if prompt and self._open:
-                self._system.append({"role": "system", "content": prompt})
-            elif prompt:
-                self._add([{"role": "system", "content": prompt}])
+            if prompt := self.translator.system_prompt(as_blocks(message.get("content"), where), where):
+                (self.system if self.open else self.chat).append({"role": "system", "content": prompt})
 
-    def _take_user(self, group: list[Entry]) -> None:
-        """Add the results of the open turn's calls, and keep what else the user says."""
+    def _read_user(self, group: Iterable[Entry]) -> None:
+        """Add the results of the open turn's calls, and what else the user says."""
         rest: list[Json] = []
         for one in group:
-            reading = self._translator.user(one, self._forgiven if one[0] >= self._first_new else ALL_FAULTS)
+            reading = self.translator.user(one, self.forgiven if one[0] >= self.first_new else ALL_FAULTS)
             for result in reading.results:
                 self._take_result(result, f"messages.{one[0]}.content.{result.at}")
             rest += reading.parts
         self._close_turn()
-        self._said += rest
+        if rest:
+            self.chat.append({"role": "user", "content": rest})
 
     def _take_result(self, result: Result, where: str) -> None:
-        call = self._open.call(result.call_id) if self._open else None
-        if result.call_id in self._answers:
+        call = self.open.call(result.call_id) if self.open else None
+        if result.call_id in self.answers:
             refuse(where, f"there are two results for the call {named(result.given)}")
         if call is None or call.is_server_tool:
             refuse(where, f"there is no call {named(result.given)} in the message before for this tool_result")
-        self._answers[result.call_id] = result.result
+        self.answers[result.call_id] = result.result
 
     def _close_turn(self) -> None:
         """Close the open turn. Raises `RequestError` if one of its calls has no result."""
-        if self._open is None:
+        if self.open is None:
             return
-        turn, self._open = self._open, None
+        turn, self.open = self.open, None
         results: list[PastResult] = []
         for call in turn.calls:
-            if (result := turn.result_of(call, self._answers)) is None:
+            if (result := turn.result_of(call, self.answers)) is None:
                 refuse("messages", _NO_RESULT.format(call_id=call.block_id))
             results.append(result)
-        self._add(with_results(turn.message, results))  # pictures become a part of what the user says next
-        self._add(self._system)
-        self._answers, self._system = {}, []
+        self.chat += with_results(turn.message, results)
+        self.chat += self.system
+        self.answers, self.system = {}, []
 
 
 def _role_of(entry: tuple[int, Any]) -> str:

@@ -1,28 +1,25 @@
 """Requests of the Messages API, read into chat requests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from proxy.api.affinity import session_in
-from proxy.api.credentials import RequestTools
 from proxy.api.dialect import Chosen, Context, Parsed, Request
 from proxy.api.known import History
 from proxy.api.messages.conversation import read_conversation
-from proxy.api.messages.history import ToolChange, changes_in
+from proxy.api.messages.history import changes_in
 from proxy.api.messages.message import MessageOptions
 from proxy.api.messages.pages import FoundPage
 from proxy.api.messages.reply import MessageReply
 from proxy.api.messages.request import MessagesRequest, read_request
-from proxy.api.messages.signatures import Signatures
-from proxy.api.messages.tools import TOOL_FIELDS, MessageTools, hosted_names, read_tools
+from proxy.api.messages.tools import TOOL_FIELDS, MessageTools, read_tools
 from proxy.api.parsing import expect_few_blocks, parse_object
 from proxy.api.remembered import text_of
 from proxy.api.request import Access, ResolvedRequest
-from proxy.wire.chat import Json, ToolSpec, name_of
+from proxy.wire.chat import Json, name_of
 from proxy.wire.json_text import with_exact_calls
-from proxy.wire.search import SearchFilters
 from proxy.wire.tokens import count_tokens
 
 
@@ -47,20 +44,6 @@ class MessagesDialect(Struct, frozen=True):
         return _ParsedMessages(fields=fields, request=request, dialect=self)
 
 
-class _DeclaredTools(Struct, frozen=True):
-    """The tools that a request declares, their fields of the chat request, and `hosted_names`."""
-
-    tools: MessageTools
-    fields: Json
-    own_names: Mapping[str, str]
-
-    @classmethod
-    def of(cls, fields: Json, own: RequestTools, changes: Sequence[ToolChange]) -> "_DeclaredTools":
-        """Read them. Raises `RequestError`."""
-        tools = read_tools(fields, own.toolset.names, changes)
-        return cls(tools, tools.for_chat(), hosted_names(own))
-
-
 class _ParsedMessages(Parsed):
     fields: Json
     request: MessagesRequest
@@ -75,39 +58,36 @@ class _ParsedMessages(Parsed):
         fields, messages, request = self.fields, self.fields.get("messages"), self.request
         changes = changes_in(messages)
         text = None if changes.tools else text_of(*map(fields.get, TOOL_FIELDS))
-        tools = context.once(text, partial(_DeclaredTools.of, fields, context.own, changes.tools), step="read")
-        declared, own_names, check = tools.tools, tools.own_names, request.schema_check()
+        tools = context.once(text, partial(read_tools, fields, context.own, changes.tools), step="read")
+        check = request.schema_check()
         conversation = read_conversation(
             fields.get("system"),
             messages,
-            context.sealer.open_text,
-            own_names,
+            context.sealer,
+            tools.own_names,
             changes=changes,
-            read_signature=Signatures(context.sealer).read,
             keeps_marks=self.dialect.keeps_marks,
             for_answer=self.dialect.for_answer,
         )
         return _MessagesRequest(
             context=context,
-            chat=request.as_chat(conversation.messages, tools.fields, check),
+            chat=request.as_chat(conversation.messages, tools.for_chat, check),
             check=check,
             max_output_tokens=request.max_tokens,
             named=session_in(request.metadata) if request.metadata else None,
             has_marks=self.dialect.keeps_marks,
             unshown=conversation.unshown,
             request=request,
-            declared=declared,
-            own_names=own_names,
+            tools=tools,
             text=text,
-            effort=conversation.effort,
+            effort=changes.effort,
             pages=conversation.pages,
         )
 
 
 class _MessagesRequest(Request, frozen=True, kw_only=True):
     request: MessagesRequest
-    declared: MessageTools
-    own_names: Mapping[str, str]  # the client's name of a hosted tool -> the name of the server's tool
+    tools: MessageTools
     text: bytes | None  # of the declared tools, by which what is made of them is remembered
     effort: str | None  # which the history asks for
     pages: Sequence[FoundPage]  # that earlier searches of the conversation have found
@@ -115,23 +95,18 @@ class _MessagesRequest(Request, frozen=True, kw_only=True):
     def within(self, access: Access) -> "MessagesChosen":
         """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
         narrows = access.drops_unavailable_tools
-        within = partial(self._within, access.tools, drop=narrows)
-        tools, fields, filters = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
+        within = partial(self.tools.within, access.tools, drop=narrows)
+        tools = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return MessagesChosen(
-            fields=fields | self.request.fields_for(access.model.upstream, self.effort),
+            fields=tools.for_chat | self.request.fields_for(access.model.upstream, self.effort),
             tools=tools.server_tools,
             ignored=tools.ignored,
-            filters=filters,
+            filters=tools.filters,
             late=tools.late,
             text=self.text,
             asked=self,
             declared=tools,
         )
-
-    def _within(self, usable: Sequence[ToolSpec], *, drop: bool) -> tuple[MessageTools, Json, SearchFilters]:
-        """The tools within the usable ones, their fields of the chat request, and the filters of its searches."""
-        tools = self.declared.within(usable, self.own_names, drop=drop)
-        return tools, tools.for_chat(), tools.filters
 
 
 class MessagesChosen(Chosen, frozen=True, kw_only=True):
@@ -147,21 +122,9 @@ class MessagesChosen(Chosen, frozen=True, kw_only=True):
 
     def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> MessageReply:
         """The message."""
-        asked, [run_id], toolset = self.asked, run_ids, request.own.toolset
-        options = MessageOptions(
-            asked.context.sealer.seal_text,
-            Signatures(asked.context.sealer).sign,
-            asked.context.now,
-            self.declared,
-            server_calls=request.tool_events != "none",
-            thoughts=asked.request.thinks,
-            omits_thoughts=asked.request.omits_thoughts,
-            arguments_of=toolset.arguments_of,
-            mended=toolset.mended,
-            stops=asked.request.stops,
-            pages=asked.pages,
-        )
-        return MessageReply(run_id, asked.request.model, request, options)
+        [run_id], context = run_ids, self.asked.context
+        options = MessageOptions(self.asked.request, self.declared, self.asked.pages, context.sealer, context.now)
+        return MessageReply(run_id, request, options)
 
     def declared_tokens(self, request: ResolvedRequest) -> int:
         """The estimated tokens of the client's own request, without tools that the proxy adds."""

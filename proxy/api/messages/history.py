@@ -118,5 +118,5 @@ def _tool_changes(content: Any, where: str) -> Iterator[ToolChange]:
             yield ToolChange(name, adds)
 
 
-def _name_of(tool: Json) -> str | None:
-    return name if isinstance(name := tool.get("name"), str) else None
+def _name_of(tool: object) -> str | None:
+    return name if isinstance(tool, dict) and isinstance(name := tool.get("name"), str) else None

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.fold import Fold
-from proxy.api.messages.blocks import Blocks, Sign
+from proxy.api.messages.blocks import Blocks
 from proxy.api.messages.call_ids import shown_call_id, tool_use_id
 from proxy.api.messages.inputs import parsed_input
 from proxy.api.messages.pages import (
@@ -22,16 +22,20 @@ from proxy.api.messages.pages import (
     pages_of,
     search_block,
 )
+from proxy.api.messages.request import MessagesRequest
 from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.api.reply import Events
+from proxy.api.request import ResolvedRequest
+from proxy.api.sealed import Sealer
+from proxy.api.stops import StopFilter
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.offer import SEARCH
 from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.turn.call_ids import server_call_id
-from proxy.turn.citations import Citation, annotations
+from proxy.turn.citations import Citation
 from proxy.turn.opaque_fields import OpaqueFields, carried_by
 from proxy.wire import rawjson
-from proxy.wire.chat import BROKEN_OFF, WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
+from proxy.wire.chat import WINDOW_EXCEEDED, Json, ToolCall, ToolSpec, Turn, name_of
 
 _TEXT = (
     b"event: content_block_delta\n"
@@ -41,33 +45,21 @@ _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
 
 class MessageOptions(Struct, frozen=True):
-    """The options of a client's message.
+    """The parts of a request that shape its message.
 
     Attributes:
-        seal: seals text for the client.
-        sign: makes the signature of a turn's thoughts; see `Signatures.sign`.
-        now: the time, in seconds since 1970, for pages that are fetched.
+        fields: the client's fields.
         tools: which server tools the client is shown, and whether it takes several calls in one turn.
-        server_calls: whether the calls of other server tools are shown as well.
-        thoughts: whether the model's thoughts are shown.
-        omits_thoughts: whether thoughts are shown as a signature only.
-        arguments_of: repairs the arguments of a call, as `Toolset.arguments_of` does.
-        mended: repairs the arguments of the client's calls, as `Toolset.mended` does; None: they stay as written.
-        stops: the sequences at which the text ends.
         pages: the pages that earlier searches of the conversation have found.
+        sealer: seals what the client is to send back.
+        now: the time, in seconds since 1970, for pages that are fetched.
     """
 
-    seal: Callable[[str], str]
-    sign: Sign
+    fields: MessagesRequest
+    tools: MessageTools
+    pages: Sequence[FoundPage]
+    sealer: Sealer
     now: Callable[[], float]
-    tools: MessageTools = MessageTools()
-    server_calls: bool = False
-    thoughts: bool = False
-    omits_thoughts: bool = False
-    arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
-    mended: Callable[[str], Json | None] | None = None
-    stops: tuple[str, ...] = ()
-    pages: Sequence[FoundPage] = ()
 
 
 class MessageBuilder(Fold):
@@ -75,16 +67,25 @@ class MessageBuilder(Fold):
 
     Args:
         run_id: the id of the run, from which the ids of the blocks are made.
-        options: the options of the client.
+        request: the resolved request.
+        options: the other parts of the request.
+
+    Attributes:
+        blocks: the blocks.
+        uses: the numbers of successful calls of hosted tools; None: the client has declared none of them.
     """
 
-    def __init__(self, run_id: str, options: MessageOptions) -> None:
-        super().__init__(options.stops)
+    def __init__(self, run_id: str, request: ResolvedRequest, options: MessageOptions) -> None:
+        stops: Sequence[str] = request.chat.get("stop", ())
+        self._stop = StopFilter(stops) if stops else None
+        self._stops = stops
         self._run_id = run_id
         self._options = options
-        self._pages = {page.url: page for page in options.pages if page.url}  # which the text may cite
-        self._marks: list[Citation] = []  # gpt-oss's, in the open text
-        self.blocks = Blocks(sign=options.sign, cite=self._citations_in, mended=options.mended)
+        self._toolset = request.own.toolset
+        self._shows_others = request.tool_events != "none"  # calls of server tools that the client has not declared
+        self.blocks = Blocks(
+            options.sealer, request.own.toolset.mended, {page.url: page for page in options.pages if page.url}
+        )
         self._turn = self._number = 0  # in this message, and in its run
         self._has_calls = False  # in this turn
         self._numbered = 0  # server calls
@@ -92,7 +93,7 @@ class MessageBuilder(Fold):
         self._thoughts_of: dict[int, int] = {}  # the number of a turn -> the index of its block
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
-        self._uses = {SEARCH: 0, FETCH: 0}
+        self.uses = {f"{SEARCH}_requests": 0, f"{FETCH}_requests": 0} if options.tools.hosted else None
 
     def text_event(self, text: str) -> bytes | None:
         """Add to the open block of text, and give the encoded event; None: no block is open, or the text may be cut."""
@@ -105,7 +106,7 @@ class MessageBuilder(Fold):
         """Add an event of the run; another upstream call has blocks of its own."""
         match event:
             case TurnBegan(number):
-                events = self._end_turn(())
+                events = self.end_turn(())
                 self._turn, self._number = self._turn + 1, number
                 self._has_text = self._has_calls = False
                 return events
@@ -114,20 +115,20 @@ class MessageBuilder(Fold):
             case CallEnded():
                 return []
             case CallsAnswered(answered):
-                return self._end_turn(answered)
+                return self.end_turn(answered)
 
     def write_thoughts(self, text: str) -> Events:
         """Add thoughts, for which this API has one place: before the text and the calls of their turn."""
-        if not self._options.thoughts or self._has_text or self._has_calls:
+        if not self._options.fields.thinks or self._has_text or self._has_calls:
             return []
-        events = self.blocks.add_thinking(text, shown=not self._options.omits_thoughts)
+        events = self.blocks.add_thinking(text, shown=not self._options.fields.omits_thoughts)
         self._thoughts_of[self._number] = len(self.blocks.content) - 1
         return events
 
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         """Add text to the open block, or to a new one; this API has no log probabilities."""
         del logprobs
-        self._marks += citations
+        self.blocks.marks += citations
         return self.blocks.add(text) if text else []
 
     def write_refusal(self, text: str) -> Events:
@@ -150,7 +151,7 @@ class MessageBuilder(Fold):
     def _begin_server_call(self, call: ToolCall) -> Events:
         """Add the block of a call of a hosted tool, or of another call for a client that asks for all."""
         shown = self._options.tools.shown.get(call.name)
-        if shown is None and not self._options.server_calls:
+        if shown is None and not self._shows_others:
             return []
         self._has_calls = True
         self._numbered += 1
@@ -158,7 +159,7 @@ class MessageBuilder(Fold):
         self._ids_in_history.setdefault((call.id, call.name), deque()).append(id_in_history)
         given = parsed_input(call.arguments)
         if "INVALID_JSON" in given:
-            given = self._options.arguments_of(call) or given
+            given = self._toolset.arguments_of(call) or given
         kind = "server_tool_use" if shown is not None else "mcp_tool_use"
         block: Json = {"type": kind, "id": shown_call_id(kind, self._run_id, self._numbered, self._turn)}
         block |= {"name": call.name, "server_name": SERVER_NAME} if shown is None else {"name": shown}
@@ -166,7 +167,7 @@ class MessageBuilder(Fold):
         self._calls.append((call, block))
         return self.end_text() + self.blocks.add(block)
 
-    def _end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
+    def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
         """Close all blocks, and add the results of the turn's server calls; a call without an answer has failed."""
         events = self.end_text() + self.blocks.close()
         answers = {one.resolved: one for one in reversed(answered)}
@@ -195,16 +196,10 @@ class MessageBuilder(Fold):
         if (index := self._thoughts_of.get(turn)) is not None:
             self.blocks.sign_again(index, carried)
 
-    def finish(self, answer: Respond) -> Events:
-        """Close all blocks at the end of the run."""
-        if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
-            self.blocks.mended = None
-        return self._end_turn(())
-
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""
         cut = self._stop.found if self._stop is not None else None
-        stop = cut or (_stop_of_upstream(answer, self._options.stops) if self._options.stops else None)
+        stop = cut or (_stop_of_upstream(answer, self._stops) if self._stops else None)
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
         if answer.turn.fills_context:
             reason = WINDOW_EXCEEDED
@@ -217,12 +212,6 @@ class MessageBuilder(Fold):
         details = {"type": "refusal", "category": None, "explanation": None} if reason == "refusal" else None
         sequence = stop if reason == "stop_sequence" else None
         return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
-
-    def server_tool_use(self) -> Json | None:
-        """The numbers of successful hosted calls; None if the client has not declared a hosted tool."""
-        if not self._options.tools.hosted:
-            return None
-        return {f"{name}_requests": count for name, count in self._uses.items()}
 
     def _result(self, use: Json, answered: AnsweredCall | None) -> Json:
         """The block with the result of a call."""
@@ -238,23 +227,13 @@ class MessageBuilder(Fold):
             )
         if result.failed:
             return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
-        self._uses[kind] += answered.counts
+        if self.uses is not None:
+            self.uses[f"{kind}_requests"] += answered.counts
         if kind == FETCH:
             return fetch_block(call_id, answered, datetime.fromtimestamp(self._options.now(), UTC).isoformat())
         pages = pages_of(answered)
-        self._pages |= {page.url: page for page in pages}
-        return search_block(call_id, pages, answered.content, self._options.seal)
-
-    def _citations_in(self, text: str) -> list[Json]:
-        """The citations of a complete text, one for each page that it names."""
-        marks, self._marks = self._marks, []
-        if not self._pages:
-            return []
-        titles = {url: page.title for url, page in self._pages.items()}
-        # The text may have been cut since.
-        known = [(at, url) for at, url in marks if url in self._pages and at <= len(text)]
-        urls = dict.fromkeys(one["url_citation"]["url"] for one in annotations(text, titles, known))
-        return [self._pages[url].citation(self._options.seal) for url in urls]
+        self.blocks.pages |= {page.url: page for page in pages}
+        return search_block(call_id, pages, answered.content, self._options.sealer.seal_text)
 
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:

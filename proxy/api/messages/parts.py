@@ -4,27 +4,23 @@ A block of an unknown type is replaced by its text, or else by a note. What cann
 `conversation` decides where a note takes its place.
 """
 
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
 
 from proxy.api.fields import prefixed
 from proxy.api.unshown import NotShown, note, picture_part, text_of_file, text_part, type_of
 from proxy.wire import rawjson
 from proxy.wire.chat import Json
 
+T = TypeVar("T", str, Json, list[Any])
+
 BETWEEN = "\n\n"  # the texts of several blocks
+_DEMANDS: Mapping[type, str] = {str: "must be a string", dict: "must be an object", list: "must be a list"}
 _KNOWN = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
 
 
-def user_parts(blocks: list[Any], where: str) -> list[Json]:
-    """The parts of a user's content.
-
-    Args:
-        blocks: the blocks as the client sent them.
-        where: their place in the request, for errors, such as `messages.1.content`.
-
-    Raises:
-        RequestError: a block is not well formed or not supported; its place is `param`.
-    """
+def _parts_of_all(blocks: list[Any], where: str) -> list[Json]:
+    """The parts of the blocks of the content at `where`."""
     return [part for at, block in enumerate(blocks) for part in parts_of(block, f"{where}.{at}")]
 
 
@@ -63,14 +59,16 @@ def parts_of(block: Any, where: str) -> list[Json]:
         refuse(where, "must be a content block, an object with a `type`")
     match block.get("type"):
         case "text":
-            text = string_in(block, "text", where)
+            text = field_in(block, "text", str, where)
             return [text_part(text)] if text else []
         case "image":
-            return [_picture(_object(block, "source", where), f"{where}.source")]
+            return [_picture(field_in(block, "source", dict, where), f"{where}.source")]
         case "document":
             return _document(block, where)
         case "search_result":
-            texts = [part["text"] for part in user_parts(_list(block, "content", where), f"{where}.content")]
+            texts = [
+                part["text"] for part in _parts_of_all(field_in(block, "content", list, where), f"{where}.content")
+            ]
             lines = (block.get("title"), block.get("source"), *texts)
             return [text_part("\n".join([line for line in lines if isinstance(line, str) and line]))]
         case "tool_reference":
@@ -84,17 +82,17 @@ def parts_of(block: Any, where: str) -> list[Json]:
 
 def _document(block: Json, where: str) -> list[Json]:
     """The parts of a document, with its title and its context first."""
-    source = _object(block, "source", where)
+    source = field_in(block, "source", dict, where)
     heading = [block[key] for key in ("title", "context") if isinstance(block.get(key), str) and block[key]]
     match source.get("type"):
         case "text":
-            return [text_part("\n\n".join([*heading, string_in(source, "data", f"{where}.source")]))]
+            return [text_part("\n\n".join([*heading, field_in(source, "data", str, f"{where}.source")]))]
         case "content":
             blocks = as_blocks(source.get("content"), f"{where}.source.content")
             title = [text_part("\n\n".join(heading))] if heading else []
-            return title + user_parts(blocks, f"{where}.source.content")
+            return title + _parts_of_all(blocks, f"{where}.source.content")
         case "base64":
-            media, data = (string_in(source, key, f"{where}.source") for key in ("media_type", "data"))
+            media, data = (field_in(source, key, str, f"{where}.source") for key in ("media_type", "data"))
             return [text_part("\n\n".join([*heading, text_of_file(media, data, f"{where}.source")]))]
         case "url":
             _refuse_unshown(f"{where}.source", "documents are not fetched; send the text, or offer a web_fetch tool")
@@ -106,27 +104,17 @@ def _picture(source: Json, where: str) -> Json:
     """The part with a picture."""
     match source.get("type"):
         case "base64":
-            media, data = (string_in(source, key, where) for key in ("media_type", "data"))
+            media, data = (field_in(source, key, str, where) for key in ("media_type", "data"))
             return picture_part(f"data:{media};base64,{data}", f"{where}.media_type")
         case "url":
-            return picture_part(string_in(source, "url", where), where)
+            return picture_part(field_in(source, "url", str, where), where)
         case "file":
             _refuse_unshown(where, "files are not kept here; send the picture's data or its URL")
         case kind:
             _refuse_unshown(where, f"a picture of type {named(kind)} is not supported here")
 
 
-def string_in(holder: Json, key: str, where: str) -> str:
-    """A field of the block or the object at `where` that has to be a string. Raises `RequestError`."""
+def field_in(holder: Json, key: str, kind: type[T], where: str) -> T:
+    """A field of the block or the object at `where` that has to be of a type. Raises `RequestError`."""
     value = holder.get(key)
-    return value if isinstance(value, str) else refuse(f"{where}.{key}", "must be a string")
-
-
-def _object(holder: Json, key: str, where: str) -> Json:
-    value = holder.get(key)
-    return value if isinstance(value, dict) else refuse(f"{where}.{key}", "must be an object")
-
-
-def _list(holder: Json, key: str, where: str) -> list[Any]:
-    value = holder.get(key)
-    return value if isinstance(value, list) else refuse(f"{where}.{key}", "must be a list")
+    return value if isinstance(value, kind) else refuse(f"{where}.{key}", _DEMANDS[kind])

@@ -40,10 +40,6 @@ class PastTurn(Struct):
     message: Json = {}
     _by_id: dict[str, BlockCall] = {}
 
-    def continues_with(self, origin: str | None) -> bool:
-        """Whether a call of this origin belongs to the turn, although it comes after the turn's results."""
-        return origin is not None and origin == self.origin
-
     def add_text(self, text: str, *, is_cited: bool) -> None:
         """Add a block of text as a new paragraph, unless it continues a text that was split at a citation."""
         if self.texts and not (is_cited or self.ends_with_citation):

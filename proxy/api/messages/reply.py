@@ -1,10 +1,11 @@
 """The message object of the Messages API, and the stream of events that describes it."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from proxy.api.messages.errors import MESSAGES_ERRORS, REQUEST_ID
 from proxy.api.messages.message import MessageBuilder, MessageOptions
-from proxy.api.messages.tools import with_settings
+from proxy.api.messages.tools import execute_within
 from proxy.api.reply import Events, Kept, Reply, hidden_as_stored
 from proxy.api.request import ResolvedRequest
 from proxy.kit import request_context
@@ -12,7 +13,7 @@ from proxy.loop.actions import Respond
 from proxy.loop.continuation import CarriedTurns
 from proxy.turn.opaque_fields import has_opaque_fields
 from proxy.wire import sse
-from proxy.wire.chat import Json
+from proxy.wire.chat import BROKEN_OFF, Json
 from proxy.wire.errors import ProxyError
 from proxy.wire.tokens import count_tokens
 from proxy.wire.usage import token_count
@@ -30,24 +31,24 @@ class MessageReply(Reply):
 
     Args:
         run_id: the id of its run.
-        model: the model's name in the request.
         request: the resolved request.
-        options: the options of the client.
+        options: the other parts of the request.
     """
 
     measures = True
 
-    def __init__(self, run_id: str, model: str, request: ResolvedRequest, options: MessageOptions) -> None:
+    def __init__(self, run_id: str, request: ResolvedRequest, options: MessageOptions) -> None:
         self._run_id = run_id
-        self._model = model
         self._request = request
         self._options = options
-        self._message = MessageBuilder(run_id, options)
+        self._message = MessageBuilder(run_id, request, options)
+        model = options.fields.model
+        self._head: Json = {"id": f"msg_{run_id}", "type": "message", "role": "assistant", "model": model}
         self._request_id = request_id()
         self._input_tokens: int | None = None  # of a stream, estimated; None: it has begun, or there is none
         self._carried: CarriedTurns = ()
         if options.tools.shown:
-            self.execute = with_settings(request.own.toolset.execute, options.tools)
+            self.execute = partial(execute_within, request.own.toolset.execute, options.tools)
         self.folds = (self._message,)
         self.headers = ((REQUEST_ID, self._request_id.encode()),)
 
@@ -56,7 +57,9 @@ class MessageReply(Reply):
         offer, shown = self._request.offer, self._options.tools.shown
         visible = {*offer.client_tools, *(name for name, tool in offer.server_tools.items() if tool.name in shown)}
         for turn in (*answer.earlier_turns, answer.turn):
-            if not self._options.thoughts and (turn.message.get("reasoning_content") or turn.message.get("reasoning")):
+            if not self._options.fields.thinks and (
+                turn.message.get("reasoning_content") or turn.message.get("reasoning")
+            ):
                 return True
             if any(call.name not in visible for call in turn.calls):
                 return True
@@ -76,19 +79,17 @@ class MessageReply(Reply):
         if tokens is not None:
             ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
             cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-            message = self._object([], ending, {"input_tokens": tokens, "output_tokens": 1, **cache})
+            usage = {"input_tokens": tokens, "output_tokens": 1, **cache}
+            message = {**self._head, "content": [], **ending, "usage": usage}
             events = [{"type": "message_start", "message": message}, *events]
-        return b"".join(map(_encode, events))
-
-    def _object(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
-        """The message object in one of its states."""
-        named = {"id": f"msg_{self._run_id}", "type": "message", "role": "assistant", "model": self._model}
-        return {**named, "content": content, **ending, "usage": usage}
+        return b"".join([b"event: %b\n%b" % (event["type"].encode(), sse.encode(event)) for event in events])
 
     def end(self, answers: Sequence[Respond]) -> Events:
         """Close all blocks, and keep what the client cannot bring back and the hidden part of the run does not hold."""
         [answer] = answers
-        events = self._message.finish(answer)
+        if answer.finish_reason in BROKEN_OFF:  # the last input may only be incomplete
+            self._message.blocks.mended = None
+        events = self._message.end_turn(())
         turns = (*answer.earlier_turns, answer.turn)
         if any(has_opaque_fields(turn.message) for turn in turns):
             tools = self._request.offer.server_tools
@@ -102,7 +103,7 @@ class MessageReply(Reply):
     def last(self, answers: Sequence[Respond]) -> bytes:
         """The end of the message, and of the stream."""
         [answer] = answers
-        usage = _usage_of(answer, self._message.server_tool_use())
+        usage = _usage_of(answer, self._message.uses)
         delta = {"type": "message_delta", "delta": self._message.ending(answer), "usage": usage}
         return self.encode([delta, {"type": "message_stop"}])
 
@@ -114,17 +115,12 @@ class MessageReply(Reply):
         for number, carried in dict(zip(numbers, self._carried, strict=False)).items():
             if carried:
                 self._message.sign_again(number, carried)
-        usage = _usage_of(answer, self._message.server_tool_use())
-        return self._object(self._message.blocks.content, self._message.ending(answer), usage)
+        usage = _usage_of(answer, self._message.uses)
+        return {**self._head, "content": self._message.blocks.content, **self._message.ending(answer), "usage": usage}
 
     def error(self, error: ProxyError) -> bytes:
         """The error in the envelope of this API."""
         return MESSAGES_ERRORS.last_event(error, self._request_id)
-
-
-def _encode(event: Json) -> bytes:
-    kind: str = event["type"]
-    return b"event: " + kind.encode() + b"\n" + sse.encode(event)
 
 
 def _usage_of(answer: Respond, server_tool_use: Json | None) -> Json:

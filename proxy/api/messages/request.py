@@ -13,6 +13,7 @@ from proxy.wire.errors import RequestError
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # thinking budgets, in tokens, from which the effort is medium or high
+_AS_IN_CHAT = ("temperature", "top_p", "max_tokens", "max_tool_calls")  # fields that a chat request has as well
 _FORMAT_FIELD = "output_config.format"
 _NUMBER = "must be a number"
 _DEMANDS = {
@@ -72,11 +73,6 @@ class MessagesRequest(Struct, frozen=True):
         """Whether the client wants thoughts in the signature only."""
         return self.thinking is not None and self.thinking.display == "omitted"
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The sequences at which the text ends."""
-        return tuple(dict.fromkeys(filter(None, self.stop_sequences))) if self.stop_sequences else ()
-
     def schema_check(self) -> SchemaCheck | None:
         """The check against the schema of `output_config.format`; None without one. Raises `RequestError`."""
         wanted: Any = self.output_config.format if self.output_config is not None else None
@@ -91,16 +87,11 @@ class MessagesRequest(Struct, frozen=True):
     def as_chat(self, messages: list[Json], tools: Json, check: SchemaCheck | None) -> Json:
         """The chat request with these fields for tools, without those that depend on the upstream (`fields_for`)."""
         chat: Json = {"model": self.model, "messages": messages, **tools}
-        if self.temperature is not None:
-            chat["temperature"] = self.temperature
-        if self.top_p is not None:
-            chat["top_p"] = self.top_p
-        if self.max_tokens is not None:
-            chat["max_tokens"] = self.max_tokens
-        if stops := self.stops:
-            chat["stop"] = list(stops)
-        if self.max_tool_calls is not None:
-            chat["max_tool_calls"] = self.max_tool_calls
+        for name in _AS_IN_CHAT:
+            if (value := getattr(self, name)) is not None:
+                chat[name] = value
+        if stops := list(dict.fromkeys(filter(None, self.stop_sequences or ()))):
+            chat["stop"] = stops
         if check is not None:
             wanted = {"name": "answer", "schema": check.schema, "strict": True}
             chat["response_format"] = {"type": "json_schema", "json_schema": wanted}
@@ -120,17 +111,14 @@ class MessagesRequest(Struct, frozen=True):
             fields["thinking"] = {"type": "enabled" if self.thinks else "disabled"}
             if not self.thinks:
                 return fields
-        if (effort := _EFFORTS.get(effort or "") or self._effort()) is not None:
-            fields["reasoning_effort"] = effort
+        wanted = self.output_config.effort if self.output_config is not None else None
+        budget = self.thinking.budget_tokens if self.thinking is not None and self.thinks else None
+        if (known := _EFFORTS.get(effort or "") or _EFFORTS.get(wanted or "")) is not None:
+            fields["reasoning_effort"] = known
+        elif wanted is None and budget is not None:
+            is_low, is_medium = budget < _MEDIUM_BUDGET, budget < _HIGH_BUDGET
+            fields["reasoning_effort"] = "low" if is_low else "medium" if is_medium else "high"
         return fields
-
-    def _effort(self) -> str | None:
-        if self.output_config is not None and self.output_config.effort is not None:
-            return _EFFORTS.get(self.output_config.effort)
-        budget = self.thinking.budget_tokens if self.thinking is not None else None
-        if budget is None or not self.thinks:
-            return None
-        return "low" if budget < _MEDIUM_BUDGET else "medium" if budget < _HIGH_BUDGET else "high"
 
 
 def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequest:

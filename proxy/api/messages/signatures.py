@@ -11,7 +11,7 @@ from msgspec import Struct
 from proxy.api.sealed import Sealer
 from proxy.turn.opaque_fields import OpaqueFields
 
-_NOTHING = OpaqueFields()
+NO_FIELDS = OpaqueFields()
 # The beginning of a signature with fields. Others are not opened where the thoughts are shown, to save the time.
 _WITH_FIELDS = "carried-"
 
@@ -25,7 +25,7 @@ class Signed(Struct, frozen=True):
     """
 
     thoughts: str = ""
-    carried: OpaqueFields = _NOTHING
+    carried: OpaqueFields = NO_FIELDS
 
 
 def may_say(signature: object, *, has_thoughts: bool) -> TypeGuard[str]:
@@ -33,20 +33,16 @@ def may_say(signature: object, *, has_thoughts: bool) -> TypeGuard[str]:
     return isinstance(signature, str) and (not has_thoughts or signature.startswith(_WITH_FIELDS))
 
 
-class Signatures(Struct, frozen=True):
-    """Makes and reads the signatures of one caller."""
+def sign(sealer: Sealer, thoughts: str, carried: OpaqueFields = NO_FIELDS) -> str:
+    """The signature that holds these thoughts and fields."""
+    if not carried:
+        return sealer.seal_text(thoughts)
+    return _WITH_FIELDS + sealer.seal({"text": thoughts, "carried": carried.as_json()})
 
-    sealer: Sealer
 
-    def sign(self, thoughts: str, carried: OpaqueFields = _NOTHING) -> str:
-        """The signature that holds these thoughts and fields."""
-        if not carried:
-            return self.sealer.seal_text(thoughts)
-        return _WITH_FIELDS + self.sealer.seal({"text": thoughts, "carried": carried.as_json()})
-
-    def read(self, signature: str) -> Signed:
-        """The contents of the signature of a block."""
-        held = self.sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
-        thoughts = held.get("text")
-        fields = OpaqueFields.from_json(held.get("carried")) or _NOTHING
-        return Signed(thoughts if isinstance(thoughts, str) else "", fields)
+def read_signature(sealer: Sealer, signature: str) -> Signed:
+    """The contents of the signature of a block."""
+    held = sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
+    thoughts = held.get("text")
+    fields = OpaqueFields.from_json(held.get("carried")) or NO_FIELDS
+    return Signed(thoughts if isinstance(thoughts, str) else "", fields)

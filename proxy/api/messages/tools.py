@@ -11,6 +11,7 @@ System messages of the history may have changed them (`history`).
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -58,10 +59,11 @@ class HostedTool(Struct, frozen=True):
     max_characters: int | None
 
 
-class MessageTools(Struct, frozen=True):
+class MessageTools(Struct, frozen=True, dict=True):  # `dict` for the cached properties
     """The tools of one request.
 
     Attributes:
+        own_names: the client's name of each hosted tool that the server has -> the name of the server's tool.
         functions: the client's own tools, in the form of Chat Completions; `within` adds the hosted ones.
         hosted: `web_search`, `web_fetch` and `code_execution`, if they are declared.
         ignored: the types of declared tools that are not available here.
@@ -72,6 +74,7 @@ class MessageTools(Struct, frozen=True):
         late: the names of the tools that came in later, in the order of their coming.
     """
 
+    own_names: Mapping[str, str]
     functions: tuple[Json, ...] = ()
     hosted: Mapping[str, HostedTool] = {}
     ignored: tuple[str, ...] = ()
@@ -81,11 +84,12 @@ class MessageTools(Struct, frozen=True):
     shown: Mapping[str, str] = {}
     late: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def filters(self) -> SearchFilters:
         """The filters of the searches, which apply to undeclared server tools as well."""
         return merged([self.hosted[name].filters for name in self.shown.values()])
 
+    @cached_property
     def for_chat(self) -> Json:
         """The fields of the chat request."""
         fields: Json = {"tools": list(self.functions)} if self.functions else {}
@@ -96,12 +100,11 @@ class MessageTools(Struct, frozen=True):
             fields["parallel_tool_calls"] = False
         return fields
 
-    def within(self, usable: Iterable[ToolSpec], own_names: Mapping[str, str], *, drop: bool) -> "MessageTools":
+    def within(self, usable: Iterable[ToolSpec], *, drop: bool) -> "MessageTools":
         """These tools, with those of the declared hosted tools that the client may use.
 
         Args:
             usable: the server tools that it may use.
-            own_names: the client's name of a hosted tool -> the name of the server's tool.
             drop: whether a hosted tool is left out even if the request depends on it: see
                 `Access.drops_unavailable_tools`.
 
@@ -113,7 +116,7 @@ class MessageTools(Struct, frozen=True):
         specs = {spec.name: spec for spec in usable}
         chosen = name_of(self.choice) if isinstance(self.choice, dict) else None
         found = hosted_within(
-            {name: own_names.get(name) for name in self.hosted},
+            {name: self.own_names.get(name) for name in self.hosted},
             specs,
             chosen=chosen if chosen in self.hosted else None,
             has_functions=bool(self.functions),
@@ -147,23 +150,24 @@ class MessageTools(Struct, frozen=True):
         )
 
 
-NO_TOOLS = MessageTools()
-
-
-def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[ToolChange] = ()) -> MessageTools:
+def read_tools(fields: Json, own: RequestTools, changes: Sequence[ToolChange] = ()) -> MessageTools:
     """The tools of a request.
 
     Args:
         fields: the request.
-        server_names: the names and aliases of the server tools.
+        own: the server's tools.
         changes: the changes of the tools in its history.
 
     Raises:
         RequestError: they are not well formed, or require a tool that is not available here.
     """
+    own_names = _hosted_names(own)
     if not changes and TOOL_FIELDS.isdisjoint(fields):
-        return NO_TOOLS
-    offered = offered_tools(_listed(fields.get("tools")), changes)
+        return MessageTools(own_names)
+    listed = [] if fields.get("tools") is None else fields["tools"]
+    if not isinstance(listed, list) or len(listed) > MOST_TOOLS:
+        refuse("tools", f"must be a list of at most {MOST_TOOLS} tools")
+    offered = offered_tools(listed, changes)
     declared = (*offered.declared, *offered.late)
     if len(declared) > MOST_TOOLS:
         refuse("tools", f"must be at most {MOST_TOOLS} with those of the history")
@@ -171,77 +175,56 @@ def read_tools(fields: Json, server_names: Collection[str], changes: Sequence[To
     hosted: dict[str, HostedTool] = {}
     ignored: dict[str, str] = {}  # by name
     for where, tool in declared:
-        kind = _kind(tool, where)
+        kind, name = _kind(tool, where), _client_name(tool)
         if kind == "custom":
-            name = _name(tool, where)
-            functions[name] = _function(tool, name, where)
-        elif (match := _VERSION.fullmatch(kind)) is not None:
-            if match[1] in hosted:  # it would be unclear whose settings apply
-                refuse(where, f"there are two tools named {match[1]!r}")
-            hosted[match[1]] = _hosted(tool, kind, where)
+            functions[name] = _function(tool, where)
+        elif not _VERSION.fullmatch(kind):
+            ignored[name or kind] = kind
+        elif name in hosted:  # it would be unclear whose settings apply
+            refuse(where, f"there are two tools named {name!r}")
         else:
-            ignored_name = tool.get("name")
-            ignored[ignored_name if isinstance(ignored_name, str) else kind] = kind
+            hosted[name] = _hosted(tool, kind, where)
     if fields.get("mcp_servers"):
         ignored["mcp_servers"] = "mcp_servers"
     kinds = tuple(dict.fromkeys(ignored.values()))
     if ignored and not functions and not hosted:
         _refuse_tool(kinds[0], where="tools")
-    choice, parallel = _choice(fields.get("tool_choice"), {*functions, *hosted, *server_names}, ignored)
+    choice, parallel = _choice(fields.get("tool_choice"), {*functions, *hosted, *own.toolset.names}, ignored)
     late = tuple([_client_name(tool) for _, tool in offered.late])
-    return MessageTools(tuple(functions.values()), hosted, kinds, choice, parallel, late=late)
+    return MessageTools(own_names, tuple(functions.values()), hosted, kinds, choice, parallel, late=late)
 
 
-def with_settings(execute: ExecuteTool, tools: MessageTools) -> ExecuteTool:
-    """A function that runs calls as `execute` does, within the client's settings of its hosted tools."""
-
-    async def execute_within(call: ToolCall, context: CallContext) -> ToolOutput:
-        if call.name not in tools.shown:
-            return await execute(call, context)
-        own = tools.hosted[tools.shown[call.name]]
-        # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
-        output = await execute(call, replace(context, filters=merged([own.filters, context.filters])))
-        text, most = output.text, own.max_characters
-        if most is None or len(text) <= most:
-            return output
-        return replace(output, text=text[:most] + RESULT_CUT.format(total=len(text), shown=most))
-
-    return execute_within
+async def execute_within(execute: ExecuteTool, tools: MessageTools, call: ToolCall, context: CallContext) -> ToolOutput:
+    """Run a call as `execute` does, within the client's settings of its hosted tools."""
+    if call.name not in tools.shown:
+        return await execute(call, context)
+    own = tools.hosted[tools.shown[call.name]]
+    # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
+    output = await execute(call, replace(context, filters=merged([own.filters, context.filters])))
+    text, most = output.text, own.max_characters
+    if most is None or len(text) <= most:
+        return output
+    return replace(output, text=text[:most] + RESULT_CUT.format(total=len(text), shown=most))
 
 
-def _listed(declared: Any) -> list[Json]:
-    if declared is None:
-        return []
-    if not isinstance(declared, list) or len(declared) > MOST_TOOLS:
-        refuse("tools", f"must be a list of at most {MOST_TOOLS} tools")
-    for at, tool in enumerate(declared):
-        if not isinstance(tool, dict):
-            refuse(f"tools.{at}", "must be an object; its `type` must be a string")
-    return declared
-
-
-def _kind(tool: Json, where: str) -> str:
-    kind = tool.get("type")
+def _kind(tool: Any, where: str) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else 0
     if not isinstance(kind, str | None):
         refuse(where, "must be an object; its `type` must be a string")
     return kind or "custom"
 
 
 def _client_name(tool: Json) -> str:
-    """The name of a tool among `functions` or `hosted`; of any other tool, whatever it has in the place of a name."""
+    """The name of a tool in `tool_choice`; empty: it has none, or not a text."""
     match = _VERSION.fullmatch(tool.get("type") or "")
-    return match[1] if match else str(tool.get("name"))
+    name = match[1] if match else tool.get("name")
+    return name if isinstance(name, str) else ""
 
 
-def _name(tool: Json, where: str) -> str:
-    name = tool.get("name")
+def _function(tool: Json, where: str) -> Json:
+    name, schema = tool.get("name"), tool.get("input_schema")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         refuse(f"{where}.name", "must be 1 to 128 letters, digits, '_', '-' and '.'")
-    return name
-
-
-def _function(tool: Json, name: str, where: str) -> Json:
-    schema = tool.get("input_schema")
     if not isinstance(schema, dict):
         refuse(f"{where}.input_schema", "must be an object")
     function = {"name": name, "parameters": schema}
@@ -285,8 +268,8 @@ def _refuse_tool(kind: str, *, where: str) -> NoReturn:
     refuse(where, f"the tool {kind[:128]!r} is not available here")
 
 
-def hosted_names(tools: RequestTools) -> dict[str, str]:
-    """The client's name of each available hosted tool -> the name of the server's tool."""
+def _hosted_names(tools: RequestTools) -> dict[str, str]:
+    """The client's name of each hosted tool that the server has -> the name of the server's tool."""
     fetch = next((name for name, spec in tools.toolset.specs.items() if spec.fetches), None)
     code = tools.code_interpreter
     names = {SEARCH: SEARCH if tools.has(SEARCH) else None, FETCH: fetch, CODE: code.name if code else None}

@@ -9,24 +9,22 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.api.history import PastResult, joined_text, result_of
 from proxy.api.known import Known, is_read
 from proxy.api.messages.call_ids import client_id, origin_of
 from proxy.api.messages.history import TOOL_CHANGES
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
-from proxy.api.messages.parts import BETWEEN, as_blocks, is_known, parts_of, refuse, string_in
+from proxy.api.messages.parts import BETWEEN, as_blocks, field_in, is_known, parts_of, refuse
 from proxy.api.messages.past_turns import BlockCall, PastTurn, Result, TranslatedMessage
-from proxy.api.messages.signatures import Signed, may_say
+from proxy.api.messages.signatures import may_say, read_signature
+from proxy.api.sealed import Sealer
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown, note, text_part, type_of
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES
 from proxy.wire.cache_marks import MARK, markable_content
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
-
-Unseal: TypeAlias = Callable[[Any], str | None]
-"""Opens a text that was sealed for this client; None: it was sealed elsewhere, for another client, or changed."""
 
 Entry: TypeAlias = tuple[int, Json]
 """A message, with its position."""
@@ -45,29 +43,25 @@ _READ = frozenset({"text", "thinking", "tool_use", "compaction", *_SERVER_CALLS,
 class TranslationContext(Struct, frozen=True):
     """What the translation of a message may depend on, beside the message: what its request has, and its client."""
 
-    unseal: Unseal
+    sealer: Sealer
     own_names: Mapping[str, str]
-    read_signature: Callable[[str], Signed]
 
 
-class Translator:
+class Translator(Struct):
     """Translates the messages of one request.
 
-    Args:
-        asked: what the request and its client decide.
-        keeps_marks: whether marks of caches stay in the texts of system prompts and users.
-
     Attributes:
+        asked: the parts of the request that a translation may depend on.
+        keeps_marks: whether marks of caches stay in the texts of system prompts and users.
         pages: those that the searches so far have found.
         unshown: the types of blocks that the model is not shown.
     """
 
-    def __init__(self, asked: TranslationContext, *, keeps_marks: bool) -> None:
-        self._asked = asked
-        self._depends_on_request = False  # whether what is being translated may be another in another request
-        self._keeps_marks = keeps_marks
-        self.pages: list[FoundPage] = []
-        self.unshown = Unshown()
+    asked: TranslationContext
+    keeps_marks: bool
+    pages: list[FoundPage] = field(default_factory=list)
+    unshown: Unshown = field(default_factory=Unshown)
+    _depends_on_request: bool = False  # whether what is being translated may be another in another request
 
     def assistant(self, group: Sequence[Entry]) -> Sequence[PastTurn]:
         """The turns in adjacent messages of the assistant. Raises `RequestError`."""
@@ -94,7 +88,7 @@ class Translator:
                 refuse(where, "may hold text only")
             parts = [part if part["type"] == "text" else self._note("image") for part in parts]
         prompt = [part for part in parts if not part["text"].startswith(_BILLING)]
-        return markable_content(prompt, BETWEEN) if self._keeps_marks else joined_text(prompt, BETWEEN)
+        return markable_content(prompt, BETWEEN) if self.keeps_marks else joined_text(prompt, BETWEEN)
 
     def _parts_of(self, block: Any, where: str, forgiven: Forgiven) -> list[Json]:
         """The parts of a block, with its mark of a cache if marks are kept; a note if it has a fault that is forgiven.
@@ -106,7 +100,7 @@ class Translator:
             parts = parts_of(block, where)
         except forgiven:
             return [self._note(type_of(block))]
-        if self._keeps_marks and parts and parts[-1]["type"] == "text" and isinstance(block.get(MARK), dict):
+        if self.keeps_marks and parts and parts[-1]["type"] == "text" and isinstance(block.get(MARK), dict):
             parts[-1][MARK] = block[MARK]
         return parts
 
@@ -127,7 +121,7 @@ class Translator:
     def _request(self) -> TranslationContext:
         """What the request decides; there is no other way to it, so that no cached translation depends on it."""
         self._depends_on_request = True
-        return self._asked
+        return self.asked
 
     def _reading_of(
         self, group: Sequence[Entry], read: Callable[[Mapping[str, Any]], TranslatedMessage]
@@ -157,7 +151,7 @@ class Translator:
                     self._note_unknown(block)
                 continue  # a block of another server's tool, or of a type that is not known yet
             # The order tells the turns apart, but the AI SDK moves the client's calls to the end of the message.
-            is_late = kind == "tool_use" and turn.continues_with(origin_of(block))
+            is_late = kind == "tool_use" and turn.origin is not None and turn.origin == origin_of(block)
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
                 turns.append(PastTurn())
             self._read_block(turns[-1], block, place)
@@ -184,7 +178,7 @@ class Translator:
             case "thinking":
                 thoughts = shown if isinstance(shown := block.get("thinking"), str) else ""
                 if may_say(signature := block.get("signature"), has_thoughts=bool(thoughts)):
-                    signed = self._request.read_signature(signature)
+                    signed = read_signature(self._request.sealer, signature)
                     turn.carried = signed.carried or turn.carried
                     thoughts = thoughts or signed.thoughts
                 if thoughts:
@@ -232,12 +226,12 @@ class Translator:
             return other_text_of(content, tool, is_error=block.get("is_error") is True)
         if not isinstance(content, list):
             return model_text_of(content, tool)
-        pages, text = search_in(content, tool, self._request.unseal)
+        pages, text = search_in(content, tool, self._request.sealer.open_text)
         self.pages += pages
-        return text or self._request.unseal(block.get("encrypted_content")) or NO_PAGES
+        return text or self._request.sealer.open_text(block.get("encrypted_content")) or NO_PAGES
 
     def _result_in(self, block: Json, at: int, where: str) -> Result:
-        given = string_in(block, "tool_use_id", where)
+        given = field_in(block, "tool_use_id", str, where)
         parts: list[Json] = []
         for one in as_blocks(block.get("content"), f"{where}.content"):
             self._note_unknown(one)

@@ -81,7 +81,6 @@ class OutputBuilder(Fold):
     """
 
     def __init__(self, run_id: str, options: OutputOptions, sources: Mapping[str, str]) -> None:
-        super().__init__()
         self.run_id = run_id
         self._options = options
         self.model: Any = None

@@ -6,16 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.messages.conversation import read_conversation
+from proxy.api.sealed import Sealer
 from proxy.wire.errors import RequestError
 from tests.api.messages.blocks_of import conversation
 
 OWN = {"web_search": "web_search", "web_fetch": "fetch_page"}
 USER = {"role": "user", "content": "Hi"}
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda text: f"w{text}")
+SEALER = Sealer((b"k" * 32,), "client:app")
 
 
-def read(messages, system=None, unseal=lambda sealed: sealed):
-    return read_conversation(system, messages, unseal, OWN).messages
+def read(messages, system=None):
+    return read_conversation(system, messages, SEALER, OWN).messages
 
 
 @st.composite
@@ -45,7 +47,7 @@ def chats(draw):
 
 @given(chats())
 def test_any_chat_conversation_survives_the_way_through_blocks(chat):
-    system, messages = conversation(chat)
+    system, messages = conversation(chat, seal=SEALER.seal_text)
     assert read(messages, system) == chat
 
 

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from proxy.api.messages.blocks import Blocks
+from proxy.api.sealed import Sealer
 from proxy.loop.fence import unfenced
 from tests.api.messages.asking import ASK, FETCH, SEARCH, client, follow_up, kinds, raw
 from tests.api.surfaces import DOOR, on
@@ -278,7 +279,7 @@ async def test_blocked_domains_reach_the_search_once(messages):
 
 
 def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is_complete():
-    blocks = Blocks(sign=lambda thoughts, _=None: thoughts, cite=lambda _: ())
+    blocks = Blocks(Sealer((b"k" * 32,), "client:app"))
     use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     blocks.begin_tool_use(0, "c", "open_door")
     assert blocks.add(use) == []  # the client's call may go on
@@ -289,7 +290,7 @@ def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is
 
 def test_whether_a_call_is_complete_is_known_without_reading_its_input_again():
     def seconds(count):
-        blocks, begun = Blocks(sign=lambda thoughts, _=None: thoughts, cite=lambda _: ()), process_time()
+        blocks, begun = Blocks(Sealer((b"k" * 32,), "client:app")), process_time()
         blocks.begin_tool_use(0, "c", "open_door")
         blocks.add_input(0, '{"door":[')
         for _ in range(count):
