@@ -98,7 +98,7 @@ def fold(raw: bytes, surface: str, *, streamed: bool) -> Answer:
     kind = "chat" if surface == "relay" else surface.partition("-")[0]
     body = _of_stream(events(raw), kind) if streamed else _json(raw)
     if not isinstance(body, dict) or not (body.get("error") or body.get("type") == "error"):
-        return _READERS[kind](body)
+        return _READERS.get(kind, _other)(body)
     error = body.get("error")
     expect(isinstance(error, dict), f"an error outside of its envelope: {body}")
     expect(kind != "messages" or body.get("type") == "error", f"not Anthropic's envelope: {body}")
@@ -113,6 +113,10 @@ def _of_stream(found: Sequence[Any], kind: str) -> Any:
         return error
     expect(found or kind == "other", "a stream without events")
     return _FOLDS[kind](found)
+
+
+def _other(body: Any) -> Answer:
+    return Answer(whole=body)
 
 
 def _json(raw: bytes) -> Any:
@@ -278,7 +282,7 @@ def _of_type(items: Iterable[Any], kind: str) -> list[Json]:
 
 
 _READERS: Final[dict[str, Callable[[Any], Answer]]] = {
-    "chat": _chat, "responses": _responses, "messages": _messages, "other": lambda body: Answer(whole=body),
+    "chat": _chat, "responses": _responses, "messages": _messages,
 }  # fmt: skip
 _FOLDS: Final[dict[str, Callable[[Sequence[Any]], Any]]] = {
     "chat": _completion, "responses": _response, "messages": _message, "other": list,

@@ -1,4 +1,4 @@
-"""A proxy without sockets: its requests go to the fake servers as calls, in one event loop.
+"""A proxy without sockets: the client calls the proxy, and the proxy calls the fake servers, in one event loop.
 
 A wait of the proxy, such as that before a retry, takes no time: its clock goes on by as much at once.
 """
@@ -6,13 +6,20 @@ A wait of the proxy, such as that before a retry, takes no time: its clock goes 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import httpx
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 from uvicorn.lifespan.on import LifespanOn
 
+from proxy.cases.expectations import Received
 from proxy.cases.fake_servers import FakeServers
+
+_SCOPE: Final[Mapping[str, Any]] = {
+    "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
+    "root_path": "", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+}  # fmt: skip
 
 
 class PlayedClock:
@@ -74,6 +81,36 @@ class _Stream(httpx.AsyncByteStream):
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._parts
+
+
+async def response_of(app: ASGIApp, asked: Mapping[str, Any], body: bytes) -> Received:
+    """The response of an application to a request, when the application has ended.
+
+    Args:
+        app: the application.
+        asked: `method`, `path`, `query_string` and `headers` of the request, as an ASGI scope has them.
+        body: the body of the request.
+    """
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[Message] = []
+    has_ended = asyncio.Event()
+
+    async def receive() -> Message:
+        if not messages:
+            await has_ended.wait()
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            has_ended.set()
+
+    await app({**_SCOPE, "extensions": {}, "raw_path": asked["path"].encode(), **asked}, receive, send)
+    if not sent:
+        return Received(None, {}, b"")
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in sent[0].get("headers", ())}
+    answer = b"".join(message.get("body", b"") for message in sent)
+    return Received(sent[0]["status"], headers, answer, None if has_ended.is_set() else "The body has no end.")
 
 
 @asynccontextmanager

@@ -1,13 +1,10 @@
 """Proxies in front of fake servers: in this process, or with the servers on a socket of loopback."""
 
-import asyncio
 import io
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import orjson
-from starlette.types import Message
 
 from proxy.api.access import Caller
 from proxy.api.sealed import Sealer, SealingKeys
@@ -16,7 +13,7 @@ from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
 from proxy.cases.expectations import Received
 from proxy.cases.fake_servers import FakeServers
-from proxy.cases.in_process import FakeTransport, PlayedClock, lifespan_of
+from proxy.cases.in_process import FakeTransport, PlayedClock, lifespan_of, response_of
 from proxy.cases.played_tools import PlayedResults, played_tools
 from proxy.cases.player import CaseProxy
 from proxy.cases.replies import content_of
@@ -32,11 +29,6 @@ from proxy.wire.credentials import BOUND
 
 FAKES: Final = "http://world.invalid"
 """The address of the fake servers where every request ends in it; no name is looked up."""
-
-_SCOPE: Final[Mapping[str, Any]] = {
-    "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-    "root_path": "", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
-}  # fmt: skip
 
 
 class Mount:
@@ -91,8 +83,8 @@ class _ProxyInProcess:
         key = CLIENT_KEY if self._config.forwards_client_keys else None
         self._caller = Caller(clients[0].name) if clients else Caller(upstream_key=key)
 
-    async def seed(self, state: list[Json], request: Request) -> Request:
-        """Put what was read from the state store where it will be read; the request with texts that open here."""
+    async def _seeded(self, request: Request, state: list[Json]) -> Request:
+        """Store the recorded state. Returns the request with sealed texts that this proxy can open."""
         store, now = self._process.state.continuations, self._process.clock.time
         keys = SealingKeys(
             self._process.state.secrets, self._config.upstreams.values(), ttl=self._config.state.ttl, now=now
@@ -112,47 +104,17 @@ class _ProxyInProcess:
             return request
         return {**request, "body": masked(request["body"], lambda text: resealed.get(text, text), names=False)}
 
-    async def send(self, request: Request) -> Received:
-        """Send a request, and read the answer to its end."""
+    async def send(self, request: Request, state: list[Json]) -> Received:
+        """Send a request and read its answer to the end, with `state` of the exchange in the state store."""
+        request = await self._seeded(request, state)
         path, _, query = request["path"].partition("?")
         body = content_of({key: request[key] for key in ("body", "raw", "base64") if request.get(key) is not None})
         given = {name.lower(): value for name, value in request["headers"].items()}
-        headers = {
-            "content-type": "application/json",
-            "host": "127.0.0.1",
-            **given,
-            "authorization": f"Bearer {CLIENT_KEY}",
-        }
+        own = {"content-type": "application/json", "host": "127.0.0.1"}
+        headers = {**own, **given, "authorization": f"Bearer {CLIENT_KEY}"}
         lines = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        scope = {
-            **_SCOPE,
-            "extensions": {},
-            "method": request["method"],
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": lines,
-        }
-        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        has_ended = asyncio.Event()
-        sent: list[Message] = []
-
-        async def receive() -> Message:
-            if not messages:
-                await has_ended.wait()
-            return messages.pop() if messages else {"type": "http.disconnect"}
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                has_ended.set()
-
-        await self._app(scope, receive, send)
-        if not sent:
-            return Received(None, {}, b"")
-        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in sent[0].get("headers", ())}
-        answer = b"".join(message.get("body", b"") for message in sent)
-        return Received(sent[0]["status"], named, answer, None if has_ended.is_set() else "The body has no end.")
+        asked = {"method": request["method"], "path": path, "query_string": query.encode(), "headers": lines}
+        return await response_of(self._app, asked, body)
 
 
 def silence() -> None:

@@ -37,12 +37,8 @@ _FOLDED: Final = {
 class CaseProxy(Protocol):
     """A running proxy with the configuration of a case."""
 
-    async def seed(self, state: list[Json], request: Request) -> Request:
-        """Put what was read from the state store where it will be read; the request with texts that open here."""
-        ...
-
-    async def send(self, request: Request) -> Received:
-        """Send a request, and read the answer to its end."""
+    async def send(self, request: Request, state: list[Json]) -> Received:
+        """Send a request and read its answer to the end, with `state` of the exchange in the state store."""
         ...
 
 
@@ -109,7 +105,7 @@ class Player:
             self.servers.begin(exchange)
             self.results.begin(exchange)
             began = asyncio.get_running_loop().time()
-            received = await proxy.send(await proxy.seed(exchange.get("state", []), request))
+            received = await proxy.send(request, exchange.get("state", []))
             seconds = asyncio.get_running_loop().time() - began
             try:
                 answer = _folded(received, surface_of(request["path"]) if "got" in exchange else play.surface)

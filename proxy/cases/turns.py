@@ -16,12 +16,12 @@ _CHARACTERS = 7  # of text in a piece, where the turn says nothing else
 
 def whole(turn: dict[str, Any], model: str) -> dict[str, Any]:
     """The turn as a whole answer."""
-    message: dict[str, Any] = {"role": "assistant", "content": _joined(turn["text"]) if "text" in turn else None}
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(turn["text"]) if "text" in turn else None}
     if "reasoning" in turn:
         message["reasoning_content"] = turn["reasoning"]
     if turn.get("calls"):
         message["tool_calls"] = [_call(call) for call in turn["calls"]]
-    choice = {"index": 0, "message": message | turn.get("message", {}), "finish_reason": finish_reason(turn)}
+    choice = {"index": 0, "message": message | turn.get("message", {}), "finish_reason": _finish_reason(turn)}
     return {**_head(model, "chat.completion"), "choices": [choice], "usage": turn.get("usage", USAGE)}
 
 
@@ -36,7 +36,7 @@ def pieces(turn: dict[str, Any]) -> Iterator[Any]:
     for index, call in enumerate(turn.get("calls", ())):
         yield from _call_pieces(call, index)
     usage = {"usage": turn.get("usage", USAGE)} if turn.get("usage", USAGE) else {}
-    yield {"delta": {}, "finish_reason": finish_reason(turn), **usage}
+    yield {"delta": {}, "finish_reason": _finish_reason(turn), **usage}
     yield DONE
 
 
@@ -54,21 +54,20 @@ def written(piece: Any, model: str) -> bytes:
     return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
 
-def finish_reason(turn: dict[str, Any]) -> str:
-    """Why the turn ends."""
+def _finish_reason(turn: dict[str, Any]) -> str:
     return turn.get("finish_reason") or ("tool_calls" if turn.get("calls") else "stop")
 
 
-def arguments_text(call: dict[str, Any]) -> str:
+def _arguments(call: dict[str, Any]) -> str:
     """The arguments as the model writes them; a case gives them as text where they may be malformed."""
     arguments = call.get("arguments", {})
     return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": call["name"], "arguments": arguments_text(call)}
-    identity = {"id": call["id"]} if "id" in call else {}
-    return {**identity, "type": "function", "function": function, **_beside(call)}
+    function = {"name": call["name"], "arguments": _arguments(call)}
+    kept = {key: value for key, value in call.items() if key not in {"name", "arguments", "characters"}}
+    return {"type": "function", "function": function, **kept}  # with further fields, such as `extra_content`
 
 
 def _call_pieces(call: dict[str, Any], index: int) -> Iterator[Any]:
@@ -77,21 +76,12 @@ def _call_pieces(call: dict[str, Any], index: int) -> Iterator[Any]:
         yield {"delta": {"tool_calls": [full]}}
         return
     yield {"delta": {"tool_calls": [{**full, "function": {"name": call["name"], "arguments": ""}}]}}
-    for part in _cut(arguments_text(call), call["characters"]):
+    for part in _cut(_arguments(call), call["characters"]):
         yield {"delta": {"tool_calls": [{"index": index, "function": {"arguments": part}}]}}
-
-
-def _beside(call: dict[str, Any]) -> dict[str, Any]:
-    """The further fields of a call, such as `extra_content`."""
-    return {key: value for key, value in call.items() if key not in {"id", "name", "arguments", "characters"}}
 
 
 def _head(model: str, kind: str) -> dict[str, Any]:
     return {"id": "up-1", "created": 1770000000, "model": model, "object": kind}
-
-
-def _joined(text: Any) -> str:
-    return text if isinstance(text, str) else "".join(text)
 
 
 def _cut(text: Any, size: int) -> list[str]:
