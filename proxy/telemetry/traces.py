@@ -20,7 +20,7 @@ _KINDS: Final = {"tool": Span.SPAN_KIND_INTERNAL, "page": Span.SPAN_KIND_INTERNA
 _FAILED: Final = {"code": Status.STATUS_CODE_ERROR}
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE: Final = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK  # the parent is a span of the caller
-_LARGEST_INT: Final = 2**63  # OTLP has integers of 64 bits
+_SMALLEST_INT, _LARGEST_INT = -(2**63), 2**63 - 1  # of OTLP
 
 
 class Exporter:
@@ -60,15 +60,14 @@ class SpanMaker:
         """The spans of a request, its own first."""
         trace, own, caller = record.span.trace, record.span.span, record.parent
         began = int(record.began_at * 1e9)
-        request = self._fields(describe_request(record), record, began, began)
-        request |= {"trace_id": trace, "span_id": own, "flags": _LOCAL, "kind": Span.SPAN_KIND_SERVER}
+        spans = [self._fields(describe_request(record), record, began, began)]
+        spans[0].update(trace_id=trace, span_id=own, kind=Span.SPAN_KIND_SERVER, flags=_REMOTE if caller else _LOCAL)
         if caller:
-            request |= {"parent_span_id": caller.span, "flags": _REMOTE}
-        spans = [request]
+            spans[0]["parent_span_id"] = caller.span
         for step in record.steps:
             fields = self._fields(describe_step(step), step, began + int(step.at * 1e9), began)
             kind = _KINDS.get(step.kind, Span.SPAN_KIND_CLIENT)
-            fields |= {"trace_id": trace, "span_id": step.span, "parent_span_id": own, "flags": _LOCAL, "kind": kind}
+            fields.update(trace_id=trace, span_id=step.span, parent_span_id=own, kind=kind, flags=_LOCAL)
             spans.append(fields)
         return spans
 
@@ -105,10 +104,10 @@ class SpanMaker:
         match value:
             case bool():
                 return {"bool_value": value}
+            case int() if _SMALLEST_INT <= value <= _LARGEST_INT:
+                return {"int_value": value}
             case float():
                 return {"double_value": value}
-            case int() if -_LARGEST_INT <= value < _LARGEST_INT:
-                return {"int_value": value}
             case tuple():
                 return {"array_value": {"values": [{"string_value": self._text(str(one))} for one in value]}}
         return {"string_value": self._text(str(value))}

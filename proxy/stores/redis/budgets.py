@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.loop.tally import DAYS_KEPT, Use
-from proxy.ports import Budgets
 from proxy.stores.budgets import periods_of
 from proxy.stores.redis.connection import SharedRedis, key
 from proxy.stores.shared.budgets import SharedBudgets, Waiting
@@ -29,13 +28,8 @@ end
 """
 
 
-class RedisBudgets(SharedBudgets):
+class RedisBudgets(SharedBudgets[SharedRedis]):
     """Implements `ports.Budgets`."""
-
-    def __init__(self, shared: SharedRedis, *, local: Budgets) -> None:
-        super().__init__(local=local, clock=shared.clock, observe=shared.observe)
-        self._shared = shared
-        self._book = shared.client.register_script(_BOOK)
 
     async def write(self, waiting: Waiting) -> None:
         """Add use to the counts."""
@@ -56,8 +50,7 @@ class RedisBudgets(SharedBudgets):
             for kind in _KINDS:
                 if amount := getattr(use, kind):
                     arguments += (str(number), _field(kind, name), repr(amount))
-        async with self._shared.reached():
-            await self._book(keys=keys, args=arguments)
+        await self._shared.run(_BOOK, keys, arguments)
 
     async def read(self, client: str, periods: Sequence[str]) -> Sequence[Mapping[str, Use]]:
         """The use of a client in each of the periods, by model."""

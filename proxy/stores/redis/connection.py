@@ -4,8 +4,9 @@ Every key begins with `toolproxy:` and expires, but for the secret.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -53,6 +54,7 @@ class SharedRedis(SharedState):
             retry=Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,)),
         )
         self.client: redis.Redis = redis.Redis(connection_pool=self.pool)
+        self._script = cache(self.client.register_script)
 
     @asynccontextmanager
     async def reached(self) -> AsyncIterator[redis.Redis]:
@@ -64,6 +66,11 @@ class SharedRedis(SharedState):
         self.require()
         async with self._translated():
             yield self.client
+
+    async def run(self, script: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+        """What a script in Lua returns. Raises `StateUnavailable`, as `reached` does."""
+        async with self.reached():
+            return await self._script(script)(keys=keys, args=args)
 
     async def keep_secret(self, secret: MadeSecret) -> MadeSecret:
         """Write a key that expires, and the secret, which does not."""

@@ -14,8 +14,6 @@ The other keys live as long as the newest value, so that a Redis that evicts key
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.config.model import StateConfig
-from proxy.ports import ClientStore
 from proxy.stores.redis.connection import SharedRedis, key
 from proxy.stores.shared.continuations import SharedContinuations
 
@@ -106,26 +104,10 @@ live_on(owner, ttl)
 _DELETE: Final = _COMMON + "forget(ARGV[1])\n"
 
 
-class RedisContinuations(SharedContinuations):
-    """Implements `ports.ClientStore`.
+class RedisContinuations(SharedContinuations[SharedRedis]):
+    """Implements `ports.ClientStore`."""
 
-    Args:
-        shared: the connection to Redis.
-        config: `ttl` in seconds from the last write or renewal; `max_entries`, `max_bytes` of all processes together.
-        local: keeps the values that Redis cannot take, for this process.
-        max_bytes: the largest size of a value in Redis.
-    """
-
-    def __init__(
-        self, shared: SharedRedis, config: StateConfig, *, local: ClientStore, max_bytes: int = MAX_BYTES
-    ) -> None:
-        super().__init__(local, max_bytes=max_bytes)
-        self._shared = shared
-        self._ttl = int(config.ttl * 1000)
-        self._limits = (config.max_entries, config.max_bytes)
-        self._put = shared.client.register_script(_PUT)
-        self._renew = shared.client.register_script(_RENEW)
-        self._delete = shared.client.register_script(_DELETE)
+    max_value_bytes = MAX_BYTES
 
     async def find(self, owner: str, key: str) -> bytes | None:
         """The value of `key`."""
@@ -135,19 +117,20 @@ class RedisContinuations(SharedContinuations):
 
     async def store(self, owner: str, key: str, value: bytes) -> None:
         """Store a value, in place of an older one of the same key."""
-        size = len(value) + ENTRY_BYTES
-        async with self._shared.reached():
-            await self._put(keys=[_BASE], args=[_of(owner, key), owner, value, self._ttl, size, *self._limits])
+        size, limits = len(value) + ENTRY_BYTES, (self._config.max_entries, self._config.max_bytes)
+        await self._shared.run(_PUT, [_BASE], [_of(owner, key), owner, value, self._ttl(), size, *limits])
 
     async def extend(self, owner: str, keys: Sequence[str]) -> None:
         """Let the values of `keys` live as long as if they had been stored now."""
-        async with self._shared.reached():
-            await self._renew(keys=[_BASE], args=[owner, self._ttl, *(_of(owner, key) for key in keys)])
+        await self._shared.run(_RENEW, [_BASE], [owner, self._ttl(), *(_of(owner, key) for key in keys)])
 
     async def remove(self, owner: str, key: str) -> None:
         """Delete the value of `key`, if there is one."""
-        async with self._shared.reached():
-            await self._delete(keys=[_BASE], args=[_of(owner, key)])
+        await self._shared.run(_DELETE, [_BASE], [_of(owner, key)])
+
+    def _ttl(self) -> int:
+        """The lifetime of a value in milliseconds."""
+        return int(self._config.ttl * 1000)
 
 
 def _of(owner: str, name: str) -> str:

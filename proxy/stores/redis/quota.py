@@ -8,7 +8,6 @@ from collections.abc import Collection
 from typing import Final
 
 from proxy.loop.tally import Rate
-from proxy.ports import Rates
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.redis.connection import SharedRedis, key
 from proxy.stores.shared.quota import LEASE_SECONDS, SharedLeases, SharedRates
@@ -39,21 +38,16 @@ return {allowed, total, (oldest + window - second) * 1000000 - tonumber(time[2])
 """
 
 
-class RedisRates(SharedRates):
+class RedisRates(SharedRates[SharedRedis]):
     """Implements `ports.Rates`."""
-
-    def __init__(self, shared: SharedRedis, *, local: Rates) -> None:
-        super().__init__(local)
-        self._shared = shared
-        self._hit = shared.client.register_script(_HIT)
 
     async def count(self, client: str, limit: int) -> Rate:
         """Count one request unless it is beyond `limit`."""
-        async with self._shared.reached():
-            allowed, total, reset = await self._hit(keys=[key("rate", client)], args=[limit, WINDOW_SECONDS])
+        allowed, total, reset = await self._shared.run(_HIT, [key("rate", client)], [limit, WINDOW_SECONDS])
         return Rate(bool(allowed), total, reset / 1e6)
 
 
+_LIFETIME: Final = int(LEASE_SECONDS * 1000)
 _NOW: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -81,30 +75,16 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1])
 )
 
 
-class RedisLeases(SharedLeases):
-    """Implements `ports.Leases`.
-
-    Args:
-        shared: the connection to Redis.
-        seconds: how long a lease lasts without renewal.
-    """
-
-    def __init__(self, shared: SharedRedis, *, seconds: float = LEASE_SECONDS) -> None:
-        super().__init__(shared.clock)
-        self._shared = shared
-        self._lifetime = int(seconds * 1000)
-        self._acquire = shared.client.register_script(_ACQUIRE)
-        self._renew = shared.client.register_script(_RENEW)
+class RedisLeases(SharedLeases[SharedRedis]):
+    """Implements `ports.Leases`."""
 
     async def grant(self, client: str, lease: str, most: int) -> bool:
         """Add a lease unless the client has `most` of them."""
-        async with self._shared.reached():
-            return bool(await self._acquire(keys=[_open_key(client)], args=[lease, self._lifetime, most]))
+        return bool(await self._shared.run(_ACQUIRE, [_open_key(client)], [lease, _LIFETIME, most]))
 
     async def extend(self, client: str, leases: Collection[str]) -> None:
         """Extend leases; leases that Redis has lost, or never received, are added again."""
-        async with self._shared.reached():
-            await self._renew(keys=[_open_key(client)], args=[self._lifetime, *leases])
+        await self._shared.run(_RENEW, [_open_key(client)], [_LIFETIME, *leases])
 
     async def forget(self, client: str, leases: Collection[str]) -> None:
         """Remove leases that were not released."""

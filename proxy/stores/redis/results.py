@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from proxy.ports import Results
 from proxy.stores.redis.connection import SharedRedis, key
 from proxy.stores.shared.results import WAIT_SECONDS, Claim, SharedResults
 
@@ -23,27 +22,18 @@ end
 """
 
 
-class RedisResults(SharedResults):
+class RedisResults(SharedResults[SharedRedis]):
     """Implements `ports.Results`."""
-
-    def __init__(self, shared: SharedRedis, *, tool: str, seconds: float, local: Results) -> None:
-        super().__init__(local=local, clock=shared.clock)
-        self._shared = shared
-        self._tool = tool
-        self._lifetime = int(seconds * 1000)
-        self._look_up_or_lock = shared.client.register_script(_LOOK_UP_OR_LOCK)
-        self._keep = shared.client.register_script(_KEEP)
 
     async def look_up_or_lock(self, claim: Claim) -> bytes | bool:
         """The kept result; where there is none, whether this call now has the lock."""
-        async with self._shared.reached():
-            answer = await self._look_up_or_lock(keys=self._keys(claim), args=[claim.token, int(WAIT_SECONDS * 1000)])
+        wait = int(WAIT_SECONDS * 1000)
+        answer = await self._shared.run(_LOOK_UP_OR_LOCK, self._keys(claim), [claim.token, wait])
         return answer if isinstance(answer, bytes) else bool(answer)
 
     async def keep(self, claim: Claim, data: bytes) -> None:
         """Keep a result unless it is `NOTHING`, and release the call's lock."""
-        async with self._shared.reached():
-            await self._keep(keys=self._keys(claim), args=[claim.token, data, self._lifetime])
+        await self._shared.run(_KEEP, self._keys(claim), [claim.token, data, int(self._seconds * 1000)])
 
     def _keys(self, claim: Claim) -> tuple[str, str]:
         return key("result", self._tool, claim.digest), key("running", self._tool, claim.digest)

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from proxy.ports import ClientStore, Rates
 from proxy.stores.shared.budgets import SharedBudgets
 from proxy.stores.shared.quota import SharedLeases
 from proxy.stores.shared.results import SharedResults
-from proxy.stores.shared.state import SharedState
-
-Shared = TypeVar("Shared", bound=SharedState)
+from proxy.stores.shared.state import Shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,7 @@ class SharedBackend(Generic[Shared]):
     connect: Callable[..., Shared]
     continuations: Callable[..., ClientStore]
     rates: Callable[..., Rates]
-    leases: Callable[[Shared], SharedLeases]
-    budgets: Callable[..., SharedBudgets]
-    results: Callable[..., SharedResults]
+    leases: Callable[[Shared], SharedLeases[Shared]]
+    budgets: Callable[..., SharedBudgets[Shared]]
+    results: Callable[..., SharedResults[Shared]]
     works: tuple[Callable[[Shared], Coroutine[Any, Any, None]], ...] = ()

@@ -6,11 +6,12 @@ could not be written waits on.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias
 
 from proxy.loop.tally import Use
-from proxy.ports import Budgets, Clock, Observer
-from proxy.stores.shared.state import StateUnavailable
+from proxy.ports import Budgets
+from proxy.stores.budgets import total
+from proxy.stores.shared.state import Shared, StateUnavailable
 
 Waiting: TypeAlias = dict[tuple[str, str, str], Use]
 """Use that is not written yet, by client, model and day."""
@@ -18,19 +19,12 @@ Waiting: TypeAlias = dict[tuple[str, str, str], Use]
 _WRITTEN_EVERY: Final = 1.0  # seconds; what a killed process loses of the use of clients without a budget
 
 
-class SharedBudgets(ABC):
-    """Implements `ports.Budgets`.
+class SharedBudgets(ABC, Generic[Shared]):
+    """Implements `ports.Budgets`; `local` counts the use in this process."""
 
-    Args:
-        local: counts the use in this process.
-        clock: times the writes.
-        observe: takes an event if use could not be written for a reason other than that the state is away.
-    """
-
-    def __init__(self, *, local: Budgets, clock: Clock, observe: Observer) -> None:
+    def __init__(self, shared: Shared, *, local: Budgets) -> None:
+        self._shared = shared
         self._local = local
-        self._clock = clock
-        self._observe = observe
         self._waiting: Waiting = {}
 
     @abstractmethod
@@ -71,7 +65,7 @@ class SharedBudgets(ABC):
         """Write the use that waits periodically, until cancelled, and then once more."""
         try:
             while True:
-                await self._clock.sleep(_WRITTEN_EVERY)
+                await self._shared.clock.sleep(_WRITTEN_EVERY)
                 await self._write_or_say()
         finally:
             await self._write_or_say()
@@ -80,7 +74,7 @@ class SharedBudgets(ABC):
         try:
             await self.write_waiting()
         except Exception:  # noqa: BLE001 - whatever could not be counted must not end the process
-            self._observe("use.not_counted", exc_info=True)
+            self._shared.observe("use.not_counted", exc_info=True)
 
     async def used(self, client: str, period: str) -> Use:
         """The use of a client in a day or month."""
@@ -88,10 +82,7 @@ class SharedBudgets(ABC):
             [by_model] = await self.read(client, [period])
         except StateUnavailable:
             return await self._local.used(client, period)
-        whole = Use()
-        for use in by_model.values():
-            whole.add(use)
-        return whole
+        return total(by_model)
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
         """The use of a client on each of the days, by model."""

@@ -7,22 +7,31 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Generic
 
+from proxy.config.model import StateConfig
 from proxy.ports import ClientStore
-from proxy.stores.shared.state import StateUnavailable
+from proxy.stores.shared.state import Shared, StateUnavailable
 
 
-class SharedContinuations(ABC):
+class SharedContinuations(ABC, Generic[Shared]):
     """Implements `ports.ClientStore`.
 
     Args:
+        shared: the state.
+        config: `ttl` in seconds from the last write or renewal; `max_entries`, `max_bytes` of all processes together.
         local: keeps the values that the state cannot take, for this process.
-        max_bytes: the largest size of a value in the state.
+
+    Attributes:
+        max_value_bytes: the largest size of a value in the state.
     """
 
-    def __init__(self, local: ClientStore, *, max_bytes: float = math.inf) -> None:
+    max_value_bytes: float = math.inf
+
+    def __init__(self, shared: Shared, config: StateConfig, *, local: ClientStore) -> None:
+        self._shared = shared
+        self._config = config
         self._local = local
-        self._max_bytes = max_bytes
 
     @abstractmethod
     async def find(self, owner: str, key: str) -> bytes | None:
@@ -50,7 +59,7 @@ class SharedContinuations(ABC):
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
         """Store a value, in place of an older one of the same key."""
-        if len(value) <= self._max_bytes:
+        if len(value) <= self.max_value_bytes:
             with suppress(StateUnavailable):
                 await self.store(owner, key, value)
                 await self._local.delete(owner, key)

@@ -8,20 +8,21 @@ from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from secrets import token_hex
-from typing import Final
+from typing import Final, Generic
 
 from proxy.loop.tally import Rate
-from proxy.ports import Clock, Rates
-from proxy.stores.shared.state import StateUnavailable
+from proxy.ports import Rates
+from proxy.stores.shared.state import Shared, StateUnavailable
 
 LEASE_SECONDS: Final = 15.0  # how long the leases of a dead process still count
 RENEWAL_SECONDS: Final = 5.0  # a lease survives two missed renewals
 
 
-class SharedRates(ABC):
+class SharedRates(ABC, Generic[Shared]):
     """Implements `ports.Rates`."""
 
-    def __init__(self, local: Rates) -> None:
+    def __init__(self, shared: Shared, *, local: Rates) -> None:
+        self._shared = shared
         self._local = local
 
     @abstractmethod
@@ -36,14 +37,14 @@ class SharedRates(ABC):
             return await self._local.hit(client, limit)
 
 
-class SharedLeases(ABC):
+class SharedLeases(ABC, Generic[Shared]):
     """Implements `ports.Leases`.
 
     The process that holds a lease extends it as long as the request is open. The leases of a killed process expire.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self._held: defaultdict[str, set[str]] = defaultdict(set)
 
     @abstractmethod
@@ -78,7 +79,7 @@ class SharedLeases(ABC):
     async def keep(self) -> None:
         """Renew the leases of this process periodically, until cancelled."""
         while True:
-            await self._clock.sleep(RENEWAL_SECONDS)
+            await self._shared.clock.sleep(RENEWAL_SECONDS)
             await self.renew()
 
     async def renew(self) -> None:

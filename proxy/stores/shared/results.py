@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_hex
-from typing import Final
+from typing import Final, Generic
 
 import msgspec
 
 from proxy.loop.results import ToolOutput
-from proxy.ports import Clock, Results
-from proxy.stores.shared.state import StateUnavailable
+from proxy.ports import Results
+from proxy.stores.shared.state import Shared, StateUnavailable
 
 # A result that is larger is not kept. As shipped, a model is shown 64 KiB of one.
 MAX_BYTES: Final = 1024 * 1024
@@ -37,12 +37,18 @@ class Claim:
     token: str
 
 
-class SharedResults(ABC):
-    """Implements `ports.Results`. While the shared state is unavailable, `local` is used."""
+class SharedResults(ABC, Generic[Shared]):
+    """Implements `ports.Results` for one tool, whose results live for some seconds.
 
-    def __init__(self, *, local: Results, clock: Clock) -> None:
+    While the shared state is unavailable, `local` is used.
+    """
+
+    def __init__(self, shared: Shared, *, tool: str, seconds: float, local: Results) -> None:
+        self._shared = shared
+        self._tool = tool
+        self._seconds = seconds
         self._local = local
-        self._clock = clock
+        self._clock = shared.clock
 
     @abstractmethod
     async def look_up_or_lock(self, claim: Claim) -> bytes | bool:

@@ -11,7 +11,7 @@ Each probe puts it back if the state has lost it, as a Redis without persistence
 
 from abc import ABC, abstractmethod
 from secrets import token_hex
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from msgspec import Struct
 
@@ -119,3 +119,7 @@ class SharedState(ABC):
     def readiness(self) -> Readiness:
         """The state of the store for `/readyz`."""
         return Readiness(self.name, usable=self._why_not is None, why_not=self._why_not)
+
+
+Shared = TypeVar("Shared", bound=SharedState)
+"""The shared state of a kind of store."""

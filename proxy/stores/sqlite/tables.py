@@ -6,9 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from proxy.config.model import StateConfig
 from proxy.loop.tally import Rate, Use
-from proxy.ports import Budgets, ClientStore, Rates, Results
 from proxy.stores.budgets import first_day_kept, periods_of
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.shared.budgets import SharedBudgets, Waiting
@@ -26,19 +24,8 @@ _KINDS: Final = Use.__struct_fields__
 _MOST_DROPPED: Final = 500  # the most entries that one write drops, so that a lowered bound does not block all requests
 
 
-class SqliteContinuations(SharedContinuations):
-    """Implements `ports.ClientStore`.
-
-    Args:
-        shared: the database.
-        config: `ttl` in seconds from the last write or renewal; `max_entries`, `max_bytes` of all processes together.
-        local: keeps the values that the database cannot take, for this process.
-    """
-
-    def __init__(self, shared: SharedSqlite, config: StateConfig, *, local: ClientStore) -> None:
-        super().__init__(local)
-        self._shared = shared
-        self._config = config
+class SqliteContinuations(SharedContinuations[SharedSqlite]):
+    """Implements `ports.ClientStore`."""
 
     async def find(self, owner: str, key: str) -> bytes | None:
         """The value of `key`."""
@@ -88,12 +75,8 @@ def _make_room(db: sqlite3.Connection, writer: str, now: float, what: str, most:
         db.execute(f"DELETE FROM kept WHERE rowid = ifnull(({expired}), ({oldest}))", (now, writer))  # noqa: S608
 
 
-class SqliteRates(SharedRates):
+class SqliteRates(SharedRates[SharedSqlite]):
     """Implements `ports.Rates`."""
-
-    def __init__(self, shared: SharedSqlite, *, local: Rates) -> None:
-        super().__init__(local)
-        self._shared = shared
 
     async def count(self, client: str, limit: int) -> Rate:
         """Count one request unless it is beyond `limit`."""
@@ -113,12 +96,8 @@ class SqliteRates(SharedRates):
         return await self._shared.write(write)
 
 
-class SqliteLeases(SharedLeases):
+class SqliteLeases(SharedLeases[SharedSqlite]):
     """Leases in a SQLite file. Implements `ports.Leases`."""
-
-    def __init__(self, shared: SharedSqlite) -> None:
-        super().__init__(shared.clock)
-        self._shared = shared
 
     async def grant(self, client: str, lease: str, most: int) -> bool:
         """Add a lease unless the client has `most` of them."""
@@ -146,14 +125,8 @@ class SqliteLeases(SharedLeases):
         await self._shared.write(lambda db: db.executemany(delete, rows).close())
 
 
-class SqliteResults(SharedResults):
+class SqliteResults(SharedResults[SharedSqlite]):
     """Implements `ports.Results`."""
-
-    def __init__(self, shared: SharedSqlite, *, tool: str, seconds: float, local: Results) -> None:
-        super().__init__(local=local, clock=shared.clock)
-        self._shared = shared
-        self._tool = tool
-        self._seconds = seconds
 
     async def look_up_or_lock(self, claim: Claim) -> bytes | bool:
         """The kept result; where there is none, whether this call now has the lock."""
@@ -182,12 +155,8 @@ class SqliteResults(SharedResults):
         await self._shared.write(write)
 
 
-class SqliteBudgets(SharedBudgets):
+class SqliteBudgets(SharedBudgets[SharedSqlite]):
     """Implements `ports.Budgets`."""
-
-    def __init__(self, shared: SharedSqlite, *, local: Budgets) -> None:
-        super().__init__(local=local, clock=shared.clock, observe=shared.observe)
-        self._shared = shared
 
     async def write(self, waiting: Waiting) -> None:
         """Add use to the counts, in one transaction."""

@@ -13,7 +13,9 @@ ME = "client:me"
 def store(shared, *, max_bytes=10_000, **config):
     config = StateConfig(**config)
     local = MemoryStore(config, clock=FakeClock(), max_bytes=10**6)
-    return RedisContinuations(shared, config, local=local, max_bytes=max_bytes)
+    kept = RedisContinuations(shared, config, local=local)
+    kept.max_value_bytes = max_bytes
+    return kept
 
 
 async def test_what_one_process_keeps_another_finds(process):

@@ -1,10 +1,11 @@
 import asyncio
 
+from proxy.stores.redis import quota
 from proxy.stores.redis.quota import RedisLeases
 
 
-def leases(shared, *, seconds=15.0):
-    return RedisLeases(shared, seconds=seconds)
+def leases(shared):
+    return RedisLeases(shared)
 
 
 async def open_now(shared, client="app"):
@@ -29,18 +30,20 @@ async def test_of_many_that_come_at_once_no_more_than_permitted_get_in(process):
         assert len([lease for lease in await asyncio.gather(*asking) if lease]) == 5
 
 
-async def test_the_leases_of_a_killed_process_end_by_themselves(process):
+async def test_the_leases_of_a_killed_process_end_by_themselves(process, monkeypatch):
+    monkeypatch.setattr(quota, "_LIFETIME", 50)  # milliseconds
     async with process() as dead, process() as alive:
-        assert await leases(dead, seconds=0.05).acquire("app", 1)
-        mine = leases(alive, seconds=0.05)
+        assert await leases(dead).acquire("app", 1)
+        mine = leases(alive)
         assert await mine.acquire("app", 1) is None
         await asyncio.sleep(0.06)  # the clock is the server's
         assert await mine.acquire("app", 1) is not None
 
 
-async def test_an_open_request_keeps_its_lease_by_renewal(process):
+async def test_an_open_request_keeps_its_lease_by_renewal(process, monkeypatch):
+    monkeypatch.setattr(quota, "_LIFETIME", 200)  # milliseconds
     async with process() as one, process() as other:
-        mine = leases(one, seconds=0.2)
+        mine = leases(one)
         lease = await mine.acquire("app", 1)
         for _ in range(4):
             await asyncio.sleep(0.1)
