@@ -3,8 +3,6 @@
 import ssl
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from proxy.config.model import Characters, HeaderValue, Text, ToolConfig
 from proxy.http.connect import client_context
 from proxy.loop.limits import Bytes, Count
@@ -57,18 +55,11 @@ def web_fetch_tool(
         reader = resources.page_reader(rules)
     else:
         reader = PageReader(rules, resources.clock, resources.pages, resolve=resolve, ssl_context=ssl_context)
-    tool = page_tool(name, reader.page_at, most=entry.max_characters)
-    return replace(tool, fetches=True)
+    return page_tool(name, reader.page_at, most=entry.max_characters)
 
 
 def _rules(entry: WebFetchConfig) -> PageRules:
-    return PageRules(
-        allow_hosts=entry.allow_hosts,
-        deny_hosts=entry.deny_hosts,
-        max_bytes=entry.max_bytes,
-        user_agent=entry.user_agent,
-        respect_robots=entry.respect_robots,
-    )
+    return PageRules(**{name: getattr(entry, name) for name in PageRules.__struct_fields__})
 
 
 def _faults(entry: WebFetchConfig) -> Faults:

@@ -18,7 +18,7 @@ from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
 from proxy.tools.search.query import SearchQuery
-from proxy.tools.template import as_text
+from proxy.tools.template import as_text, items_of
 from proxy.wire.json_values import holds_too_many_values
 
 # The meaning of a status for which a description has no rule. A 404 is never the fault of a query.
@@ -118,7 +118,7 @@ def _sent(query: SearchQuery) -> Sent:
 
 
 def _fits(rule: Refusal, status: int, answer: Any, query: SearchQuery) -> bool:
-    statuses = (rule.status,) if isinstance(rule.status, int) else rule.status
+    statuses = items_of(rule.status)
     if (statuses and status not in statuses) or first_of(answer, rule.unless) is not None:
         return False
     if not rule.at:
@@ -126,7 +126,8 @@ def _fits(rule: Refusal, status: int, answer: Any, query: SearchQuery) -> bool:
     found = first_of(answer, rule.at)
     if found is None or not rule.text:
         return found is not None
-    texts = (rule.text,) if isinstance(rule.text, str) else rule.text
     given = as_text(found).lower()
     may_be_quoted = rule.means in _ABOUT_ALL and _CODE.fullmatch(given) is None
-    return any(text.lower() in given and not (may_be_quoted and _sent(query).says(text)) for text in texts)
+    return any(
+        text.lower() in given and not (may_be_quoted and _sent(query).says(text)) for text in items_of(rule.text)
+    )

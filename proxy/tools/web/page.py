@@ -75,6 +75,7 @@ def page_tool(name: str, page_at: Callable[[str, CallContext], Awaitable[Page]],
         one_service=False,
         repair=repair,
         aliases=(browser.OPEN, browser.FIND),
+        fetches=True,
     )
 
 
