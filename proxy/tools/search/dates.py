@@ -19,7 +19,6 @@ _MONTH = (
 )
 _MONTH_FIRST = re.compile(rf"{_MONTH}\s+(?P<day>\d{{1,2}}),\s+(?P<year>\d{{4}})", re.IGNORECASE)
 _DAY_FIRST = re.compile(rf"(?P<day>\d{{1,2}})\s+{_MONTH}\s+(?P<year>\d{{4}})", re.IGNORECASE)
-_FORMS = (_YEAR_FIRST, _MONTH_FIRST, _DAY_FIRST, _AMERICAN)
 # Seconds and milliseconds since 1970 for the years from 1990 on.
 _SECONDS, _MILLISECONDS = range(631_152_000, 10**10), range(631_152_000_000, 10**13)
 _EARLIEST = 1990  # the web is not older; with a smaller year, a provider means an unknown date
@@ -40,7 +39,12 @@ def day_of(value: object, today: date) -> str | None:
                 day = datetime.fromtimestamp(seconds, UTC).date()
             case str() as text if ago := _AGO.fullmatch(text):
                 day = today - timedelta(days=int(ago[1] or 1) * _DAYS[ago[2].lower()])
-            case str() as text if found := next(filter(None, (form.fullmatch(text) for form in _FORMS)), None):
+            case str() as text if (
+                found := _YEAR_FIRST.fullmatch(text)
+                or _MONTH_FIRST.fullmatch(text)
+                or _DAY_FIRST.fullmatch(text)
+                or _AMERICAN.fullmatch(text)
+            ):
                 month = found["month"][:3].lower()
                 number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month)
                 day = date(int(found["year"]), number, int(found["day"]))
