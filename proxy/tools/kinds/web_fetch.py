@@ -41,14 +41,9 @@ def web_fetch_tool(
     resolve: Resolve | None = None,
     ssl_context: Callable[[], ssl.SSLContext] = client_context,
 ) -> Tool:
-    """The tool of an entry.
+    """The tool of an entry whose `allow_hosts` and `deny_hosts` have no fault.
 
-    Args:
-        name: the name in the configuration.
-        entry: the entry, whose `allow_hosts` and `deny_hosts` have no fault.
-        resources: the time, for the expiry of caches, and the cache of pages.
-        resolve: finds the addresses of hosts; None: the system's resolver.
-        ssl_context: makes the TLS context.
+    `resolve` finds the addresses of hosts; None: the system's resolver. `ssl_context` makes the TLS context.
     """
     rules = _rules(entry)
     if resolve is None and ssl_context is client_context:

@@ -66,12 +66,7 @@ class _Call:
 
 
 class HitReader:
-    """Reads the pages of the hits of one search tool.
-
-    Args:
-        tool: the name of the tool, for events.
-        resources: the readers of pages, the time, and what takes the events.
-    """
+    """Reads the pages of the hits of one search tool, whose name events have."""
 
     def __init__(self, tool: str, resources: Resources) -> None:
         self._tool = tool

@@ -116,14 +116,7 @@ class PageSession:
 async def page_session(
     guard: UrlGuard, resolve: Resolve, *, user_agent: str, ssl_context: Callable[[], ssl.SSLContext]
 ) -> AsyncIterator[PageSession]:
-    """The connections for one page and its robots.txt; closed at the end, so that none outlives its check.
-
-    Args:
-        guard: decides which URLs and addresses may be opened.
-        resolve: finds the addresses of a host.
-        user_agent: the User-Agent header.
-        ssl_context: makes the TLS context.
-    """
+    """The connections for one page and its robots.txt; closed at the end, so that none outlives its check."""
     connect = GuardedConnect(guard, resolve)
     transport = Http1Transport(max_connections=MOST_REDIRECTS + 2, ssl_context=ssl_context(), connect_socket=connect)
     async with aclosing(transport):

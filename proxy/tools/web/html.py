@@ -87,10 +87,6 @@ def title_in(html: str) -> str:
 def visible_text(html: str, url: str) -> str:
     """The text of a page as Markdown: its paragraphs, headings, lists and tables, and links as `[text](url)`.
 
-    Args:
-        html: the page.
-        url: the URL of the page, to which its links are relative.
-
     Raises:
         ToolError: the page is no text, or the library is not installed.
     """

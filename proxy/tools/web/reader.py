@@ -130,10 +130,7 @@ class PageReader:
 class _Robots:
     """Robots.txt (RFC 9309): whether a site permits robots to read a page. Files are cached for ten minutes.
 
-    Args:
-        user_agent: the User-Agent header; the rules for its first word, without the version, apply.
-        timer: a monotonic clock, in seconds.
-        threads: the threads in which files are parsed.
+    The rules for the first word of the User-Agent header apply, without its version.
     """
 
     def __init__(self, user_agent: str, *, timer: Callable[[], float], threads: DaemonThreads) -> None:
