@@ -5,8 +5,9 @@ anything of the key, of its credit, or of the service.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timezone
+from functools import cache, partial
 from typing import Any, Literal
 
 import orjson
@@ -76,9 +77,10 @@ def answer_of(
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         answer = None
+    sent = cache(partial(_sent, query))  # most answers are not compared with it
     means: Meaning
     for rule in description.errors:
-        if _fits(rule, status, answer, query):
+        if _fits(rule, status, answer, sent):
             means, hint = rule.means, rule.hint
             break
     else:
@@ -93,9 +95,7 @@ def answer_of(
     words = plain_text(first_of(answer, _WORDS))[:_LONGEST_WORDS]
     reset = None
     if means in ("quota", "busy"):
-        reset = reset_of(
-            headers, answer if isinstance(answer, dict) else {}, words, zone=zone, is_quoted=_sent(query).says
-        )
+        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, words, zone=zone, is_quoted=sent().says)
     return Refused(means, status, _wait(description, headers, answer), hint, words, reset)
 
 
@@ -117,7 +117,7 @@ def _sent(query: SearchQuery) -> Sent:
     return Sent(*(text.encode("utf-8", "replace") for text in (query.text, *filters.allow, *filters.block, *places)))
 
 
-def _fits(rule: Refusal, status: int, answer: Any, query: SearchQuery) -> bool:
+def _fits(rule: Refusal, status: int, answer: Any, sent: Callable[[], Sent]) -> bool:
     statuses = items_of(rule.status)
     if (statuses and status not in statuses) or first_of(answer, rule.unless) is not None:
         return False
@@ -128,6 +128,4 @@ def _fits(rule: Refusal, status: int, answer: Any, query: SearchQuery) -> bool:
         return found is not None
     given = as_text(found).lower()
     may_be_quoted = rule.means in _ABOUT_ALL and _CODE.fullmatch(given) is None
-    return any(
-        text.lower() in given and not (may_be_quoted and _sent(query).says(text)) for text in items_of(rule.text)
-    )
+    return any(text.lower() in given and not (may_be_quoted and sent().says(text)) for text in items_of(rule.text))
