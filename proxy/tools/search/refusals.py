@@ -118,11 +118,10 @@ def _sent(query: SearchQuery) -> Sent:
 
 
 def _fits(rule: Refusal, status: int, answer: Any, sent: Callable[[], Sent]) -> bool:
-    statuses = items_of(rule.status)
-    if (statuses and status not in statuses) or first_of(answer, rule.unless) is not None:
+    if (rule.status and status not in items_of(rule.status)) or first_of(answer, rule.unless) is not None:
         return False
     if not rule.at:
-        return bool(statuses)
+        return bool(rule.status)
     found = first_of(answer, rule.at)
     if found is None or not rule.text:
         return found is not None
