@@ -6,6 +6,7 @@ A tool without a cache, or without a check, goes straight to the next of these s
 """
 
 import asyncio
+from functools import partial
 
 import orjson
 from msgspec import Struct, to_builtins
@@ -16,6 +17,7 @@ from proxy.kit.timeouts import elapsed, within
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ResultRefused, ToolError, ToolOutput, ToolTimeout, ToolUnavailable
 from proxy.ports import Clock, Observer, Results
+from proxy.tools.arguments import parse_arguments
 from proxy.tools.check import Check, replaced
 from proxy.tools.schema import schema_of
 from proxy.tools.state import LONGEST_WAIT, ToolState
@@ -53,7 +55,7 @@ class GuardedTool:
     Attributes:
         tool: the tool.
         state: its cache, slots and circuit breaker.
-        schema: the schema of its arguments.
+        parse: turns the text of a call's arguments into an object and the text for the history, as `parse_arguments`.
         last_parsed_arguments: the latest arguments as written, and as the history has them, which asks for them soon
             afterwards.
         fallbacks: the names of the tools that are tried in order if it fails.
@@ -62,7 +64,7 @@ class GuardedTool:
     def __init__(self, tool: Tool, state: ToolState, *, clock: Clock, observe: Observer) -> None:
         self.tool = tool
         self.state = state
-        self.schema = schema_of(tool.parameters)
+        self.parse = partial(parse_arguments, schema=schema_of(tool.parameters), repair=tool.repair)
         self.last_parsed_arguments: tuple[str, str] = ("{}", "{}")
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
         self._run = _run_of(tool)

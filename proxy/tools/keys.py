@@ -52,7 +52,9 @@ class ToolKeys:
             attempts = KeyAttempts(self.pool, KeyAffinity())
             return await attempts.run(lambda key: request(key.key), self._refusal_in)
         except KeysSpent as spent:
-            error = _spent(spent)
+            error = copy(spent.refusal)
+            assert isinstance(error, ToolUnavailable)  # noqa: S101 - nothing else is a refusal
+            error.wait, error.blame = max(1.0, spent.seconds), "nobody"
         except ToolError as exc:
             self._mask(exc)
             raise
@@ -66,11 +68,3 @@ class ToolKeys:
         if isinstance(exc, ToolError):
             self._mask(exc)
         return refusal_in(exc)
-
-
-def _spent(spent: KeysSpent) -> ToolUnavailable:
-    """The error for a call while no key can be used."""
-    error = copy(spent.refusal)
-    assert isinstance(error, ToolUnavailable)  # noqa: S101 - nothing else is a refusal
-    error.wait, error.blame = max(1.0, spent.seconds), "nobody"
-    return error

@@ -33,7 +33,7 @@ from proxy.loop.results import (
 )
 from proxy.ports import Caches, Clock, NoObserver, Observer
 from proxy.recording.recording import CURRENT
-from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, history_of, mended, parse_arguments
+from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, history_of, mended
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.check import Check
 from proxy.tools.finder import SIZE_OF_TOOL, ToolIndex
@@ -178,7 +178,7 @@ class Registry:
         """See `ports.Toolset.arguments_of`."""
         entry = self._entries.get(call.name)
         try:
-            return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[0] if entry else None
+            return entry.parse(call.arguments)[0] if entry else None
         except InvalidArguments:
             return None
 
@@ -193,7 +193,7 @@ class Registry:
         if len(call.arguments) > MOST_REPAIRED_CHARACTERS and is_object(call.arguments):
             return call.arguments  # types in it might be repaired, which is not worth a reading on the event loop
         try:
-            return parse_arguments(call.arguments, entry.schema, repair=entry.tool.repair)[1]
+            return entry.parse(call.arguments)[1]
         except InvalidArguments:
             return call.arguments if is_object(call.arguments) else None
 
@@ -238,7 +238,6 @@ class Registry:
     ) -> ToolOutput:
         """The part of one tool's output that the filters of request and call permit; `called`: the tool of the call."""
         tool, filters = entry.tool, context.filters
-        parse = partial(parse_arguments, call.arguments, entry.schema, repair=tool.repair)
         seconds = min(tool.timeout or context.default_timeout, context.max_timeout)
         changes: dict[str, Any] = {}
         if tool.needs:
@@ -249,7 +248,8 @@ class Registry:
         if reading is not None and reading.pages:
             filters = replace(filters, reading=self._permitted(reading, context))
             changes["ends"] = min(context.ends, self._clock.monotonic() + seconds)
-        arguments, history = await beside(len(call.arguments) * _COST_OF_ARGUMENTS, parse)
+        size = len(call.arguments) * _COST_OF_ARGUMENTS
+        arguments, history = await beside(size, partial(entry.parse, call.arguments))
         entry.last_parsed_arguments = call.arguments, history
         is_search = tool.searches or called.searches
         if is_search and not arguments.keys().isdisjoint(DOMAIN_LISTS):

@@ -37,10 +37,7 @@ _MOST_NAMED = 10  # domains in a message
 def filters_of_call(filters: SearchFilters, arguments: Json, parameters: Json) -> SearchFilters:
     """The filters of one call of a search: those of its request, narrowed by the lists among its arguments.
 
-    Args:
-        filters: the filters of the request.
-        arguments: the arguments of the call.
-        parameters: the schema of the tool, which handles a list itself if its schema has it.
+    A tool handles a list itself if its schema (`parameters`) has it.
 
     Raises:
         InvalidArguments: a list is not one of domains, or the request and the call have no permitted page in common.

@@ -21,7 +21,7 @@ from proxy.wire.credentials import Credentials
 
 # Seconds: the first request should have the tools, but need not wait for a slow server.
 _START_PATIENCE = 5.0
-# Of a server that lists ever new names for its users, the states of all tools are begun anew after so many.
+# The most states of tools that a server may have. If it invents names of tools without end, all states are reset.
 _MOST_STATES = 1024
 
 Publish: TypeAlias = Callable[[str, Sequence[Tool]], Sequence[str]]
@@ -63,22 +63,14 @@ class ToolServer(Protocol):
 
 
 class UserTools:
-    """The tools that a server lists for a user; another object whenever they have changed.
-
-    Attributes:
-        tools: the tools.
-    """
+    """The tools that a server lists for a user; another object whenever they have changed."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.tools = tools
 
 
 class SharedToolServer:
-    """A tool server whose tools are in the registries of all configurations that have its entry.
-
-    Attributes:
-        server: the server.
-    """
+    """A tool server whose tools are in the registries of all configurations that have its entry."""
 
     def __init__(self, server: ToolServer) -> None:
         self.server = server

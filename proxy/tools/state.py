@@ -41,11 +41,7 @@ class ToolState:
     def failed(self, now: float, error: ToolUnavailable | None, *, client: str, has_fallback: bool) -> bool:
         """Count a call that failed after all its retries; returns whether it opened the breaker.
 
-        Args:
-            now: as in `Breaker.allows`.
-            error: the failure; None: the call has timed out.
-            client: the scope of the caller, whose failures count for no more than half.
-            has_fallback: whether a fallback can answer.
+        Without an error, the call has timed out. The other arguments are those of `Breaker.failed`.
         """
         blame = "request" if error is None else error.blame
         if blame == "nobody" or not self._one_service:

@@ -76,11 +76,8 @@ def pieces_of(text: str) -> tuple[str | Placeholder, ...]:
 def filled(template: Any, values: Mapping[str, Any], *, is_compact: bool = False) -> Any:
     """A parsed template with its values in place, or `ABSENT`.
 
-    Args:
-        template: the template.
-        values: the values by name.
-        is_compact: whether a list within a list becomes its items, and null, an empty list, and what becomes empty are
-            left out.
+    In a compact template, a list within a list becomes its items, and null, empty lists, and parts that become empty
+    are left out.
     """
     content: Any
     match template:

@@ -77,12 +77,11 @@ def _faults(entry: SearchConfig) -> Faults:
 
 def _faults_with(provider: Description, entry: SearchConfig) -> Faults:
     """The faults of an entry for its provider: options that it does not take, and such as are missing."""
-    needs_key = "api_key" in names_in([provider.url, provider.query, provider.body, *provider.headers.values()])
-    if needs_key and entry.api_key is None:
-        yield "api_key", "is missing"
-    is_keyless = KEYLESS in keys_of(entry.api_key).values()
-    if is_keyless and needs_key and provider.keyless is None:
-        yield "api_key", "this provider does not answer without a key"
+    if "api_key" in names_in([provider.url, provider.query, provider.body, *provider.headers.values()]):
+        if entry.api_key is None:
+            yield "api_key", "is missing"
+        if KEYLESS in keys_of(entry.api_key).values() and provider.keyless is None:
+            yield "api_key", "this provider does not answer without a key"
     if provider.needs_base_url and entry.base_url is None:
         yield "base_url", "is missing: this provider is a server of your own"
     if entry.content == "page" and provider.page is None:

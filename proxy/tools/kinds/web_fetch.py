@@ -1,19 +1,12 @@
 """`type: web_fetch`: one web page as clean text, a part at a time."""
 
-import ssl
-from collections.abc import Callable
-
-from msgspec.structs import replace
-
 from proxy.config.model import Characters, HeaderValue, Text, ToolConfig
-from proxy.http.connect import client_context
 from proxy.loop.limits import Bytes, Count
 from proxy.tools.tool import Tool
 from proxy.tools.tool_type import Faults, Resources, ToolType
 from proxy.tools.web.guard import UrlGuard
-from proxy.tools.web.network import Resolve
 from proxy.tools.web.page import page_tool
-from proxy.tools.web.reader import PageReader, PageRules
+from proxy.tools.web.reader import PageRules
 
 
 class WebFetchConfig(ToolConfig, tag="web_fetch", frozen=True, kw_only=True):
@@ -35,40 +28,14 @@ class WebFetchConfig(ToolConfig, tag="web_fetch", frozen=True, kw_only=True):
     respect_robots: bool = True  # Obey the robots.txt of the page's site.
 
 
-def web_fetch_tool(
-    name: str,
-    entry: WebFetchConfig,
-    resources: Resources,
-    *,
-    resolve: Resolve | None = None,
-    ssl_context: Callable[[], ssl.SSLContext] = client_context,
-) -> Tool:
-    """The tool of an entry.
-
-    Args:
-        name: the name in the configuration.
-        entry: the entry, whose `allow_hosts` and `deny_hosts` have no fault.
-        resources: the time, for the expiry of caches, and the cache of pages.
-        resolve: finds the addresses of hosts; None: the system's resolver.
-        ssl_context: makes the TLS context.
-    """
-    rules = _rules(entry)
-    if resolve is None and ssl_context is client_context:
-        reader = resources.page_reader(rules)
-    else:
-        reader = PageReader(rules, resources.clock, resources.pages, resolve=resolve, ssl_context=ssl_context)
-    tool = page_tool(name, reader.page_at, most=entry.max_characters)
-    return replace(tool, fetches=True)
+def web_fetch_tool(name: str, entry: WebFetchConfig, resources: Resources) -> Tool:
+    """The tool of an entry whose `allow_hosts` and `deny_hosts` have no fault."""
+    return page_tool(name, resources.page_reader(rules_of(entry)).page_at, most=entry.max_characters)
 
 
-def _rules(entry: WebFetchConfig) -> PageRules:
-    return PageRules(
-        allow_hosts=entry.allow_hosts,
-        deny_hosts=entry.deny_hosts,
-        max_bytes=entry.max_bytes,
-        user_agent=entry.user_agent,
-        respect_robots=entry.respect_robots,
-    )
+def rules_of(entry: WebFetchConfig) -> PageRules:
+    """The pages that an entry may read."""
+    return PageRules(**{name: getattr(entry, name) for name in PageRules.__struct_fields__})
 
 
 def _faults(entry: WebFetchConfig) -> Faults:
@@ -79,4 +46,4 @@ def _faults(entry: WebFetchConfig) -> Faults:
             yield option, str(exc)
 
 
-KIND = ToolType(config=WebFetchConfig, make=web_fetch_tool, faults=_faults, judges_parts=True, page_rules=_rules)
+KIND = ToolType(config=WebFetchConfig, make=web_fetch_tool, faults=_faults, judges_parts=True, page_rules=rules_of)

@@ -32,8 +32,6 @@ from proxy.tools.tool_type import Faults, Resources
 
 DESCRIPTION = "Search the web. Returns titles, URLs, dates and summaries of the best results."
 
-# The engines of Z.AI; bigmodel has others, search_std and search_pro among them.
-_ENGINES = {"api": "search-prime", "chat": "search_pro_jina"}
 _SEARCH = {
     "search_engine": "{search_engine}",
     "search_query": "{query}",
@@ -63,7 +61,7 @@ SERVICES = {
     "api": Description(
         url="https://api.z.ai/web_search",
         body=_SEARCH,
-        options={"search_engine": _ENGINES["api"]},
+        options={"search_engine": "search-prime"},  # bigmodel has other engines, search_std and search_pro among them
         results="/search_result",
         **_COMMON,
     ),
@@ -81,7 +79,7 @@ SERVICES = {
             "thinking": {"type": "disabled"},
             "stream": False,
         },
-        options={"search_engine": _ENGINES["chat"], "model": "glm-4.7"},
+        options={"search_engine": "search_pro_jina"},
         results="/web_search",
         answer="/choices/0/message/content",
         **_COMMON,
@@ -110,15 +108,13 @@ def zai_search_tool(name: str, entry: ZaiSearchConfig, resources: Resources) -> 
 
 def provider_of(entry: ZaiSearchConfig) -> Provider:
     """The provider of an entry."""
-    options = {"search_engine": entry.search_engine or _ENGINES[entry.mode]}
-    if entry.mode == "chat":
-        options["model"] = entry.model
+    engine = {"search_engine": entry.search_engine} if entry.search_engine else {}
     return Provider(
         SERVICES[entry.mode],
         name=entry.type,
         api_key=only_key(entry.api_key),
         base_url=entry.base_url,
-        options=options,
+        options={"model": entry.model, **engine},
         zone=CHINA,
     )
 

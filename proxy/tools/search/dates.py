@@ -8,8 +8,9 @@ _AGO = re.compile(r"(?:(\d{1,3})|an?)\s+(minute|min|hour|day|week|month|year)s?\
 _DAYS = {"minute": 0, "min": 0, "hour": 0, "day": 1, "week": 7, "month": 30, "year": 365}
 # `2026-11-03`, `2026年11月3日`, `11/3/2026`, `Nov 3, 2026`, `3 November 2026`. Python's strptime, called for each
 # format, takes 4 to 40 times as long.
-_ISO = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?:\D.*)?", re.DOTALL)
-_CHINESE = re.compile(r"(?P<year>\d{4})\s*年\s*(?P<month>\d{1,2})\s*月\s*(?P<day>\d{1,2})\s*日.*", re.DOTALL)
+_YEAR_FIRST = re.compile(
+    r"(?P<year>\d{4})(?:[-/.]|\s*年\s*)(?P<month>\d{1,2})(?:[-/.]|\s*月\s*)(?P<day>\d{1,2})(?:\D.*)?", re.DOTALL
+)
 _AMERICAN = re.compile(r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = (
@@ -25,9 +26,11 @@ _EARLIEST = 1990  # the web is not older; with a smaller year, a provider means 
 
 def day_of(value: object, today: date) -> str | None:
     """The day of a provider's date, `YYYY-MM-DD`; None: the value is not a date, or is in the future."""
+    if value is None:
+        return None
     try:
         match value.strip() if isinstance(value, str) else value:
-            case bool() | None:
+            case bool():
                 return None
             case int() | float() as number:
                 seconds = number / 1000 if int(number) in _MILLISECONDS else number
@@ -37,11 +40,14 @@ def day_of(value: object, today: date) -> str | None:
             case str() as text if ago := _AGO.fullmatch(text):
                 day = today - timedelta(days=int(ago[1] or 1) * _DAYS[ago[2].lower()])
             case str() as text if (
-                found := _ISO.fullmatch(text) or _CHINESE.fullmatch(text) or _AMERICAN.fullmatch(text)
+                found := _YEAR_FIRST.fullmatch(text)
+                or _MONTH_FIRST.fullmatch(text)
+                or _DAY_FIRST.fullmatch(text)
+                or _AMERICAN.fullmatch(text)
             ):
-                day = date(int(found["year"]), int(found["month"]), int(found["day"]))
-            case str() as text if found := _MONTH_FIRST.fullmatch(text) or _DAY_FIRST.fullmatch(text):
-                day = date(int(found["year"]), _MONTHS.index(found["month"][:3].lower()) + 1, int(found["day"]))
+                month = found["month"][:3].lower()
+                number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month)
+                day = date(int(found["year"]), number, int(found["day"]))
             case str() as text if text.lower() in ("today", "yesterday"):
                 day = today - timedelta(days=text.lower() == "yesterday")
             case str() as text:

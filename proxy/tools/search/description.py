@@ -23,6 +23,8 @@ import yaml
 from proxy.config.model import Characters, HeaderName, HeaderValue, Text, Value
 from proxy.loop.limits import Count
 
+_FOLDER: Any = resources.files(__package__) / "providers"
+
 Meaning: TypeAlias = Literal["key", "quota", "busy", "input", "empty", "down"]
 """The meaning of a refusal: the key is refused, the credit is used up, there are too many requests at the moment, no
 provider would accept the request, nothing was found, or the provider does not work."""
@@ -114,18 +116,9 @@ class Description(Value, frozen=True, kw_only=True):
     needs_base_url: bool = False  # whether users run it themselves, so that the tool has to give the address
 
 
-def read_description(data: object) -> Description:
-    """A description that was read from YAML.
-
-    Raises:
-        msgspec.ValidationError: it is not valid; the message has the place and the reason.
-    """
-    return msgspec.convert(data, Description)
-
-
 def shipped() -> tuple[str, ...]:
     """The names of the providers that are shipped with the program."""
-    return tuple(sorted(file.name.removesuffix(".yaml") for file in _folder().iterdir() if file.name.endswith(".yaml")))
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in _FOLDER.iterdir() if file.name.endswith(".yaml")))
 
 
 @cache
@@ -133,13 +126,9 @@ def description(name: str) -> Description:
     """A shipped provider. Raises `KeyError`."""
     if name not in shipped():
         raise KeyError(name)
-    return read_description(yaml.safe_load((_folder() / f"{name}.yaml").read_text("utf-8")))
+    return msgspec.convert(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text("utf-8")), Description)
 
 
 def description_of(provider: str | Description) -> Description:
     """The description that a tool names, or has inline. Raises `KeyError`: there is no such provider."""
     return description(provider) if isinstance(provider, str) else provider
-
-
-def _folder() -> Any:
-    return resources.files(__package__) / "providers"

@@ -11,7 +11,7 @@ from proxy.kit import json_pointer
 from proxy.kit.header_names import header_faults
 from proxy.tools.search.description import Description
 from proxy.tools.search.provider import PLACEHOLDERS
-from proxy.tools.template import faults_in, names_in
+from proxy.tools.template import faults_in, items_of, names_in
 
 _BEGINNING: Final = re.compile(rf"https?://{SERVER}([/?]|\Z)")
 NO_JSON = "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"
@@ -66,16 +66,14 @@ def _address_faults(description: Description) -> Iterator[tuple[str, str]]:
 
 
 def _pointers(description: Description) -> Iterator[tuple[str, str]]:
-    listed = description.results
-    for pointers in (listed,) if isinstance(listed, str) else listed or ():
-        yield "results", pointers
-    yield from (("beside", pointers) for pointers in description.beside)
+    """The key of each pointer in a description, with the pointer or its alternatives."""
     fields = description.fields
-    yield from ((f"fields.{name}", value) for name in fields.__struct_fields__ if (value := getattr(fields, name)))
-    yield from ((name, value) for name in ("answer", "answer_url") if (value := getattr(description, name)))
-    if description.page and description.page.text:
-        yield "page.text", description.page.text
-    for rule in description.errors:
-        yield from (("errors", pointer) for pointer in (rule.at, rule.unless) if pointer)
-    if description.wait.at:
-        yield "wait.at", description.wait.at
+    yield from (
+        ("results", pointers) for pointers in items_of(() if description.results is None else description.results)
+    )
+    yield from (("beside", pointers) for pointers in description.beside)
+    yield from ((f"fields.{name}", getattr(fields, name)) for name in fields.__struct_fields__)
+    yield from ((name, getattr(description, name)) for name in ("answer", "answer_url"))
+    yield "page.text", description.page.text if description.page else ""
+    yield from (("errors", pointer) for rule in description.errors for pointer in (rule.at, rule.unless))
+    yield "wait.at", description.wait.at

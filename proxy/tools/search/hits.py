@@ -35,13 +35,9 @@ _LONGEST_TEXT = 200_000  # characters of one field that are looked at; a long ar
 
 
 def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = None) -> SearchHit | None:
-    """A result as a hit; None: it is not an object with the URL of a page.
+    """A provider's result as a hit; None: it is not an object with the URL of a page.
 
-    Args:
-        row: the provider's own object.
-        fields: the places of the fields in the object.
-        today: the day from which dates such as `2 days ago` are counted.
-        page: the place of the page's text; if there is no such text, the snippet is used.
+    Dates such as `2 days ago` are counted from `today`. Without a text at the place in `page`, the snippet is used.
     """
     given: Any = first_of(row, fields.url) if isinstance(row, dict) else None
     url = canonical(given)
@@ -77,11 +73,9 @@ def merged_by_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
 
 
 def plain_text(value: object, *, keep_lines: bool = False) -> str:
-    """A provider's text without markup and entities; the items of a list are joined.
+    """The text of a string, a number or a list of these, without markup and entities; other values have no text.
 
-    Args:
-        value: a string, a number, or a list of these; any other value has no text.
-        keep_lines: whether line breaks are kept; if not, the text is on one line.
+    The items of a list are joined. The text is on one line unless line breaks are kept (`keep_lines`).
     """
     if value is None:  # most results lack some fields
         return ""

@@ -19,7 +19,7 @@ from proxy.kit.json_pointer import resolve
 from proxy.tools.exchange import ServiceRequest
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
-from proxy.tools.search.description import Description
+from proxy.tools.search.description import Description, PageText
 from proxy.tools.search.hits import first_of, hit_of, merged_by_page, plain_text, steps_of
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
@@ -86,11 +86,12 @@ class Provider:
         self._zone = zone
         keyless = description.keyless if api_key == KEYLESS else None
         self.address = url = _with_base((keyless and keyless.url) or description.url, base_url)
-        self._page = extra = description.page if page else None
-        headers = {**(keyless.headers if keyless else description.headers), **(extra.headers if extra else {})}
-        parameters = {**description.query, **(extra.query if extra else {})}
-        body = {**description.body, **extra.body} if extra and extra.body else description.body
-        self._results = (description.results,) if isinstance(description.results, str) else description.results or ()
+        self._page = description.page if page else None
+        extra = self._page or PageText()
+        headers = {**(keyless.headers if keyless else description.headers), **extra.headers}
+        parameters = {**description.query, **extra.query}
+        body = {**description.body, **extra.body} if extra.body else description.body
+        self._results = tuple(items_of(() if description.results is None else description.results))
         # A search returns as many pages of the results as it asks for, and as many of each list beside them.
         self._lists = (self._results, *((pointers,) for pointers in description.beside))
         self._names_in_url = frozenset(names_in(url))

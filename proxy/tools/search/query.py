@@ -102,12 +102,10 @@ def repair(arguments: Json) -> Json:
         repaired["query"] = _single(repaired.pop(text_name))
     if "num_results" in repaired:
         repaired["num_results"] = _count(repaired["num_results"])
-    if isinstance(recent := repaired.get("recency"), str):
-        recency = _recency(recent)
-        if recency is None:
-            del repaired["recency"]
-        else:
-            repaired["recency"] = recency
+    if isinstance(recency := repaired.pop("recency", None), str):
+        recency = _recency(recency)
+    if recency is not None:
+        repaired["recency"] = recency
     return repaired
 
 

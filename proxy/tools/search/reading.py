@@ -66,12 +66,7 @@ class _Call:
 
 
 class HitReader:
-    """Reads the pages of the hits of one search tool.
-
-    Args:
-        tool: the name of the tool, for events.
-        resources: the readers of pages, the time, and what takes the events.
-    """
+    """Reads the pages of the hits of one search tool, whose name events have."""
 
     def __init__(self, tool: str, resources: Resources) -> None:
         self._tool = tool
@@ -106,15 +101,17 @@ class HitReader:
     async def _visit(self, number: int, query: str, url: str, call: _Call) -> tuple[Outcome, str]:
         """Fetch one page; its outcome, and the passages that fit the query. Observers get events of both."""
         clock, observe, began = self._resources.clock, self._resources.observe, self._resources.clock.monotonic()
-        page: dict[str, Any] = {"tool": self._tool, "page": number}
-        observe("page.started", **page, content={"url": url})
+        named: dict[str, Any] = {"tool": self._tool, "page": number}
+        observe("page.started", **named, content={"url": url})
 
         def ended(event: str, **fields: Any) -> None:
-            observe(event, **page, seconds=elapsed(began, clock.monotonic()), **fields)
+            observe(event, **named, seconds=elapsed(began, clock.monotonic()), **fields)
 
         try:
             async with asyncio.timeout_at(call.ends), self._slots:
-                passages = await self._passages(query, url, call)
+                page = await self._resources.page_reader(everywhere=call.reading.everywhere).page_at(url, call.context)
+                expect_permitted(page.url, call.context.filters)  # a redirect may have led to another page
+                passages = await self._fitting(page.text, query, call.reading.characters)
         except TimeoutError:
             ended("page.failed", outcome="late")
             return "late", ""
@@ -133,12 +130,6 @@ class HitReader:
             return "empty", ""
         ended("page.completed", characters=len(passages))
         return "read", passages
-
-    async def _passages(self, query: str, url: str, call: _Call) -> str:
-        """The passages of the page at a URL that fit a query. Raises `ToolError`."""
-        page = await self._resources.page_reader(everywhere=call.reading.everywhere).page_at(url, call.context)
-        expect_permitted(page.url, call.context.filters)  # a redirect may have led to another page
-        return await self._fitting(page.text, query, call.reading.characters)
 
     async def _fitting(self, text: str, query: str, most: int) -> str:
         return await self._threads.run(lambda: fitting_passages(text, query, most=most))

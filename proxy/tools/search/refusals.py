@@ -5,8 +5,9 @@ anything of the key, of its credit, or of the service.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timezone
+from functools import cache, partial
 from typing import Any, Literal
 
 import orjson
@@ -18,7 +19,7 @@ from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
 from proxy.tools.search.query import SearchQuery
-from proxy.tools.template import as_text
+from proxy.tools.template import as_text, items_of
 from proxy.wire.json_values import holds_too_many_values
 
 # The meaning of a status for which a description has no rule. A 404 is never the fault of a query.
@@ -76,9 +77,10 @@ def answer_of(
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         answer = None
+    sent = cache(partial(_sent, query))  # most answers are not compared with it
     means: Meaning
     for rule in description.errors:
-        if _fits(rule, status, answer, query):
+        if _fits(rule, status, answer, sent):
             means, hint = rule.means, rule.hint
             break
     else:
@@ -93,9 +95,7 @@ def answer_of(
     words = plain_text(first_of(answer, _WORDS))[:_LONGEST_WORDS]
     reset = None
     if means in ("quota", "busy"):
-        reset = reset_of(
-            headers, answer if isinstance(answer, dict) else {}, words, zone=zone, is_quoted=_sent(query).says
-        )
+        reset = reset_of(headers, answer if isinstance(answer, dict) else {}, words, zone=zone, is_quoted=sent().says)
     return Refused(means, status, _wait(description, headers, answer), hint, words, reset)
 
 
@@ -117,16 +117,14 @@ def _sent(query: SearchQuery) -> Sent:
     return Sent(*(text.encode("utf-8", "replace") for text in (query.text, *filters.allow, *filters.block, *places)))
 
 
-def _fits(rule: Refusal, status: int, answer: Any, query: SearchQuery) -> bool:
-    statuses = (rule.status,) if isinstance(rule.status, int) else rule.status
-    if (statuses and status not in statuses) or first_of(answer, rule.unless) is not None:
+def _fits(rule: Refusal, status: int, answer: Any, sent: Callable[[], Sent]) -> bool:
+    if (rule.status and status not in items_of(rule.status)) or first_of(answer, rule.unless) is not None:
         return False
     if not rule.at:
-        return bool(statuses)
+        return bool(rule.status)
     found = first_of(answer, rule.at)
     if found is None or not rule.text:
         return found is not None
-    texts = (rule.text,) if isinstance(rule.text, str) else rule.text
     given = as_text(found).lower()
     may_be_quoted = rule.means in _ABOUT_ALL and _CODE.fullmatch(given) is None
-    return any(text.lower() in given and not (may_be_quoted and _sent(query).says(text)) for text in texts)
+    return any(text.lower() in given and not (may_be_quoted and sent().says(text)) for text in items_of(rule.text))

@@ -54,42 +54,14 @@ class PageAnswer:
     cut: bool = False
 
 
-class PageClient:
-    """Gets pages.
-
-    Args:
-        guard: decides which URLs and addresses may be opened.
-        resolve: finds the addresses of a host.
-        user_agent: the User-Agent header.
-        ssl_context: makes the TLS context; called for each page.
-    """
-
-    def __init__(
-        self, guard: UrlGuard, resolve: Resolve, *, user_agent: str, ssl_context: Callable[[], ssl.SSLContext]
-    ) -> None:
-        self._guard = guard
-        self._connect = GuardedConnect(guard, resolve)
-        self._user_agent = user_agent.encode("ascii")
-        self._ssl_context = ssl_context
-
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator["PageSession"]:
-        """The connections for one page and its robots.txt; closed at the end, so that none outlives its check."""
-        transport = Http1Transport(
-            max_connections=MOST_REDIRECTS + 2, ssl_context=self._ssl_context(), connect_socket=self._connect
-        )
-        async with aclosing(transport):
-            yield PageSession(transport, self._guard, self._connect, self._user_agent)
-
-
+@dataclass(frozen=True, slots=True)
 class PageSession:
     """The connections of one call."""
 
-    def __init__(self, transport: Http1Transport, guard: UrlGuard, connect: GuardedConnect, user_agent: bytes) -> None:
-        self._transport = transport
-        self._guard = guard
-        self._connect = connect
-        self._user_agent = user_agent
+    _transport: Http1Transport
+    _guard: UrlGuard
+    _connect: GuardedConnect
+    _user_agent: bytes
 
     async def get(
         self, target: Target, *, most_bytes: int, wanted: CheckContentType, visit: Visit | None = None
@@ -140,13 +112,29 @@ class PageSession:
                 await response.aclose()
 
 
+@asynccontextmanager
+async def page_session(
+    guard: UrlGuard, resolve: Resolve, *, user_agent: str, ssl_context: Callable[[], ssl.SSLContext]
+) -> AsyncIterator[PageSession]:
+    """The connections for one page and its robots.txt; closed at the end, so that none outlives its check."""
+    connect = GuardedConnect(guard, resolve)
+    transport = Http1Transport(max_connections=MOST_REDIRECTS + 2, ssl_context=ssl_context(), connect_socket=connect)
+    async with aclosing(transport):
+        yield PageSession(transport, guard, connect, user_agent.encode("ascii"))
+
+
 async def _read(
     target: Target, response: Http1Response, most_bytes: int, wanted: CheckContentType
 ) -> PageAnswer | Target:
-    location = _header(response, b"location").strip()
+    location = response.header(b"location").decode("utf-8", "replace").strip()
     if response.status in _REDIRECTS and location:
-        return _next(target, location)
-    content_type = _header(response, b"content-type").lower()
+        try:
+            return parse_url(urljoin(target.url, location))
+        except UrlNotAllowed as exc:
+            raise UrlNotAllowed(f"The page redirects. {exc}") from None
+        except ValueError:
+            raise ToolError("The page redirects to an invalid URL.") from None
+    content_type = response.header(b"content-type").decode("utf-8", "replace").lower()
     if not 200 <= response.status < 300:  # noqa: PLR2004 - the body of an error is not needed
         return PageAnswer(target, response.status, content_type, b"")
     wanted(content_type)
@@ -157,20 +145,6 @@ async def _read(
     except httpx.DecodingError as exc:
         raise ToolError("The page is packed in a way that cannot be read.") from exc
     return PageAnswer(target, response.status, content_type, bytes(body[:most_bytes]), cut=len(body) > most_bytes)
-
-
-def _next(target: Target, location: str) -> Target:
-    """The target of a redirect. Raises `ToolError`."""
-    try:
-        return parse_url(urljoin(target.url, location))
-    except UrlNotAllowed as exc:
-        raise UrlNotAllowed(f"The page redirects. {exc}") from None
-    except ValueError:
-        raise ToolError("The page redirects to an invalid URL.") from None
-
-
-def _header(response: Http1Response, name: bytes) -> str:
-    return response.header(name).decode("utf-8", "replace")
 
 
 @contextmanager

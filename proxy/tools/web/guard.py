@@ -265,10 +265,8 @@ class UrlGuard:
             raise _refused("its host is not allowed here")
         # The host may be in an allowed network: its address is checked before a connection is made.
         may_be_allowed = any(rule.names(host, port) or rule.network is not None for rule in self._allow)
-        if self._closed and not may_be_allowed:
-            raise _refused("its host is not allowed here")
-        if port not in STANDARD_PORTS.values() and not may_be_allowed:
-            raise _refused(f"port {port} is not allowed, only 80 and 443 are")
+        if not may_be_allowed:
+            self._expect_open(port)
 
     def check_address(self, host: str, port: int, address: Address) -> None:
         """Check that a connection for `host` and `port` may be made to `address`. Raises `ToolError`."""
@@ -283,10 +281,14 @@ class UrlGuard:
             if why and not allowed and (not named or why in {_METADATA, _LINK_LOCAL}):
                 raise _refused(f"its host has {why}")
         if not named and not any(held):
-            if self._closed:
-                raise _refused("its host is not allowed here")
-            if port not in STANDARD_PORTS.values():
-                raise _refused(f"port {port} is not allowed, only 80 and 443 are")
+            self._expect_open(port)
+
+    def _expect_open(self, port: int) -> None:
+        """Raise `ToolError` if a host that no entry of `allow` covers may not be opened at a port."""
+        if self._closed:
+            raise _refused("its host is not allowed here")
+        if port not in STANDARD_PORTS.values():
+            raise _refused(f"port {port} is not allowed, only 80 and 443 are")
 
 
 def literal(host: str) -> Address | None:

@@ -8,6 +8,7 @@ that it is told which elements to leave out.
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from html import unescape
 from typing import Any, Final, TypeAlias
@@ -45,10 +46,8 @@ def read_html(html: str, url: str, extract: Extract | None) -> str:
     """The article of a page, or its visible text if there is no article or `extract` is None."""
     article = ""
     if extract and html.count("<") <= _MOST_TAGS and html.lower().count("<table") <= _MOST_TABLES:
-        try:
+        with suppress(Exception):  # the library may fail in any way, but the page can be read without it
             article = extract(html, url)
-        except Exception:  # noqa: BLE001 - the library may fail in any way, but the page can be read without it
-            article = ""
     if len(article) >= _LEAST_ARTICLE:
         return article
     return max(article, visible_text(html, url), key=len)
@@ -87,10 +86,6 @@ def title_in(html: str) -> str:
 
 def visible_text(html: str, url: str) -> str:
     """The text of a page as Markdown: its paragraphs, headings, lists and tables, and links as `[text](url)`.
-
-    Args:
-        html: the page.
-        url: the URL of the page, to which its links are relative.
 
     Raises:
         ToolError: the page is no text, or the library is not installed.

@@ -39,11 +39,7 @@ class SystemResolver:
 class GuardedConnect:
     """Connects to hosts at addresses that the guard permits; `connect_socket` of `Http1Transport`.
 
-    Args:
-        guard: decides which addresses are permitted.
-        resolve: finds the addresses of a host.
-        connect: connects to the first of several addresses that answers.
-        patience: the seconds that a name may take.
+    `connect` connects to the first of several addresses that answers; a name may take `patience` seconds.
     """
 
     def __init__(

@@ -52,12 +52,9 @@ class Page:
 
 
 def page_tool(name: str, page_at: Callable[[str, CallContext], Awaitable[Page]], *, most: int) -> Tool:
-    """A tool that reads pages; it is also gpt-oss's `browser.open` and `browser.find`.
+    """A tool that reads pages, at most `most` characters at a time; also gpt-oss's `browser.open` and `browser.find`.
 
-    Args:
-        name: the name in the configuration.
-        page_at: gets the page at a URL, if the filters of the call permit it. Raises `ToolError`.
-        most: the limit for the characters of a page in one result.
+    `page_at` gets the page at a URL, if the filters of the call permit it, or raises `ToolError`.
     """
 
     async def read(arguments: Json, call: CallContext) -> ToolOutput:
@@ -75,6 +72,7 @@ def page_tool(name: str, page_at: Callable[[str, CallContext], Awaitable[Page]],
         one_service=False,
         repair=repair,
         aliases=(browser.OPEN, browser.FIND),
+        fetches=True,
     )
 
 

@@ -26,11 +26,7 @@ _NAME = "web pages"  # not the name of any tool, because it has a blank
 
 
 class PageCache:
-    """Caches pages by URL, and the providers' URLs of pages, for five minutes.
-
-    Args:
-        caches: makes the cache for both, which limits its size.
-    """
+    """Caches pages by URL, and the providers' URLs of pages, for five minutes, in one cache that limits its size."""
 
     def __init__(self, caches: Caches) -> None:
         self._kept = caches(_NAME, KEPT_SECONDS)

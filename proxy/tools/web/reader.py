@@ -25,7 +25,7 @@ from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.ports import Clock
 from proxy.tools.threads import DaemonThreads
-from proxy.tools.web.client import PageAnswer, PageClient, PageSession
+from proxy.tools.web.client import PageAnswer, PageSession, page_session
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import Resolve, SystemResolver
 from proxy.tools.web.page import Page, expect_permitted
@@ -89,7 +89,8 @@ class PageReader:
         self._most_bytes = rules.max_bytes
         agent = rules.user_agent or USER_AGENT
         guard = UrlGuard(rules.allow_hosts, rules.deny_hosts)
-        self._client = PageClient(guard, resolve or SystemResolver(), user_agent=agent, ssl_context=ssl_context)
+        resolve = resolve or SystemResolver()
+        self._session = partial(page_session, guard, resolve, user_agent=agent, ssl_context=ssl_context)
         self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
         self._threads = DaemonThreads("toolproxy-page", most=2)  # more threads would only compete for the processor
         self._robots = _Robots(agent, timer=clock.monotonic, threads=self._threads) if rules.respect_robots else None
@@ -113,13 +114,13 @@ class PageReader:
 
         page = await self._pages.get_or_read(call.scope, target.url, fetch)
         if not fetched:  # a page found by a search, or read by a tool that may open other pages than this one
-            async with self._client.session() as session:
+            async with self._session() as session:
                 for passed in {target.url, page.url}:
                     await session.check(parse_url(passed), visit=self._robots)
         return page
 
     async def _fetched(self, target: Target) -> Page:
-        async with self._client.session() as session:
+        async with self._session() as session:
             answer = await session.get(target, most_bytes=self._most_bytes, wanted=self._wanted, visit=self._robots)
         _check_status(answer)
         page = await self._threads.run(lambda: read_page(answer, read_pdf=installed_pdf_reader()))
@@ -129,10 +130,7 @@ class PageReader:
 class _Robots:
     """Robots.txt (RFC 9309): whether a site permits robots to read a page. Files are cached for ten minutes.
 
-    Args:
-        user_agent: the User-Agent header; the rules for its first word, without the version, apply.
-        timer: a monotonic clock, in seconds.
-        threads: the threads in which files are parsed.
+    The rules for the first word of the User-Agent header apply, without its version.
     """
 
     def __init__(self, user_agent: str, *, timer: Callable[[], float], threads: DaemonThreads) -> None:

@@ -37,13 +37,11 @@ _KNOWN_CHARSETS = re.compile(
     r"utf-?8|utf-?16(-?[bl]e)?|utf-?32(-?[bl]e)?|iso-?8859-?(1[0-6]|[1-9])|windows-?125[0-8]|cp125[0-8]|cp866|koi8-[ru]"
     r"|shift[_-]?jis|sjis|euc-(jp|kr)|iso-2022-(jp|kr)|gb2312|gbk|gb18030|big5(-hkscs)?|tis-620|macintosh"
 )
-# WHATWG: all of these names mean windows-1252.
-_LATIN = ("iso-8859-1", "iso8859-1", "latin1", "latin-1", "us-ascii", "ascii")
+# The charsets that these names mean to browsers (WHATWG).
 _ALSO_KNOWN_AS = {
-    "x-sjis": "cp932",
-    "shift_jis": "cp932",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
+    **dict.fromkeys(("iso-8859-1", "iso8859-1", "latin1", "latin-1", "us-ascii", "ascii"), "cp1252"),
+    **dict.fromkeys(("x-sjis", "shift_jis"), "cp932"),
+    **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
     "macintosh": "mac-roman",
 }
 
@@ -64,10 +62,9 @@ def read_page(answer: PageAnswer, *, read_pdf: ReadPdf | None) -> Page:
         return _pdf_page(answer, read_pdf)
     text = _decoded(answer)
     if kind in _HTML or (kind in _UNKNOWN and _LOOKS_LIKE_HTML.match(answer.body[:_SNIFFED])):
-        cut = answer.cut or len(text) > MOST_HTML_CHARACTERS
         html = text[:MOST_HTML_CHARACTERS]
         read = read_html(html, url, installed_extractor())
-        return Page(url, _title(title_in(html)), clean(read), cut)
+        return Page(url, _title(title_in(html)), clean(read), answer.cut or len(text) > len(html))
     return Page(url, "", clean(text), answer.cut)
 
 
@@ -101,9 +98,7 @@ def _declared(answer: PageAnswer) -> str:
         label = (meta[1] or meta[2]).decode().lower()
         if label.startswith("utf-16"):  # a declaration in UTF-16 could not have been read
             label = "utf-8"
-    if label in _LATIN:
-        return "cp1252"
-    return _ALSO_KNOWN_AS.get(label, label) if _KNOWN_CHARSETS.fullmatch(label) or label in _ALSO_KNOWN_AS else "utf-8"
+    return _ALSO_KNOWN_AS.get(label) or (label if _KNOWN_CHARSETS.fullmatch(label) else "utf-8")
 
 
 def _pdf_page(answer: PageAnswer, read: ReadPdf | None) -> Page:

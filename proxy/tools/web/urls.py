@@ -33,7 +33,7 @@ _PARTS = re.compile(r"https?://(?:www\.)?([^/?#]*)([^?#]*)\??([^#]*)", re.IGNORE
 _LONGEST = 2048  # browsers do not open much longer URLs, and models do not copy them
 _MOST_HOPS = 3  # redirects within redirects
 
-_ENGINES = re.compile(r"google|duckduckgo|bing|facebook|yahoo")  # hosts of redirects have one of these names
+_ENGINES = ("google", "duckduckgo", "bing", "facebook", "yahoo")  # hosts of redirects have one of these names
 # Redirects of search engines: host and path, and the parameters that may name the target. Yahoo's have it in the path.
 # Redirects without a target expire, and hide its site.
 _REDIRECTS = [
@@ -63,7 +63,8 @@ def canonical(url: object) -> str | None:
         return None
     # A dot segment begins with a dot, which may be encoded as %2e.
     is_plain = len(url) <= _LONGEST and _PLAIN.fullmatch(url) and "/." not in url and "/%2" not in url
-    if is_plain and not (_ENGINES.search(url) or ("?" in url and _TRACKS.search(url))):
+    query = url.find("?")
+    if is_plain and not any(map(url.__contains__, _ENGINES)) and (query < 0 or not _TRACKS.search(url, query)):
         return url
     for _ in range(_MOST_HOPS + 1):
         if (split := _split(url)) is None:

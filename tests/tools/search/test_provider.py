@@ -7,10 +7,11 @@ from urllib.parse import quote
 import orjson
 import pytest
 import yaml
+from msgspec import convert
 from msgspec.structs import replace
 
 from proxy.app.configuration import parse
-from proxy.tools.search.description import description, read_description, shipped
+from proxy.tools.search.description import Description, description, shipped
 from proxy.tools.search.faults import faults
 from proxy.tools.search.provider import Provider, Refused, SearchAnswer
 from proxy.tools.search.query import SearchQuery, query_of
@@ -33,7 +34,7 @@ def provider(name, **options):
 
 
 def described(**changes):
-    return Provider(read_description({**PLAIN, **changes}), api_key="sk-test-key")
+    return Provider(convert({**PLAIN, **changes}, Description), api_key="sk-test-key")
 
 
 def read(asked, status, body, headers=None, query=QUERY):
@@ -249,7 +250,7 @@ def test_options_of_the_tool_replace_those_of_the_description():
     ],
 )
 def test_a_fault_in_a_description_is_named(changes, fault):
-    found = [f"{where}: {why}" for where, why in faults(read_description({**PLAIN, **changes}))]
+    found = [f"{where}: {why}" for where, why in faults(convert({**PLAIN, **changes}, Description))]
     assert [one for one in found if one.startswith(fault)], found
 
 

@@ -21,15 +21,16 @@ from proxy.kit.pdf import installed_pdf_reader
 from proxy.loop.call_context import CallContext
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
 from proxy.tools.catalog import tools_of
-from proxy.tools.kinds.web_fetch import WebFetchConfig, web_fetch_tool
+from proxy.tools.kinds.web_fetch import WebFetchConfig, rules_of
 from proxy.tools.registry import Registry
 from proxy.tools.tool_type import Resources
 from proxy.tools.web import client as page_client
 from proxy.tools.web import text as page_text
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.html import installed_extractor, read_html
-from proxy.tools.web.page import Page, clean, part, passages
+from proxy.tools.web.page import Page, clean, page_tool, part, passages
 from proxy.tools.web.pages import KEPT_SECONDS
+from proxy.tools.web.reader import PageReader
 from proxy.wire.chat import ToolCall
 from proxy.wire.search import SearchFilters
 from tests import fakes
@@ -65,9 +66,9 @@ class Fetch:
         options.setdefault("respect_robots", False)
         config = WebFetchConfig(allow_hosts=allow, **options)
         names = names or Names(site_test=[["127.0.0.1"]])
-        self.tool = web_fetch_tool(
-            "fetch", config, Resources(client=None, clock=self.clock), resolve=names, ssl_context=ssl_context
-        )
+        pages = Resources(client=None, clock=self.clock).pages
+        reader = PageReader(rules_of(config), self.clock, pages, resolve=names, ssl_context=ssl_context)
+        self.tool = page_tool("fetch", reader.page_at, most=config.max_characters)
         self.registry = Registry([self.tool], clock=self.clock)
 
     async def __call__(self, url, *, default_timeout=30, **arguments):
