@@ -182,14 +182,11 @@ def as_stream(raw: bytes) -> bytes:
     """
     answer = parse_object(raw)
     failures.raise_if_failed(answer)
-    choices = answer.get("choices")
-    if not (isinstance(choices, list) and choices and all(map(_is_whole, choices))):
+    choices = answer["choices"] if isinstance(answer.get("choices"), list) else []
+    messages = [choice.get("message") if isinstance(choice, dict) else None for choice in choices]
+    if not messages or not all(isinstance(message, dict) for message in messages):
         raise UpstreamError("The upstream answered a stream with something else.")
     return b"".join(map(sse.encode, pieces_of_whole({**answer, "object": CHUNK}))) + sse.DONE
-
-
-def _is_whole(choice: Any) -> bool:
-    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
 
 
 def plain(raw: bytes) -> bytes:

@@ -131,12 +131,8 @@ class OpenAICompatible:
             if self.counts_use and (turn.envelope or not isinstance(exc, ProxyError)):
                 early.count_unfinished(await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
             raise await self._compared(exc, content)  # noqa: B904 - mostly the same exception
-        usage = credible(turn.usage)
-        if has_all_counts(usage):
-            usage = with_cost(usage, self.price)
-        else:
-            usage = await self._used(usage, call.body, len(content), partial(_written, turn))
-        return turn if usage is turn.usage else replace(turn, usage=usage)
+        usage = await self._used(turn.usage, call.body, len(content), partial(_written, turn))
+        return replace(turn, usage=usage)
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
@@ -256,7 +252,7 @@ class OpenAICompatible:
         if not has_all_counts(counted):
             estimate = partial(with_estimates, counted, partial(count_tokens, request), written)
             counted = await beside(size, estimate)
-        return self.with_cost(counted)
+        return counted if self.price is None else with_cost(counted, self.price)
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.endpoint.read(response):

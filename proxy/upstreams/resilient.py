@@ -53,15 +53,12 @@ class SharedUpstreamState:
     backoff: Backoff
     observes_relays: bool = True
 
-    def require_open_way(self, upstream: str, now: float, *, has_fallback: bool) -> None:
-        """Raise `UpstreamDown` if the upstream's breaker does not allow a call now."""
-        breaker = self.breakers[upstream]
-        if breaker.allows(now, has_fallback=has_fallback):
-            return
-        seconds = math.ceil(breaker.wait(now)) or 1
+    def refusal(self, upstream: str, now: float) -> UpstreamDown:
+        """The error for a call that the breaker does not allow."""
+        seconds = math.ceil(self.breakers[upstream].wait(now)) or 1
         if (recording := CURRENT.get()) is not None:
             recording.refused(upstream, DOWN, seconds)
-        raise UpstreamDown(upstream, retry_after=seconds)
+        return UpstreamDown(upstream, retry_after=seconds)
 
     def succeeded(self, upstream: str) -> None:
         """Count a call that was answered."""
@@ -122,12 +119,9 @@ class Resilient:
         attempt = Attempt(show or _show_nothing, self._shared, call.body, early)
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
-
-        def work(candidate: OpenAICompatible) -> Awaitable[Turn]:
-            body = self._fitted(candidate, call.body)
-            return candidate.complete(call if body is call.body else replace(call, body=body), take, early)
-
-        return self._try(work, attempt)
+        return self._try(
+            lambda one: one.complete(replace(call, body=self._fitted(one, call.body)), take, early), attempt
+        )
 
     def _fitted(self, candidate: OpenAICompatible, request: Json) -> Json:
         """A request without the pictures and the marks of caches that a candidate does not take."""
@@ -162,7 +156,8 @@ class Resilient:
         A refusal of the key repeats nothing: the upstream has not done it.
         """
         shared, current = self._shared, self.current
-        shared.require_open_way(current.name, shared.clock.monotonic(), has_fallback=False)
+        if not shared.breakers[current.name].allows(now := shared.clock.monotonic()):
+            raise shared.refusal(current.name, now)
         opening = current.open(request) if current.keys is None else self._keys.open(current, request)
         with self._observed(path=request.path.partition("?")[0]):
             try:
@@ -189,7 +184,8 @@ class Resilient:
                 name = attempt.upstream = candidate.name
                 began = attempt.began = clock.monotonic()
                 try:
-                    shared.require_open_way(name, began, has_fallback=has_fallback)
+                    if not shared.breakers[name].allows(began, has_fallback=has_fallback):
+                        raise shared.refusal(name, began)
                     if candidate.keys is None:
                         result = await work(candidate)
                     else:
@@ -203,12 +199,7 @@ class Resilient:
                     candidate.redact(exc)
                     failure = exc
                     self._count_failure(name, exc, has_fallback=has_fallback)
-                    if attempt.was_shown:  # another attempt would repeat it
-                        exc.was_shown = True
-                        raise
-                    # Another choice of this request may have failed likewise, and switched already.
-                    if candidate is self.current and not await self._recover(exc, attempt):
-                        advise(exc, clock.time())
+                    if not await self._may_go_on(exc, candidate, attempt):
                         raise
                 else:
                     shared.succeeded(name)
@@ -219,6 +210,17 @@ class Resilient:
                     return result
         finally:
             failure = None  # its traceback refers to this frame, which refers to the failure
+
+    async def _may_go_on(self, failure: ProxyError, candidate: OpenAICompatible, attempt: "Attempt") -> bool:
+        """Whether another attempt may succeed; if it has to wait, the wait is over."""
+        if attempt.was_shown:  # another attempt would repeat it
+            failure.was_shown = True
+            return False
+        # Another choice of this request may have failed likewise, and switched already.
+        if candidate is not self.current or await self._recover(failure, attempt):
+            return True
+        advise(failure, self._shared.clock.time())
+        return False
 
     async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""
