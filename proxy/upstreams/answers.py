@@ -142,6 +142,11 @@ class Mender(Struct, frozen=True):
         clean_calls(answer, self.request)
         return answer
 
+    def relayed(self, raw: bytes) -> tuple[Json, bool]:
+        """A whole answer, mended, and whether it had to be mended."""
+        answer = self.completion(raw)
+        return answer, answer != parsed(raw)
+
 
 def _is_sign_of_life(event: sse.SseEvent) -> bool:
     """Whether an event that is no chunk says only that the server lives, such as `[PING]` or `: keep-alive`."""
@@ -227,8 +232,13 @@ def parsed(raw: bytes) -> Any:
     Raises:
         UpstreamError: it is not JSON for any parser.
     """
-    with suppress(orjson.JSONDecodeError):
+    try:
         return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return _parsed_leniently(raw)
+
+
+def _parsed_leniently(raw: bytes) -> Any:
     try:
         answer = json.loads(raw, parse_constant=lambda _: None, parse_float=_finite)
         return orjson.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))

@@ -22,7 +22,7 @@ from proxy.loop.run_events import StopGenerating
 from proxy.ports import EarlyCalls, Show
 from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
-from proxy.upstreams.answers import Mender, as_stream, parsed, plain
+from proxy.upstreams.answers import Mender, as_stream, plain
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
@@ -116,10 +116,10 @@ class OpenAICompatible:
             else:
                 raw = await self._read_answer(content, reader)
             if raw is not None and show is None:
-                assembler.feed_unseen(await _completion(raw, mender))
+                assembler.feed_unseen(await beside(len(raw), partial(mender.completion, raw)))
             else:
                 if raw is not None:
-                    await reader.take_whole(await _completion(raw, mender))
+                    await reader.take_whole(await beside(len(raw), partial(mender.completion, raw)))
                 for visible in assembler.close(done=reader.done):
                     await reader.show(visible)
             turn = assembler.finish()
@@ -140,7 +140,10 @@ class OpenAICompatible:
         try:
             reader = CompletionReader(mender)
             raw = await self._read_answer(content, reader)
-            answer = reader.completion() if raw is None else await _completion(raw, mender)
+            if raw is None:
+                answer, changed = reader.completion(), True
+            else:
+                answer, changed = await beside(len(raw), partial(mender.relayed, raw))
         except asyncio.CancelledError:
             if self.counts_use:
                 count(await self._used(None, request, len(content), float))
@@ -150,12 +153,11 @@ class OpenAICompatible:
         usage = answer.get("usage") or other_usage(answer)
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
+            changed = True
         if self.counts_use:
             usage = await self._used(usage, request, len(content), partial(_written_in, answer))
         count(usage)
-        if raw is not None and await beside(len(raw), lambda: answer == parsed(raw)):
-            return raw
-        return rawjson.dumps_answer(answer)
+        return rawjson.dumps_answer(answer) if changed or raw is None else raw
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion event by event, with the original bytes if possible."""
@@ -334,11 +336,6 @@ class OpenAICompatible:
         if not reader.done:  # the last event may have no blank line behind it, or be only the half of one
             with suppress(UpstreamError) if ending.has_begun else nullcontext():
                 await reader.take(b"")
-
-
-def _completion(raw: bytes, mender: Mender) -> Awaitable[Json]:
-    """A whole answer, mended. If the answer holds an error, it is raised."""
-    return beside(len(raw), partial(mender.completion, raw))
 
 
 async def _show_nothing(_: object) -> None:

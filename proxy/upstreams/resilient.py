@@ -8,8 +8,8 @@ failure to connect counts each time.
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -139,14 +139,14 @@ class Resilient:
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""
         attempt = Attempt(_show_nothing, self._shared, request)
-        with self._observed(content={"messages": request.get("messages")}):
+        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             return await self._try(lambda one: one.relay(*self._relayed(one, body, request), count), attempt)
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion."""
         attempt = Attempt(client.write, self._shared, request)
         client = replace(client, write=attempt.show)
-        with self._observed(content={"messages": request.get("messages")}):
+        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             await self._try(lambda one: one.relay_stream(*self._relayed(one, body, request), client), attempt)
 
     @asynccontextmanager
@@ -159,7 +159,7 @@ class Resilient:
         if not shared.breakers[current.name].allows(now := shared.clock.monotonic()):
             raise shared.refusal(current.name, now)
         opening = current.open(request) if current.keys is None else self._keys.open(current, request)
-        with self._observed(path=request.path.partition("?")[0]):
+        with RelayEvents(self, shared, path=request.path.partition("?")[0]):
             try:
                 async with opening as response:
                     yield response
@@ -259,25 +259,33 @@ class Resilient:
             self._blamed.add(upstream)
             self._shared.failed(upstream, failure, client=self._client, has_fallback=has_fallback)
 
-    @contextmanager
-    def _observed(self, *, path: str | None = None, content: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Emit the events of a relayed request, or only failures if relays are not observed."""
-        shared, began = self._shared, self._shared.clock.monotonic()
-        if shared.observes_relays:
-            shared.observe("relay.started", upstream=self.name, upstream_model=self.model, path=path, content=content)
-        event, fault = "relay.completed", {}
-        try:
-            yield
-        except Exception as exc:
-            event, fault = "relay.failed", fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
-            raise
-        except BaseException:
-            event = "relay.abandoned"
-            raise
-        finally:
-            if shared.observes_relays or event != "relay.completed":
-                seconds = elapsed(began, shared.clock.monotonic())
-                shared.observe(event, upstream=self.name, upstream_model=self.model, seconds=seconds, **fault)
+
+class RelayEvents(Struct, eq=False):
+    """A context manager that emits the events of a relayed request, or only failures if relays are not observed."""
+
+    upstream: Resilient
+    shared: SharedUpstreamState
+    path: str | None = None
+    content: Mapping[str, Any] | None = None
+    _began: float = 0.0
+
+    def __enter__(self) -> None:
+        self._began = self.shared.clock.monotonic()
+        if self.shared.observes_relays:
+            self._tell("relay.started", path=self.path, content=self.content)
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        seconds = elapsed(self._began, self.shared.clock.monotonic())
+        if isinstance(exc, Exception):
+            fault = fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
+            self._tell("relay.failed", seconds=seconds, **fault)
+        elif exc is not None:
+            self._tell("relay.abandoned", seconds=seconds)
+        elif self.shared.observes_relays:
+            self._tell("relay.completed", seconds=seconds)
+
+    def _tell(self, event: str, **fields: object) -> None:
+        self.shared.observe(event, upstream=self.upstream.name, upstream_model=self.upstream.model, **fields)
 
 
 class Attempt(Struct, eq=False):
