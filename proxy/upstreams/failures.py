@@ -133,10 +133,10 @@ def from_response(
 
     Args:
         status: the status.
-        headers: with names in lower case.
-        body: as far as it was read.
+        headers: the headers, with names in lower case.
+        body: the body, as far as it was read.
         sent: the request, whose words in the error say nothing of keys.
-        zone: of the times that name none.
+        zone: the zone of times that name none.
     """
     found = _find(_json(body))
     words = _words(found.get("message") or _plain_text(body))
@@ -236,16 +236,7 @@ class KeyRefused(UpstreamRefused):
 def _refused(
     status: int, message: str, found: Json, headers: Mapping[str, str], *, sent: Sent | None, zone: timezone
 ) -> UpstreamError:
-    """The error for a refusal of the upstream's, 4xx.
-
-    Args:
-        status: the status.
-        message: the upstream's words.
-        found: the fields of its error.
-        headers: of its response.
-        sent: the request; None: it is not known, and the words say nothing of keys.
-        zone: of the times that name none.
-    """
+    """The error for a refusal, 4xx, with the fields `found`. Without `sent`, its words say nothing of keys."""
     given = _code_of(found, message, status, sent)
     meaning = ZAI_CODES.get(given or "")
     if meaning is _BACKEND:

@@ -109,7 +109,7 @@ class OpenAICompatible:
         renamed = names.originals if names is not None else {}
         assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
         try:
-            reader = TurnReader(mender, assembler, show or _show_nothing, early, Ending(profile))
+            reader = TurnReader(mender, assembler, show or show_nothing, early, Ending(profile))
             raw: bytes | None = None
             if call.body.get("stream"):
                 await self._read_stream(content, reader)
@@ -138,7 +138,7 @@ class OpenAICompatible:
         """Relay a whole completion, with its original bytes if possible."""
         content, mender = self._relayed_body(body, request)
         try:
-            reader = CompletionReader(mender)
+            reader = CompletionReader(mender, Ending(self.profile))
             raw = await self._read_answer(content, reader)
             if raw is None:
                 answer, changed = reader.completion(), True
@@ -244,11 +244,7 @@ class OpenAICompatible:
     async def _used(self, usage: Json | None, request: Json, size: int, written: Callable[[], float]) -> Json:
         """The usage of a call, with its cost: the upstream's credible counts, and estimates of those that are missing.
 
-        Args:
-            usage: what the upstream has sent; None: nothing, or nothing yet.
-            request: the upstream's request.
-            size: the bytes of the request.
-            written: estimates the tokens of the answer, as far as it has come.
+        `size` is the bytes of the request, and `written` estimates the tokens of the answer, as far as it has come.
         """
         counted = credible(usage)
         if not has_all_counts(counted):
@@ -338,7 +334,7 @@ class OpenAICompatible:
                 await reader.take(b"")
 
 
-async def _show_nothing(_: object) -> None:
+async def show_nothing(_: object) -> None:
     """Show nothing of an answer to a client that has asked for a whole completion."""
 
 

@@ -23,7 +23,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
 from proxy.recording.recording import CURRENT, DOWN
 from proxy.upstreams.failures import advise, is_transient, may_work_elsewhere, retry_after
-from proxy.upstreams.openai_compat import OpenAICompatible
+from proxy.upstreams.openai_compat import OpenAICompatible, show_nothing
 from proxy.upstreams.request_keys import RequestKeys
 from proxy.upstreams.sight import UnseenPictures
 from proxy.wire import rawjson
@@ -116,7 +116,7 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        attempt = Attempt(show or _show_nothing, self._shared, call.body, early)
+        attempt = Attempt(show or show_nothing, self._shared, call.body, early)
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
         return self._try(
@@ -138,7 +138,7 @@ class Resilient:
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""
-        attempt = Attempt(_show_nothing, self._shared, request)
+        attempt = Attempt(show_nothing, self._shared, request)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             return await self._try(lambda one: one.relay(*self._relayed(one, body, request), count), attempt)
 
@@ -322,7 +322,3 @@ class Attempt(Struct, eq=False):
             if self._shared.breakers[self.upstream].state is BreakerState.HALF_OPEN:
                 self._shared.succeeded(self.upstream)
         return self._show(shown)
-
-
-async def _show_nothing(_: object) -> None:
-    """Show nothing: a whole answer has no chunks for the client."""
