@@ -15,7 +15,9 @@ from msgspec import Struct
 # RFC 8305, section 8: the time without an answer after which the next address is tried too.
 STAGGER_SECONDS = 0.25
 
-_PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443}
+"""The schemes of URLs -> the port that each has by default."""
+
 _LONGEST_REASON = 300
 _MOST_CAUSES = 20
 
@@ -30,9 +32,9 @@ class Origin(Struct, frozen=True, cache_hash=True):
 
 def origin_of(url: httpx.URL) -> Origin:
     """The origin of a URL. Raises `httpx.UnsupportedProtocol` if its scheme is neither http nor https."""
-    if url.scheme not in _PORTS:
+    if url.scheme not in PORTS:
         raise httpx.UnsupportedProtocol(f"{url.scheme or 'No scheme'}: only http and https are supported.")
-    return Origin(url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme], url.scheme == "https")
+    return Origin(url.raw_host.decode("ascii"), url.port or PORTS[url.scheme], url.scheme == "https")
 
 
 @functools.cache

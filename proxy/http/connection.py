@@ -57,6 +57,11 @@ class RequestTimeouts(Struct, frozen=True):
 class Http1Connection(asyncio.Protocol):
     """A connected protocol, which its pool adopts."""
 
+    __slots__ = (
+        "_closed", "_discard", "_lost", "_poll", "_release", "_response", "_sent", "_transport", "_writing_paused",
+        "expires", "has_answered", "loop", "origin", "reading_paused", "requests", "timer",
+    )  # fmt: skip
+
     def __init__(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
         self.origin = origin
         self.loop = loop
@@ -268,6 +273,11 @@ class Http1Connection(asyncio.Protocol):
 
 class Http1Response(Response):
     """A response on an `Http1Connection`."""
+
+    __slots__ = (
+        "_context", "_ends", "_handle", "_rest", "_seconds", "_too_slow", "_waiter", "connection", "due", "failure",
+        "parser", "unread",
+    )  # fmt: skip
 
     def __init__(self, connection: Http1Connection, seconds: float | None, *, is_head_request: bool) -> None:
         """A response that will arrive, with at most `seconds` of silence between its parts."""

@@ -19,14 +19,13 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from proxy.http.connect import Origin, client_context
+from proxy.http.connect import PORTS, Origin, client_context
 from proxy.wire.errors import ConfigurationError
 
 _VARIABLES: Final = {
     "http": ("http_proxy", "all_proxy", "ALL_PROXY"),
     "https": ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"),
 }
-_PORTS: Final = {"http": 80, "https": 443}
 _PORTS_OF_PROXIES: Final = {"http": 1080, "https": 443}  # curl's, where the variable names none
 _WITH_PORT: Final = re.compile(r"(\[[^]]*\]|[^:]*):([0-9]{1,5})")
 
@@ -125,7 +124,7 @@ class Proxies(Struct, frozen=True):
         host = (parts.hostname or "").rstrip(".")
         address = _address(host)
         is_here = address.is_loopback if address else host == "localhost" or host.endswith(".localhost")
-        port = parts.port or _PORTS[parts.scheme]
+        port = parts.port or PORTS[parts.scheme]
         if is_here or any(exemption.holds_for(host, address, port) for exemption in self.exemptions):
             return None
         return _proxy(*named)

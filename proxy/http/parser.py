@@ -116,6 +116,11 @@ class ResponseParser:
         httpx.RemoteProtocolError: from both methods, if the bytes are not HTTP/1.1 or are ambiguous.
     """
 
+    __slots__ = (
+        "_framing_bytes", "_head_bytes", "_is_chunked", "_is_head_request", "_left", "_llhttp", "_message", "_tail",
+        "complete", "head", "idle_seconds", "pieces", "reusable",
+    )  # fmt: skip
+
     def __init__(self, *, is_head_request: bool = False) -> None:
         self.head: Head | None = None
         self.pieces: list[bytes] = []

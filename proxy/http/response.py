@@ -24,6 +24,8 @@ class Response:
         headers: the headers in their order, with names in lower case.
     """
 
+    __slots__ = ("headers", "status")
+
     status: int
     headers: Headers
 

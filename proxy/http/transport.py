@@ -47,7 +47,7 @@ class Http1Transport:
     async def send(
         self, origin: Origin, method: str, head: bytes, body: bytes, timeouts: RequestTimeouts, *, repeats: bool = True
     ) -> Http1Response:
-        """The response to a request, as of `client.Transport`. Raises `httpx.TransportError`."""
+        """The response to a request, as in `client.Transport`. Raises `httpx.TransportError`."""
         fresh = False
         while True:
             connection = await self._pool.acquire(origin, timeouts, fresh=fresh)

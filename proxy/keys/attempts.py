@@ -98,8 +98,7 @@ class KeyAttempts:
                 if not may_go_on():
                     raise
             else:
-                if self._pool.state.cooldowns_until:  # some key has rested
-                    self.answered()
+                self._pool.answered(key, began=self._began, model=self._model)
                 return result
 
     def take(self) -> PoolKey:
@@ -109,17 +108,13 @@ class KeyAttempts:
             KeysSpent: each key rests, or was tried already.
         """
         pool, affinity, now = self._pool, self._affinity, self._pool.clock.monotonic()
-        if affinity.conversation is not None and not (pool.state.cooldowns_until or self._tried):
-            # No key has rested of late, as is usual, so none has to be asked whether it does.
-            self.key = affinity.key or pool.order_for(affinity.conversation)[0]
-        else:
-            keys = self._usable(now)
-            if not keys and self._never_gives_up and not self._tried:
-                keys = [self._soonest()]
-            if not keys:
-                raise self._spent()
-            self.key = keys[0]
-            self._has_rested = self._cooldown_of(self.key, now) is not None
+        keys = self._usable(now)
+        if not keys and self._never_gives_up and not self._tried:
+            keys = [min(self._cooldowns(now), key=lambda one: one[1].until)[0]]  # the rest that ends first
+        if not keys:
+            raise self._spent(now)
+        self.key = keys[0]
+        self._has_rested = self.key.cooldowns.at(now, self._model) is not None
         affinity.key, self._began = self.key, now
         pool.used(self.key)
         return self.key
@@ -132,39 +127,23 @@ class KeyAttempts:
         if refusal.is_certain and not self._has_rested:
             self._pool.refused(self.key, refusal, self._refusal, began=self._began, model=self._model)
 
-    def answered(self) -> None:
-        """Count the answer to the call."""
-        self._pool.answered(self.key, began=self._began, model=self._model)
-
-    def _cooldown_of(self, key: PoolKey, now: float) -> Cooldown | None:
-        return key.cooldowns.at(now, self._model)
-
     def _usable(self, now: float) -> Sequence[PoolKey]:
         """The keys that can be used now, in the order in which the call should use them."""
         pool, affinity, conversation = self._pool, self._affinity, self._affinity.conversation
         keys: Sequence[PoolKey] = pool.keys if conversation is None else pool.order_for(conversation)
         if self._tried or now < pool.state.cooldowns_until:
-            keys = [key for key in keys if key not in self._tried and self._cooldown_of(key, now) is None]
+            keys = [key for key in keys if key not in self._tried and key.cooldowns.at(now, self._model) is None]
         if affinity.key is not None and affinity.key in keys:
             return [affinity.key, *(key for key in keys if key is not affinity.key)]
         return keys if conversation is not None else pool.take_turns(keys)
 
-    def _cooldowns(self) -> list[tuple[PoolKey, Cooldown]]:
+    def _cooldowns(self, now: float) -> list[tuple[PoolKey, Cooldown]]:
         """The keys that rest now, with their rests."""
-        now = self._pool.clock.monotonic()
-        return [(key, rest) for key in self._pool.keys if (rest := self._cooldown_of(key, now)) is not None]
+        return [(key, rest) for key in self._pool.keys if (rest := key.cooldowns.at(now, self._model)) is not None]
 
-    def _soonest(self) -> PoolKey:
-        """The key with the rest that ends first."""
-        return min(self._cooldowns(), key=lambda one: one[1].until)[0]
-
-    def _spent(self) -> KeysSpent:
+    def _spent(self, now: float) -> KeysSpent:
         """The error if no key can be used: this call's last refusal, or the latest refusal of any call."""
-        now, cooldowns = self._pool.clock.monotonic(), [cooldown for _, cooldown in self._cooldowns()]
+        cooldowns = [cooldown for _, cooldown in self._cooldowns(now)]
         refusal = self._refusal or max(cooldowns, key=lambda cooldown: cooldown.began).error
-        left = (
-            min((cooldown.until - now for cooldown in cooldowns), default=0.0)
-            if len(cooldowns) == len(self._pool.keys)
-            else 0.0
-        )
-        return KeysSpent(refusal, left)
+        all_rest = len(cooldowns) == len(self._pool.keys)
+        return KeysSpent(refusal, min(cooldown.until for cooldown in cooldowns) - now if all_rest else 0.0)

@@ -12,7 +12,6 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
-from msgspec import Struct
 
 from proxy.config.model import keys_of
 from proxy.keys.cooldowns import KeyCooldowns, KeyRefusal
@@ -48,20 +47,6 @@ class PoolKey:
         return hashed.digest()
 
 
-class _Events(Struct, frozen=True):
-    """The names of the events of keys."""
-
-    used: str
-    rests: str
-    works: str
-
-
-_EVENTS: Final = {
-    "upstream": _Events("upstream.key_used", "upstream.key_rests", "upstream.key_works"),
-    "tool": _Events("tool.key_used", "tool.key_rests", "tool.key_works"),
-}
-
-
 class KeyPool:
     """The keys of an upstream or of a tool. `KeyPools` makes it.
 
@@ -73,16 +58,12 @@ class KeyPool:
     """
 
     def __init__(
-        self,
-        keys: Mapping[int, str],
-        state: "PoolState",
-        process: "KeyPools",
-        owner: tuple[str, str],
+        self, keys: Mapping[int, str], state: "PoolState", process: "KeyPools", owner: tuple[str, str]
     ) -> None:
         self.keys = tuple([PoolKey(number, key, state) for number, key in keys.items()])
         self.clock, self._observe = process.clock, process.observe
         self._turn = 0
-        self._events, self._owner = _EVENTS[owner[0]], dict([owner])
+        self._kind, self._name = owner
         self.state = state  # lives as long as a pool that uses it
         self.orders: LRUCache[bytes, tuple[PoolKey, ...]] = LRUCache(_MOST_ORDERS)
 
@@ -108,7 +89,11 @@ class KeyPool:
 
     def used(self, key: PoolKey) -> None:
         """Report that a call is made with a key."""
-        self._observe(self._events.used, **self._owner, key=key.number)
+        self._tell("key_used", key)
+
+    def _tell(self, event: str, key: PoolKey, **fields: object) -> None:
+        """Emit `upstream.EVENT` or `tool.EVENT` with the name of that upstream or tool."""
+        self._observe(f"{self._kind}.{event}", **{self._kind: self._name}, key=key.number, **fields)
 
     def refused(self, key: PoolKey, refusal: KeyRefusal, error: Exception, *, began: float, model: str) -> None:
         """Put a key to rest because of a call that began at `began`. `error` is kept, without its traceback."""
@@ -121,12 +106,12 @@ class KeyPool:
             fields = {"cause": refusal.cause, "seconds": seconds, "why": refusal.why}
             if refusal.cause == "model":
                 fields["upstream_model"] = model
-            self._observe(self._events.rests, **self._owner, key=key.number, **fields)
+            self._tell("key_rests", key, **fields)
 
     def answered(self, key: PoolKey, *, began: float, model: str) -> None:
         """Count an answer to a call that began at `began`."""
         if key.cooldowns.answered(began=began, model=model):
-            self._observe(self._events.works, **self._owner, key=key.number)
+            self._tell("key_works", key)
             if all(one.cooldowns.is_over for one in self.keys):
                 self.state.cooldowns_until = 0.0
 

@@ -142,6 +142,11 @@ class Mender(Struct, frozen=True):
         clean_calls(answer, self.request)
         return answer
 
+    def relayed(self, raw: bytes) -> tuple[Json, bool]:
+        """A whole answer, mended, and whether it had to be mended."""
+        answer = self.completion(raw)
+        return answer, answer != parsed(raw)
+
 
 def _is_sign_of_life(event: sse.SseEvent) -> bool:
     """Whether an event that is no chunk says only that the server lives, such as `[PING]` or `: keep-alive`."""
@@ -182,14 +187,11 @@ def as_stream(raw: bytes) -> bytes:
     """
     answer = parse_object(raw)
     failures.raise_if_failed(answer)
-    choices = answer.get("choices")
-    if not (isinstance(choices, list) and choices and all(map(_is_whole, choices))):
+    choices = answer["choices"] if isinstance(answer.get("choices"), list) else []
+    messages = [choice.get("message") if isinstance(choice, dict) else None for choice in choices]
+    if not messages or not all(isinstance(message, dict) for message in messages):
         raise UpstreamError("The upstream answered a stream with something else.")
     return b"".join(map(sse.encode, pieces_of_whole({**answer, "object": CHUNK}))) + sse.DONE
-
-
-def _is_whole(choice: Any) -> bool:
-    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
 
 
 def plain(raw: bytes) -> bytes:
@@ -230,8 +232,13 @@ def parsed(raw: bytes) -> Any:
     Raises:
         UpstreamError: it is not JSON for any parser.
     """
-    with suppress(orjson.JSONDecodeError):
+    try:
         return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return _parsed_leniently(raw)
+
+
+def _parsed_leniently(raw: bytes) -> Any:
     try:
         answer = json.loads(raw, parse_constant=lambda _: None, parse_float=_finite)
         return orjson.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))

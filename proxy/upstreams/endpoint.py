@@ -33,6 +33,13 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024
 # A redirect is an error as well: it would send the request, or the client, to an address that is not configured.
 _FIRST_BAD_STATUS = 300
 _COMPLETIONS = "/chat/completions"
+# Of the client's request only the body is passed on. `identity`, because a compressed stream would have to be
+# decompressed, and 48 KB can become 50 MB.
+_COMPLETION_HEADERS = (
+    (b"content-type", b"application/json"),
+    (b"accept-encoding", b"identity"),
+    (b"user-agent", b"toolproxy"),
+)
 FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
 # Exceptions of httpx, the first that fits -> our error and its message.
 _MEANINGS: Sequence[tuple[type[Exception], type[ProxyError], str]] = (
@@ -87,21 +94,11 @@ class Endpoint:
         forwards = frozenset(name.lower().encode() for name in config.forward_headers) - dict(added).keys()
         zone = PROFILES[config.profile].zone
         whole, stream = (
-            client.prepare("POST", _COMPLETIONS, overridden(_completion_headers(accept), added))
+            client.prepare("POST", _COMPLETIONS, overridden((*_COMPLETION_HEADERS, (b"accept", accept)), added))
             for accept in (b"application/json", b"text/event-stream")
         )
-        return cls(
-            name,
-            client,
-            credential,
-            added,
-            forwards,
-            whole,
-            stream,
-            (*others, *in_headers),
-            keys,
-            zone=zone,
-        )
+        secrets = (*others, *in_headers)
+        return cls(name, client, credential, added, forwards, whole, stream, secrets, keys, zone=zone)
 
     def for_client(self, key: str | None, headers: Headers) -> "Endpoint":
         """This endpoint for one client's request, with the key and headers that it sends on.
@@ -210,19 +207,6 @@ class Endpoint:
         if isinstance(error, UpstreamError):
             error.unreachable = isinstance(exc, (httpx.ConnectError, httpx.ConnectTimeout))
         return error
-
-
-def _completion_headers(accept: bytes) -> Headers:
-    """The headers of a Chat Completions request; only the body of the client's request is passed on.
-
-    `identity`, because a compressed stream would have to be decompressed, and 48 KB can become 50 MB.
-    """
-    return (
-        (b"content-type", b"application/json"),
-        (b"accept", accept),
-        (b"accept-encoding", b"identity"),
-        (b"user-agent", b"toolproxy"),
-    )
 
 
 def overridden(headers: Headers, by: Headers) -> Headers:

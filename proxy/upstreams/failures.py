@@ -90,14 +90,8 @@ _OPERATOR_CODES: Mapping[KeyCause, str] = {
     "model": "upstream_auth_failed",
     "credit": "upstream_quota_exceeded",
 }
-_FORBIDDEN, _NOT_FOUND, _METHOD_NOT_ALLOWED, _REQUEST_TIMEOUT, _TOO_LARGE, _TOO_MANY_REQUESTS = (
-    403,
-    404,
-    405,
-    408,
-    413,
-    429,
-)
+_FORBIDDEN, _NOT_FOUND, _METHOD_NOT_ALLOWED = 403, 404, 405
+_REQUEST_TIMEOUT, _TOO_LARGE, _TOO_MANY_REQUESTS = 408, 413, 429
 # What web servers and frameworks say of a path that they do not know.
 _NO_SUCH_PATH = frozenset({"not found", "404", "404 not found", "404 page not found", "http 404", "page not found"})
 _AUTH_STATUSES = (401, 403)
@@ -139,12 +133,12 @@ def from_response(
 
     Args:
         status: the status.
-        headers: with names in lower case.
-        body: as far as it was read.
+        headers: the headers, with names in lower case.
+        body: the body, as far as it was read.
         sent: the request, whose words in the error say nothing of keys.
-        zone: of the times that name none.
+        zone: the zone of times that name none.
     """
-    found = _find(_first(_json(body)))
+    found = _find(_json(body))
     words = _words(found.get("message") or _plain_text(body))
     if FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
         unnamed = _TOO_LARGE_IN_FRONT if status == _TOO_LARGE else f"HTTP {status}"
@@ -162,7 +156,8 @@ def knows_no_path(exc: ProxyError) -> bool:
 
 def raise_if_failed(body: Any) -> None:
     """Raise the error in the body of a successful response, if there is one."""
-    body = _first(body)
+    if isinstance(body, list) and body:
+        body = body[0]
     if not isinstance(body, dict) or (body.get("choices") and not body.get("error")):
         return
     is_flat_error = ("code" in body and ("message" in body or "msg" in body)) or (
@@ -223,16 +218,9 @@ class KeyRefused(UpstreamRefused):
     @classmethod
     def of(cls, fields: Json) -> "KeyRefused":
         """The refusal that a recorded case of 0.2 tells."""
-        refused = cls(
-            fields["message"],
-            status=fields["status"],
-            type=fields["type"],
-            code=fields.get("code"),
-            param=fields.get("param"),
-            operator_code=fields.get("operator_code"),
-            headers=fields.get("headers"),
-        )
-        refused.cause = fields["cause"]
+        refused = cls(fields["message"], status=fields["status"], type=fields["type"], headers=fields.get("headers"))
+        refused.code, refused.param = fields.get("code"), fields.get("param")
+        refused.operator_code, refused.cause = fields.get("operator_code"), fields["cause"]
         return refused
 
     def rest_for(self, seconds: float) -> None:
@@ -248,16 +236,7 @@ class KeyRefused(UpstreamRefused):
 def _refused(
     status: int, message: str, found: Json, headers: Mapping[str, str], *, sent: Sent | None, zone: timezone
 ) -> UpstreamError:
-    """The error for a refusal of the upstream's, 4xx.
-
-    Args:
-        status: the status.
-        message: the upstream's words.
-        found: the fields of its error.
-        headers: of its response.
-        sent: the request; None: it is not known, and the words say nothing of keys.
-        zone: of the times that name none.
-    """
+    """The error for a refusal, 4xx, with the fields `found`. Without `sent`, its words say nothing of keys."""
     given = _code_of(found, message, status, sent)
     meaning = ZAI_CODES.get(given or "")
     if meaning is _BACKEND:
@@ -290,15 +269,10 @@ def _refused(
     )
     if isinstance(refused, KeyRefused) and cause is not None:
         refused.cause, refused.is_certain = cause, is_certain
-        is_quoted = _says_anything if sent is None else sent.says
         zone = zone if meaning is None else CHINA
+        is_quoted = sent.says if sent is not None else lambda _: True
         refused.reset = reset_of(headers, found, message, zone=zone, is_quoted=is_quoted)
     return _said(refused, status, found, given)
-
-
-def _says_anything(_: str) -> bool:
-    """The answer for a request that is not known."""
-    return True
 
 
 def _code_of(found: Json, message: str, status: int, sent: Sent | None) -> str | None:
@@ -325,6 +299,8 @@ def _advice(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _find(body: Any, wrappers: int = _MOST_WRAPPERS) -> Json:
     """The object that holds message, code, type and param, inside of at most so many `wrappers`."""
+    if isinstance(body, list) and body:
+        body = body[0]
     if not isinstance(body, dict) or not wrappers:
         return {}
     error = body.get("error")
@@ -335,15 +311,10 @@ def _find(body: Any, wrappers: int = _MOST_WRAPPERS) -> Json:
         return inner if inner.get("message") else error
     message = body.get("message") or body.get("msg")
     if not message and (errors := body.get("errors")):
-        fault = _first(errors)
+        fault = errors[0] if isinstance(errors, list) else errors
         return {**body, **(fault if isinstance(fault, dict) else {"message": fault})}
     detail = message.get("detail") if isinstance(message, dict) else body.get("detail")
     return {**body, **_detailed(detail, wrappers - 1)} if detail else {**body, "message": message}
-
-
-def _first(errors: Any) -> Any:
-    """The first item of a list; any other value as it is."""
-    return (errors[0] if errors else None) if isinstance(errors, list) else errors
 
 
 def _detailed(detail: Any, wrappers: int) -> Json:

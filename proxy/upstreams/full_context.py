@@ -137,7 +137,7 @@ def _parts(said: str) -> tuple[int, int, int] | None:
     if match := _SUM.search(said):
         prompt, completion, limit = map(_number, match.groups())
     else:
-        limit = next((_number(match[1]) for pattern in _LIMITS if (match := pattern.search(said))), 0)
+        limit = _limit(said) or 0
         # A request may have several parts before the completion.
         prompt = sum(_number(match[match.lastindex or 0]) for match in _INPUT.finditer(said))
         completion = next((_number(match[match.lastindex or 0]) for match in _OUTPUT.finditer(said)), 0)
@@ -149,13 +149,15 @@ def _counts(said: str, found: Json) -> tuple[int, int] | tuple[None, None]:
     asked, limit = found.get("n_prompt_tokens"), found.get("n_ctx")  # llama.cpp's
     if isinstance(asked, int) and isinstance(limit, int):
         return asked, limit
-    for pattern in _LIMITS:
-        if match := pattern.search(said):
-            limit = _number(match[1])
-            # A request may be counted in parts, but only the whole of it is larger than the limit.
-            asked = next((count for count in map(_number, _COUNT.findall(said)) if count > limit), None)
-            return (asked, limit) if asked is not None else (None, None)
-    return None, None
+    limit = _limit(said)
+    # A request may be counted in parts, but only the whole of it is larger than the limit.
+    asked = next((count for count in map(_number, _COUNT.findall(said)) if limit is not None and count > limit), None)
+    return (None, None) if asked is None or limit is None else (asked, limit)
+
+
+def _limit(said: str) -> int | None:
+    """The tokens of the context."""
+    return next((_number(match[1]) for pattern in _LIMITS if (match := pattern.search(said))), None)
 
 
 def _number(text: str) -> int:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from msgspec import Struct
+
 from proxy.kit.beside import beside
 from proxy.kit.sent import Sent
 from proxy.wire import rawjson
@@ -36,15 +38,14 @@ _TAKES_TEXT: Final = ("user", "tool")
 _BETWEEN: Final = "\n\n"
 
 
-class SystemPlacement:
+class SystemPlacement(Struct, eq=False):
     """Where an upstream takes the system messages of a model's conversations.
 
     Attributes:
         at_the_beginning: whether only there, as one of its refusals has shown.
     """
 
-    def __init__(self) -> None:
-        self.at_the_beginning = False
+    at_the_beginning: bool = False
 
     async def learn(self, error: ProxyError, body: Json) -> bool:
         """Learn from the failure of a request; whether it may succeed if its system messages are placed otherwise.

@@ -22,7 +22,7 @@ from proxy.loop.run_events import StopGenerating
 from proxy.ports import EarlyCalls, Show
 from proxy.recording.recording import note_system_first
 from proxy.turn.assembler import Assembler
-from proxy.upstreams.answers import Mender, as_stream, parsed, plain
+from proxy.upstreams.answers import Mender, as_stream, plain
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.failures import clipped
@@ -109,17 +109,17 @@ class OpenAICompatible:
         renamed = names.originals if names is not None else {}
         assembler = Assembler(call, renamed, thoughts_in_text=profile.thoughts_in_text)
         try:
-            reader = TurnReader(mender, assembler, show or _show_nothing, early, Ending(profile))
+            reader = TurnReader(mender, assembler, show or show_nothing, early, Ending(profile))
             raw: bytes | None = None
             if call.body.get("stream"):
                 await self._read_stream(content, reader)
             else:
                 raw = await self._read_answer(content, reader)
             if raw is not None and show is None:
-                assembler.feed_unseen(await _completion(raw, mender))
+                assembler.feed_unseen(await beside(len(raw), partial(mender.completion, raw)))
             else:
                 if raw is not None:
-                    await reader.take_whole(await _completion(raw, mender))
+                    await reader.take_whole(await beside(len(raw), partial(mender.completion, raw)))
                 for visible in assembler.close(done=reader.done):
                     await reader.show(visible)
             turn = assembler.finish()
@@ -131,20 +131,19 @@ class OpenAICompatible:
             if self.counts_use and (turn.envelope or not isinstance(exc, ProxyError)):
                 early.count_unfinished(await self._used(turn.usage, call.body, len(content), partial(_written, turn)))
             raise await self._compared(exc, content)  # noqa: B904 - mostly the same exception
-        usage = credible(turn.usage)
-        if has_all_counts(usage):
-            usage = with_cost(usage, self.price)
-        else:
-            usage = await self._used(usage, call.body, len(content), partial(_written, turn))
-        return turn if usage is turn.usage else replace(turn, usage=usage)
+        usage = await self._used(turn.usage, call.body, len(content), partial(_written, turn))
+        return replace(turn, usage=usage)
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion, with its original bytes if possible."""
         content, mender = self._relayed_body(body, request)
         try:
-            reader = CompletionReader(mender)
+            reader = CompletionReader(mender, Ending(self.profile))
             raw = await self._read_answer(content, reader)
-            answer = reader.completion() if raw is None else await _completion(raw, mender)
+            if raw is None:
+                answer, changed = reader.completion(), True
+            else:
+                answer, changed = await beside(len(raw), partial(mender.relayed, raw))
         except asyncio.CancelledError:
             if self.counts_use:
                 count(await self._used(None, request, len(content), float))
@@ -154,12 +153,11 @@ class OpenAICompatible:
         usage = answer.get("usage") or other_usage(answer)
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
+            changed = True
         if self.counts_use:
             usage = await self._used(usage, request, len(content), partial(_written_in, answer))
         count(usage)
-        if raw is not None and await beside(len(raw), lambda: answer == parsed(raw)):
-            return raw
-        return rawjson.dumps_answer(answer)
+        return rawjson.dumps_answer(answer) if changed or raw is None else raw
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion event by event, with the original bytes if possible."""
@@ -246,17 +244,13 @@ class OpenAICompatible:
     async def _used(self, usage: Json | None, request: Json, size: int, written: Callable[[], float]) -> Json:
         """The usage of a call, with its cost: the upstream's credible counts, and estimates of those that are missing.
 
-        Args:
-            usage: what the upstream has sent; None: nothing, or nothing yet.
-            request: the upstream's request.
-            size: the bytes of the request.
-            written: estimates the tokens of the answer, as far as it has come.
+        `size` is the bytes of the request, and `written` estimates the tokens of the answer, as far as it has come.
         """
         counted = credible(usage)
         if not has_all_counts(counted):
             estimate = partial(with_estimates, counted, partial(count_tokens, request), written)
             counted = await beside(size, estimate)
-        return self.with_cost(counted)
+        return counted if self.price is None else with_cost(counted, self.price)
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.endpoint.read(response):
@@ -340,12 +334,7 @@ class OpenAICompatible:
                 await reader.take(b"")
 
 
-def _completion(raw: bytes, mender: Mender) -> Awaitable[Json]:
-    """A whole answer, mended. If the answer holds an error, it is raised."""
-    return beside(len(raw), partial(mender.completion, raw))
-
-
-async def _show_nothing(_: object) -> None:
+async def show_nothing(_: object) -> None:
     """Show nothing of an answer to a client that has asked for a whole completion."""
 
 

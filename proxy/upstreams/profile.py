@@ -42,7 +42,7 @@ class Profile:
         string_tool_content: whether the content of a tool message has to be a non-empty string.
         reasoning_field: the field in which the upstream reads earlier reasoning; None: it reads none.
         native_search: whether the upstream has a web search, `{"type": "web_search", "web_search": {...}}`.
-        thinking: the `type` in GLM's field `thinking` -> the fields that replace `thinking`; None: it stays as it is.
+        thinking: the `type` in GLM's field `thinking` -> the fields that replace `thinking`.
         thinking_switch: whether that field, or its replacement, keeps the models from thinking.
         cache_marks: whether the upstream is sent the marks of caches in texts, which the configuration says of each.
         top_k: whether the upstream accepts `top_k`, which a Messages request may have and OpenAI refuses.
@@ -72,7 +72,7 @@ class Profile:
     string_tool_content: bool = False
     reasoning_field: str | None = None
     native_search: bool = False
-    thinking: Mapping[str, Json] | None = None
+    thinking: Mapping[str, Json] = field(default_factory=dict)
     thinking_switch: bool = False
     cache_marks: bool = False
     top_k: bool = False
@@ -83,11 +83,6 @@ class Profile:
     answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
     zone: timezone = UTC
     key_plans: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def changes_messages(self) -> bool:
-        """Whether the profile may change messages, each by itself."""
-        return bool(self.roles or self.string_tool_content or self.reasoning_field)
 
 
 OPENAI = Profile(

@@ -4,8 +4,9 @@ The reader also records the parts of the stream that show, at the end, whether t
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from proxy.config.model import PriceConfig
 from proxy.loop.actions import CallUpstream
@@ -27,8 +28,7 @@ from proxy.wire.usage import other_usage
 _HEAD = ("id", "object", "created", "model")  # the fields that are the same in every chunk of a stream
 
 
-@dataclass(slots=True)
-class RelayReader:
+class RelayReader(Struct, eq=False):
     """Relays a stream, and records whether it is complete.
 
     Attributes:
@@ -55,10 +55,10 @@ class RelayReader:
     last: bytes = sse.DONE
     usage: Json | None = None
     written: int = 0
-    finished: set[int] = field(default_factory=set)
-    choices: dict[int, "_StreamedChoice"] = field(default_factory=dict)
+    finished: set[int] = set()
+    choices: dict[int, "_StreamedChoice"] = {}
     budget: ScanBudget = field(default_factory=ScanBudget)
-    head: Json = field(default_factory=dict)
+    head: Json = {}
     pattern: ChunkPattern | None = None
 
     async def take(self, data: bytes) -> bool:
@@ -138,22 +138,20 @@ class RelayReader:
             raise UpstreamError(NO_REASON)
 
 
-class CompletionReader:
+class CompletionReader(Struct, eq=False):
     """Reads a stream that was sent in place of a whole completion.
 
     Attributes:
         done: whether `[DONE]` has arrived; everything after it is ignored.
     """
 
-    def __init__(self, mender: Mender) -> None:
-        self.done = False
-        self.ending = Ending(mender.profile)
-        self._mender = mender
-        self._finished: set[int] = set()
-        self._call = CallUpstream(mender.request, number=1)
-        self._decoder = sse.Decoder()
-        self._choices: dict[int, Assembler] = {}
-        self._usage: Json | None = None
+    mender: Mender
+    ending: Ending
+    done: bool = False
+    _decoder: sse.Decoder = field(default_factory=sse.Decoder)
+    _finished: set[int] = set()
+    _choices: dict[int, Assembler] = {}
+    _usage: Json | None = None
 
     async def take(self, data: bytes) -> bool:
         """Take the bytes of one read, or empty bytes as the end of the body; whether the stream is done."""
@@ -161,16 +159,17 @@ class CompletionReader:
             if event.data[:6] == DONE_DATA:
                 self.done = True
                 break
-            chunk = self._mender.chunk(event)
+            chunk = self.mender.chunk(event)
             if chunk is not None:
                 self._usage = chunk.pop("usage", None) or other_usage(chunk) or self._usage
                 for choice in chunk["choices"]:
                     index = choice.pop("index", None) or 0
                     if choice.get("finish_reason"):
                         self._finished.add(index)
-                        _begin_ending(self.ending, self._finished, self._call.body, choice)
-                    assembler = self._choices.get(index) or self._choices.setdefault(index, Assembler(self._call))
-                    assembler.feed({**chunk, "choices": [choice]})
+                        _begin_ending(self.ending, self._finished, self.mender.request, choice)
+                    if index not in self._choices:
+                        self._choices[index] = Assembler(CallUpstream(self.mender.request, number=1))
+                    self._choices[index].feed({**chunk, "choices": [choice]})
         return self.done
 
     def completion(self) -> Json:
@@ -186,7 +185,7 @@ class CompletionReader:
         if not choices:
             raise UpstreamError(NO_REASON)
         completion = {**envelope, "object": COMPLETION, "choices": choices, "usage": self._usage}
-        clean_calls(completion, self._call.body)
+        clean_calls(completion, self.mender.request)
         return completion
 
 
@@ -197,8 +196,7 @@ def _begin_ending(ending: Ending, finished: Collection[int], request: Json, choi
         ending.begin(beside_call=bool((choice.get("delta") or {}).get("tool_calls")))
 
 
-@dataclass(slots=True)
-class _StreamedChoice:
+class _StreamedChoice(Struct, eq=False):
     """The parts of a relayed choice that show whether it is complete: its calls, and whether it has a text."""
 
     calls: RelayedCalls

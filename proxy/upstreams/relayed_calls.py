@@ -5,7 +5,8 @@ fragment would become `searchsearchsearch`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from proxy.turn.call_arguments import ScanBudget
 from proxy.turn.call_fragments import Fragment, StreamedCalls
@@ -13,8 +14,7 @@ from proxy.upstreams.names import clean_call, functions_of
 from proxy.wire.chat import Json
 
 
-@dataclass(slots=True)
-class _RelayedCall:
+class _RelayedCall(Struct, eq=False):
     """A call as the client has it so far."""
 
     index: int
@@ -22,8 +22,7 @@ class _RelayedCall:
     has_name: bool = False
 
 
-@dataclass(slots=True)
-class RelayedCalls:
+class RelayedCalls(Struct, eq=False):
     """The calls of one choice.
 
     Attributes:
@@ -34,9 +33,9 @@ class RelayedCalls:
     request: Json
     budget: ScanBudget
     _streamed: StreamedCalls | None = None
-    _functions: Mapping[str, Json] = field(default_factory=dict)  # of the request
-    _relayed: list[_RelayedCall] = field(default_factory=list)
-    _taken: set[int] = field(default_factory=set)  # the indices of the calls
+    _functions: Mapping[str, Json] = {}  # of the request
+    _relayed: list[_RelayedCall] = []
+    _taken: set[int] = set()  # the indices of the calls
     _next_index: int = 0  # above all of them
 
     def __bool__(self) -> bool:

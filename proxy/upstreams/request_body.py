@@ -3,6 +3,7 @@
 `prepare` applies the profile, and `serialize` serializes the request of each turn.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.loop.actions import CallUpstream
@@ -17,7 +18,6 @@ from proxy.wire.chat import Json, drop_tools
 from proxy.wire.errors import RequestError
 
 _LENGTH, _LONG_LENGTH = "max_tokens", "max_completion_tokens"
-_EFFORT = "reasoning_effort"
 # The fields in which servers send a model's reasoning.
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 
@@ -56,13 +56,12 @@ def prepare(request: Json, profile: Profile) -> Json:
         if request.get(name) not in (None, False, harmless):
             raise RequestError(f"'{name}' is not supported by the upstream of this model.", param=name)
     body = dict(request)
-    if profile.changes_messages:
+    if profile.roles or profile.string_tool_content or profile.reasoning_field:
         messages = request["messages"]
         if profile.string_tool_content:
             messages = with_pictures_after_results(messages)
         body["messages"] = [_fit_message(message, profile) for message in messages]
     _fit_fields(body, profile)
-    _fit_thinking(body, profile)
     _fit_tools(body, profile)
     _fit_response_format(body, profile)
     return request if body == request else body
@@ -101,22 +100,17 @@ def _fit_fields(body: Json, profile: Profile) -> None:
     for name in profile.lists:
         if isinstance(body.get(name), str):
             body[name] = [body[name]]
-    effort = body.get(_EFFORT)
-    if isinstance(effort, str) and effort in profile.efforts:
-        del body[_EFFORT]
-        for name, value in profile.efforts[effort].items():
-            body[name] = body.get(name) or value
+    effort, thinking = body.get("reasoning_effort"), body.get("thinking")
+    _replace(body, "reasoning_effort", effort, profile.efforts)
+    _replace(body, "thinking", thinking.get("type") if isinstance(thinking, dict) else None, profile.thinking)
 
 
-def _fit_thinking(body: Json, profile: Profile) -> None:
-    """Replace GLM's field `thinking` if the upstream has other fields for it."""
-    wanted = body.get("thinking")
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
-    if profile.thinking is None or not isinstance(kind, str) or kind not in profile.thinking:
-        return
-    del body["thinking"]
-    for name, value in profile.thinking[kind].items():
-        body[name] = body.get(name) or value
+def _replace(body: Json, name: str, value: Any, replacements: Mapping[str, Json]) -> None:
+    """Replace a field with this value by other fields; one that the request has already keeps its value."""
+    if isinstance(value, str) and value in replacements:
+        del body[name]
+        for other, harmless in replacements[value].items():
+            body[other] = body.get(other) or harmless
 
 
 def _fit_tools(body: Json, profile: Profile) -> None:

@@ -41,7 +41,7 @@ class RequestKeys(Struct, eq=False):
 
         Args:
             candidate: the model.
-            work: makes the call. It is repeated only after a refusal of the key, and while `may_go_on`.
+            work: makes the call, as in `KeyAttempts.run`.
             tried: the earlier attempts of the call, by upstream and model.
             may_go_on: whether another key may be tried.
 

@@ -8,8 +8,8 @@ failure to connect counts each time.
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.ports import Clock, EarlyCalls, Observer, Show, UpstreamTraits
 from proxy.recording.recording import CURRENT, DOWN
 from proxy.upstreams.failures import advise, is_transient, may_work_elsewhere, retry_after
-from proxy.upstreams.openai_compat import OpenAICompatible
+from proxy.upstreams.openai_compat import OpenAICompatible, show_nothing
 from proxy.upstreams.request_keys import RequestKeys
 from proxy.upstreams.sight import UnseenPictures
 from proxy.wire import rawjson
@@ -53,15 +53,12 @@ class SharedUpstreamState:
     backoff: Backoff
     observes_relays: bool = True
 
-    def require_open_way(self, upstream: str, now: float, *, has_fallback: bool) -> None:
-        """Raise `UpstreamDown` if the upstream's breaker does not allow a call now."""
-        breaker = self.breakers[upstream]
-        if breaker.allows(now, has_fallback=has_fallback):
-            return
-        seconds = math.ceil(breaker.wait(now)) or 1
+    def refusal(self, upstream: str, now: float) -> UpstreamDown:
+        """The error for a call that the breaker does not allow."""
+        seconds = math.ceil(self.breakers[upstream].wait(now)) or 1
         if (recording := CURRENT.get()) is not None:
             recording.refused(upstream, DOWN, seconds)
-        raise UpstreamDown(upstream, retry_after=seconds)
+        return UpstreamDown(upstream, retry_after=seconds)
 
     def succeeded(self, upstream: str) -> None:
         """Count a call that was answered."""
@@ -119,15 +116,12 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show | None, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        attempt = Attempt(show or _show_nothing, self._shared, call.body, early)
+        attempt = Attempt(show or show_nothing, self._shared, call.body, early)
         # Of a whole answer the client sees nothing before the end of the run.
         take = attempt.show if call.body.get("stream") else show
-
-        def work(candidate: OpenAICompatible) -> Awaitable[Turn]:
-            body = self._fitted(candidate, call.body)
-            return candidate.complete(call if body is call.body else replace(call, body=body), take, early)
-
-        return self._try(work, attempt)
+        return self._try(
+            lambda one: one.complete(replace(call, body=self._fitted(one, call.body)), take, early), attempt
+        )
 
     def _fitted(self, candidate: OpenAICompatible, request: Json) -> Json:
         """A request without the pictures and the marks of caches that a candidate does not take."""
@@ -144,15 +138,15 @@ class Resilient:
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""
-        attempt = Attempt(_show_nothing, self._shared, request)
-        with self._observed(content={"messages": request.get("messages")}):
+        attempt = Attempt(show_nothing, self._shared, request)
+        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             return await self._try(lambda one: one.relay(*self._relayed(one, body, request), count), attempt)
 
     async def relay_stream(self, body: bytes, request: Json, client: RelayClient) -> None:
         """Relay a streamed completion."""
         attempt = Attempt(client.write, self._shared, request)
         client = replace(client, write=attempt.show)
-        with self._observed(content={"messages": request.get("messages")}):
+        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             await self._try(lambda one: one.relay_stream(*self._relayed(one, body, request), client), attempt)
 
     @asynccontextmanager
@@ -162,9 +156,10 @@ class Resilient:
         A refusal of the key repeats nothing: the upstream has not done it.
         """
         shared, current = self._shared, self.current
-        shared.require_open_way(current.name, shared.clock.monotonic(), has_fallback=False)
+        if not shared.breakers[current.name].allows(now := shared.clock.monotonic()):
+            raise shared.refusal(current.name, now)
         opening = current.open(request) if current.keys is None else self._keys.open(current, request)
-        with self._observed(path=request.path.partition("?")[0]):
+        with RelayEvents(self, shared, path=request.path.partition("?")[0]):
             try:
                 async with opening as response:
                     yield response
@@ -189,7 +184,8 @@ class Resilient:
                 name = attempt.upstream = candidate.name
                 began = attempt.began = clock.monotonic()
                 try:
-                    shared.require_open_way(name, began, has_fallback=has_fallback)
+                    if not shared.breakers[name].allows(began, has_fallback=has_fallback):
+                        raise shared.refusal(name, began)
                     if candidate.keys is None:
                         result = await work(candidate)
                     else:
@@ -203,12 +199,7 @@ class Resilient:
                     candidate.redact(exc)
                     failure = exc
                     self._count_failure(name, exc, has_fallback=has_fallback)
-                    if attempt.was_shown:  # another attempt would repeat it
-                        exc.was_shown = True
-                        raise
-                    # Another choice of this request may have failed likewise, and switched already.
-                    if candidate is self.current and not await self._recover(exc, attempt):
-                        advise(exc, clock.time())
+                    if not await self._may_go_on(exc, candidate, attempt):
                         raise
                 else:
                     shared.succeeded(name)
@@ -219,6 +210,17 @@ class Resilient:
                     return result
         finally:
             failure = None  # its traceback refers to this frame, which refers to the failure
+
+    async def _may_go_on(self, failure: ProxyError, candidate: OpenAICompatible, attempt: "Attempt") -> bool:
+        """Whether another attempt may succeed; if it has to wait, the wait is over."""
+        if attempt.was_shown:  # another attempt would repeat it
+            failure.was_shown = True
+            return False
+        # Another choice of this request may have failed likewise, and switched already.
+        if candidate is not self.current or await self._recover(failure, attempt):
+            return True
+        advise(failure, self._shared.clock.time())
+        return False
 
     async def _recover(self, failure: ProxyError, attempt: "Attempt") -> bool:
         """Wait before another attempt, or switch to the next candidate; False: neither can help."""
@@ -257,25 +259,33 @@ class Resilient:
             self._blamed.add(upstream)
             self._shared.failed(upstream, failure, client=self._client, has_fallback=has_fallback)
 
-    @contextmanager
-    def _observed(self, *, path: str | None = None, content: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Emit the events of a relayed request, or only failures if relays are not observed."""
-        shared, began = self._shared, self._shared.clock.monotonic()
-        if shared.observes_relays:
-            shared.observe("relay.started", upstream=self.name, upstream_model=self.model, path=path, content=content)
-        event, fault = "relay.completed", {}
-        try:
-            yield
-        except Exception as exc:
-            event, fault = "relay.failed", fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
-            raise
-        except BaseException:
-            event = "relay.abandoned"
-            raise
-        finally:
-            if shared.observes_relays or event != "relay.completed":
-                seconds = elapsed(began, shared.clock.monotonic())
-                shared.observe(event, upstream=self.name, upstream_model=self.model, seconds=seconds, **fault)
+
+class RelayEvents(Struct, eq=False):
+    """A context manager that emits the events of a relayed request, or only failures if relays are not observed."""
+
+    upstream: Resilient
+    shared: SharedUpstreamState
+    path: str | None = None
+    content: Mapping[str, Any] | None = None
+    _began: float = 0.0
+
+    def __enter__(self) -> None:
+        self._began = self.shared.clock.monotonic()
+        if self.shared.observes_relays:
+            self._tell("relay.started", path=self.path, content=self.content)
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        seconds = elapsed(self._began, self.shared.clock.monotonic())
+        if isinstance(exc, Exception):
+            fault = fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
+            self._tell("relay.failed", seconds=seconds, **fault)
+        elif exc is not None:
+            self._tell("relay.abandoned", seconds=seconds)
+        elif self.shared.observes_relays:
+            self._tell("relay.completed", seconds=seconds)
+
+    def _tell(self, event: str, **fields: object) -> None:
+        self.shared.observe(event, upstream=self.upstream.name, upstream_model=self.upstream.model, **fields)
 
 
 class Attempt(Struct, eq=False):
@@ -312,7 +322,3 @@ class Attempt(Struct, eq=False):
             if self._shared.breakers[self.upstream].state is BreakerState.HALF_OPEN:
                 self._shared.succeeded(self.upstream)
         return self._show(shown)
-
-
-async def _show_nothing(_: object) -> None:
-    """Show nothing: a whole answer has no chunks for the client."""

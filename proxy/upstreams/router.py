@@ -200,7 +200,7 @@ class ConfigRouter:
             )
             self._bound[which] = bound
         endpoint = bound.endpoint
-        if not endpoint.forwards and not endpoint.credential.uses_client_key:
+        if endpoint.forwards.isdisjoint(dict(client.headers)) and not endpoint.credential.uses_client_key:
             return bound
         return replace(bound, endpoint=endpoint.for_client(client.key, client.headers))
 
