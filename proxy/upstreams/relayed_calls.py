@@ -52,7 +52,7 @@ class RelayedCalls:
             UpstreamError: the arguments are nested too deep.
         """
         if self._streamed is None:
-            self._streamed, self._functions = StreamedCalls(self.budget), functions_of(self.request)
+            self._streamed, self._functions = StreamedCalls(budget=self.budget), functions_of(self.request)
         is_mended = False
         for entry in entries:
             is_mended = clean_call(entry, self._functions) or is_mended
