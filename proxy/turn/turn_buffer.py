@@ -53,17 +53,15 @@ class TurnBuffer(Struct):
             has_calls: whether the turn has any calls so far.
             calls_client: whether it has calls of the client's tools, which are never held back.
         """
-        if self.mode is Buffering.TEXT:
-            return [rest for chunk in visible if (rest := self._hold_text(chunk))]
-        self.chunks += visible
-        if not (calls_client or (self._is_proven and not has_calls)):
-            return []
-        if self.mode is Buffering.ALL:
-            self.mode, visible, self.chunks = Buffering.TEXT, self.chunks, []
-            return self.release(visible, has_calls=has_calls, calls_client=calls_client)
-        self.mode = Buffering.NONE
-        released, self.chunks = self.chunks, []
-        return released
+        if self.mode is not Buffering.TEXT:
+            self.chunks += visible
+            if not (calls_client or (self._is_proven and not has_calls)):
+                return []
+            visible, self.chunks = self.chunks, []
+            self.mode = Buffering.TEXT if self.mode is Buffering.ALL else Buffering.NONE
+        if self.mode is Buffering.NONE:
+            return visible
+        return [rest for chunk in visible if (rest := self._hold_text(chunk))]
 
     def _hold_text(self, chunk: Json) -> Json | None:
         """Hold back a chunk's text, and return the rest of the chunk; None: there is no rest."""

@@ -118,13 +118,9 @@ _TEXT: Final = Text()
 
 def is_plain(state: State, piece: str) -> bool:
     """Whether a piece is shown without a look at it: it neither ends code nor holds or begins a mark or a `to=`."""
-    match state:
-        case Text():
-            return not ("<" in piece or "`" in piece or "~" in piece or "=" in piece)
-        case Code(fence):
-            return not (fence[0] in piece or "\n" in piece)
-        case _:
-            return False
+    if isinstance(state, Text):
+        return not ("<" in piece or "`" in piece or "~" in piece or "=" in piece)
+    return isinstance(state, Code) and not (state.fence[0] in piece or "\n" in piece)
 
 
 class LeakFilter(Struct):
@@ -154,17 +150,18 @@ class LeakFilter(Struct):
         Raises:
             UpstreamError: the text holds too many calls.
         """
-        waits = self._seen < len(self._window)
-        self._window += text
+        window = self._window
+        waits = self._seen < len(window)
+        self._window = window = window + text
         if not waits and is_plain(self._state, text):  # nearly every piece
-            self._seen = self._shown = len(self._window)
+            self._seen = self._shown = len(window)
         else:
             self._left -= text.count("<") // _SIGNS_PER_MARK
             out: list[str] = []
             while self._advance(out):
                 pass
             text = "".join(out)
-        if len(self._window) > _STEP:
+        if len(window) > _STEP:
             self._trim()
         return text
 
