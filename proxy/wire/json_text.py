@@ -42,7 +42,7 @@ def read_json(text: str) -> Any:
     Raises:
         orjson.JSONDecodeError: the text is not JSON, is nested too deep, or holds too many values.
     """
-    if len(text) > MOST_VALUES and holds_too_many_values(text.encode("utf-8", "replace"), MOST_VALUES):
+    if _holds_too_many_values(text):
         raise orjson.JSONDecodeError(_TOO_MANY, "", 0)
     value = orjson.loads(text)
     if len(text) > DEEPEST and _may_be_too_deep(text) and _has_too_many_levels(value):
@@ -65,14 +65,14 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 
 def is_object(text: str) -> bool:
-    """Whether a text is a JSON object, as `json_object` tells it, but faster for most long texts."""
-    if not _LONG < len(text) <= MOST_VALUES or _may_be_too_deep(text):
+    """Whether a text is a JSON object, as `json_object` tells it, but faster for a long text."""
+    if len(text) <= _LONG or _may_be_too_deep(text):
         return json_object(text) is not None
     try:
         _OBJECT.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):  # the second for half a character
         return False
-    return True
+    return not _holds_too_many_values(text)
 
 
 def exact_json(text: str) -> Any:
@@ -116,6 +116,10 @@ def is_json(text: str) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
+
+
+def _holds_too_many_values(text: str) -> bool:
+    return len(text) > MOST_VALUES and holds_too_many_values(text.encode("utf-8", "replace"), MOST_VALUES)
 
 
 def _may_be_too_deep(text: str) -> bool:
