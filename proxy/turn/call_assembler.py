@@ -131,7 +131,7 @@ class CallAssembler(StreamedCalls):
         return entries
 
     def _begin(self, call: PartialCall) -> None:
-        """Add a call with its name."""
+        """Add a call whose name is known."""
         self.so_far.append(call)
         require_few_calls(len(self.so_far))
         if call.name in self.request.view.client_tools:

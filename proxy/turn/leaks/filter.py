@@ -199,7 +199,7 @@ class LeakFilter(Struct):
                 return self._begin()
             case Text():
                 return self._read_text(out)
-            case Code() as code:
+            case code:
                 return self._read_code(code, out)
 
     def _begin(self) -> bool:
