@@ -35,10 +35,7 @@ class CallAssembler(StreamedCalls):
     _settled: int = 0  # how many calls from the first on can start no more, or not here
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
-        """Take in fragments of calls.
-
-        Returns:
-            The fragments of the client's own calls, as the client gets them.
+        """Take in fragments of calls; return those of the client's own calls, as the client gets them.
 
         Raises:
             UpstreamError: the arguments are nested too deep, or a bound is passed.
@@ -73,8 +70,7 @@ class CallAssembler(StreamedCalls):
     def add_whole(self, entries: Sequence[Json]) -> None:
         """Take in the entries of a whole message, whose calls nobody sees before the end of the run.
 
-        Raises:
-            UpstreamError: the arguments are nested too deep, or a bound is passed.
+        Raises `UpstreamError`, as `add` does.
         """
         for entry in entries:
             fragment = Fragment.read(entry, self.request.view.tools)

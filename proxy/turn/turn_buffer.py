@@ -1,4 +1,4 @@
-"""The chunks of one turn that are held back until it shows whether the turn is the answer."""
+"""The chunks of one turn that are held back until the turn proves to be the answer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -46,12 +46,9 @@ class TurnBuffer(Struct):
         self._is_proven = is_proven(text, tools)
 
     def release(self, visible: list[Json], *, has_calls: bool, calls_client: bool) -> list[Json]:
-        """The chunks that may be shown now; the others are held back.
+        """The chunks that may be shown now, after the `visible` ones have come; all other chunks are held back.
 
-        Args:
-            visible: the new chunks.
-            has_calls: whether the turn has any calls so far.
-            calls_client: whether it has calls of the client's tools, which are never held back.
+        `calls_client` tells whether the turn has calls of the client's tools, which are never held back.
         """
         if self.mode is not Buffering.TEXT:
             self.chunks += visible

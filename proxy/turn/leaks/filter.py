@@ -145,11 +145,7 @@ class LeakFilter(Struct):
     _patience: int = _PATIENCE
 
     def feed(self, text: str) -> str:
-        """The text that may be shown now.
-
-        Raises:
-            UpstreamError: the text holds too many calls.
-        """
+        """The text that may be shown now. Raises `UpstreamError` if the text holds too many calls."""
         window = self._window
         waits = self._seen < len(window)
         self._window = window = window + text
@@ -166,13 +162,9 @@ class LeakFilter(Struct):
         return text
 
     def close(self, *, is_cut: bool = False) -> str:
-        """The rest of the text so far, without leaks. More text may follow.
+        """The rest of the text so far, without leaks. More text may follow. Raises `UpstreamError`, as `feed` does.
 
-        Args:
-            is_cut: whether a limit has cut off the text, so that it may end with the beginning of a call.
-
-        Raises:
-            UpstreamError: the text holds too many calls.
+        `is_cut` tells whether a limit has cut off the text, so that it may end with the beginning of a call.
         """
         out: list[str] = []
         if isinstance(self._state, LeakedCall):
