@@ -8,106 +8,34 @@ servers give all calls the same id, or number those of each turn anew, or give n
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct, field
-
 from proxy.turn.call_arguments import Arguments, holds_objects
-from proxy.turn.call_fragments import ARGUMENTS, Fragment, StreamedCalls
+from proxy.turn.call_fragments import Fragment, PartialCall, StreamedCalls
 from proxy.turn.call_ids import client_call_id
 from proxy.turn.leaks import Leak
-from proxy.turn.opaque_fields import merge_fields
 from proxy.turn.request import TurnRequest
 from proxy.turn.turn_bounds import require_few_calls, require_short_arguments
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall
 from proxy.wire.json_text import is_json
 
-# The keys of a fragment, and of its function, that `PartialCall` holds by themselves.
-_OF_FRAGMENTS, _OF_FUNCTIONS = frozenset({"id", "type", *ARGUMENTS}), frozenset({"name", *ARGUMENTS.values()})
 
-
-class PartialCall(Struct):
-    """A tool call that may not be complete yet.
-
-    Attributes:
-        id: the id for the upstream, its own if that is unique; empty: it is not known yet.
-        arguments: the arguments so far.
-        type: the type of the call.
-        name: the name; empty: it has not arrived.
-        fields: the other fields as received, such as `extra_content`, which the upstream wants back.
-        client_index: the index in the client's stream; None: the call is not the client's.
-        client_id: the id that the client gets; None: the call is not the client's.
-        is_value: whether the arguments were any JSON value when the next call began.
-        unnamed: the pieces of the arguments that arrived before the name, for `opening`.
-    """
-
-    id: Any = ""
-    arguments: Arguments = field(default_factory=Arguments)
-    type: str = "function"
-    name: str = ""
-    fields: Json = {}
-    client_index: int | None = None
-    client_id: str | None = None
-    is_value: bool = False
-    unnamed: list[str] = []
-
-    def add_fields(self, fragment: Json) -> None:
-        """Add the other fields of a fragment, and of the function that it describes; most have none."""
-        detail = fragment.get(self.type)
-        has_others = isinstance(detail, dict) and not detail.keys() <= _OF_FUNCTIONS
-        if has_others or not fragment.keys() <= _OF_FRAGMENTS:
-            merge_fields(self.fields, fragment)
-
-    def entry(self) -> Json:
-        """The call as an entry of a message's `tool_calls`."""
-        entry = {**self.fields, "id": self.id, "type": self.type}
-        if self.type in ARGUMENTS:
-            entry[self.type] = self._detail(self.arguments.text)
-        return entry
-
-    def opening(self, arguments: str) -> Json:
-        """The first fragment that the client gets of a call of its own; `arguments`: the latest piece of them."""
-        opening: Json = {}
-        merge_fields(opening, self.fields)  # a copy, because the fields grow, and what is shown may have to wait
-        opening |= {"index": self.client_index, "id": self.client_id, "type": self.type}
-        if self.type in ARGUMENTS:
-            opening[self.type] = self._detail("".join([*self.unnamed, arguments]))
-        return opening
-
-    def more(self, fragment: Json, arguments: str) -> Json:
-        """A later fragment for the client, without id, type and name: readers of a stream join repeated strings."""
-        rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
-        if self.type in ARGUMENTS:
-            rest[self.type] = {ARGUMENTS[self.type]: arguments}
-        return {**rest, "index": self.client_index}
-
-    def _detail(self, arguments: str) -> Json:
-        known = self.fields.get(self.type)
-        return {**(known if isinstance(known, dict) else {}), "name": self.name, ARGUMENTS[self.type]: arguments}
-
-
-class CallAssembler(Struct):
-    """Collects the calls of one turn.
+class CallAssembler(StreamedCalls):
+    """Collects the calls of one turn, in the order in which they begin.
 
     Attributes:
         request: the request that the turn answers; has the names of all tools, and of the client's.
-        so_far: the calls, in the order in which they begin.
         client_count: how many of the calls are the client's.
         received: the first calls as entries of a whole message; they stay as received, but for missing and wrong parts.
     """
 
     request: TurnRequest
-    so_far: list[PartialCall] = []
     client_count: int = 0
     received: Sequence[Json] = ()
-    _streamed: StreamedCalls = field(default_factory=StreamedCalls)
     _ids: set[Any] | None = None  # of all calls in the conversation; None: no id has been needed yet
     _argument_bytes: int = 0  # of all calls
     _settled: int = 0  # how many calls from the first on can start no more, or not here
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
-        """Take in fragments of calls.
-
-        Returns:
-            The fragments of the client's own calls, as the client gets them.
+        """Take in fragments of calls; return those of the client's own calls, as the client gets them.
 
         Raises:
             UpstreamError: the arguments are nested too deep, or a bound is passed.
@@ -116,17 +44,15 @@ class CallAssembler(Struct):
         for entry in fragments:
             fragment = Fragment.read(entry, self.request.view.tools)
             entry.pop("index", None)
-            at = self._streamed.place(fragment)
-            streamed = self._streamed.so_far[at]
-            if at == len(self.so_far):
-                shown += self.end(self.so_far[-1:])
-                received = self.received[at] if at < len(self.received) else {}
-                self._begin(PartialCall(arguments=streamed.arguments, fields=received))
-            call = self.so_far[at]
+            count = len(self.so_far)
+            call = self.so_far[self.place(fragment)]
+            if len(self.so_far) > count:
+                require_few_calls(len(self.so_far))
+                shown += self.end(self.so_far[count - 1 : count])
+                call.fields = self.received[count] if count < len(self.received) else {}
             if fragment.id and not call.id:
                 call.id = self._unique(fragment.id)
             call.type = entry.get("type") or call.type
-            call.name = streamed.name
             call.add_fields(entry)
             self._argument_bytes -= call.arguments.size
             arguments = call.arguments.feed(fragment.arguments)
@@ -144,29 +70,25 @@ class CallAssembler(Struct):
     def add_whole(self, entries: Sequence[Json]) -> None:
         """Take in the entries of a whole message, whose calls nobody sees before the end of the run.
 
-        Raises:
-            UpstreamError: the arguments are nested too deep, or a bound is passed.
+        Raises `UpstreamError`, as `add` does.
         """
         for entry in entries:
             fragment = Fragment.read(entry, self.request.view.tools)
             is_plain = fragment.type != "function" or not holds_objects(fragment.arguments)
-            arguments = Arguments(self._streamed.budget, is_plain=is_plain)
+            arguments = Arguments(self.budget, is_plain=is_plain)
             arguments.feed(fragment.arguments)
             self._argument_bytes += arguments.size
             require_short_arguments(arguments.size, self._argument_bytes)
             identity = self._unique(fragment.id) if fragment.id else ""
-            call = self._begin(PartialCall(identity, arguments, entry.get("type") or "function", fragment.name, entry))
-            if call.name in self.request.view.client_tools:
-                self._show(call)
+            kind = entry.get("type") or "function"
+            self._begin(PartialCall(arguments, kind, fragment.name, id=identity, fields=entry))
 
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text, and return the entries that the client gets: one, or none."""
-        call = self._begin(PartialCall(self._unique(None), name=leak.name))
+        call = PartialCall(name=leak.name, id=self._unique(None))
         arguments = call.arguments.feed(leak.arguments) + call.arguments.end()
-        if leak.name not in self.request.view.client_tools:
-            return []
-        self._show(call)
-        return [call.opening(arguments)]
+        self._begin(call)
+        return [call.opening(arguments)] if call.client_id is not None else []
 
     def end(self, calls: Sequence[PartialCall]) -> list[Json]:
         """Finish these calls, and return the fragments that were held back for the client."""
@@ -204,10 +126,12 @@ class CallAssembler(Struct):
             entries.append(call.entry())
         return entries
 
-    def _begin(self, call: PartialCall) -> PartialCall:
+    def _begin(self, call: PartialCall) -> None:
+        """Add a call whose name is known."""
         self.so_far.append(call)
         require_few_calls(len(self.so_far))
-        return call
+        if call.name in self.request.view.client_tools:
+            self._show(call)
 
     def _unique(self, identity: Any) -> Any:
         """The upstream's id for a call, or another one if that is missing or taken, by an earlier turn too.

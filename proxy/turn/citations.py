@@ -114,10 +114,8 @@ def joined_annotations(upstream: Any, ours: Sequence[Json]) -> list[Json]:
 
 
 def _urls_in(text: str, sources: Mapping[str, str]) -> Iterable[tuple[int, int, str]]:
-    known = {_folded(url).rstrip("/"): url for url in sources}
-    for url in sources:
-        if (shown := readable(url)) != url:
-            known.setdefault(_folded(shown).rstrip("/"), url)
+    known = {_folded(readable(url)).rstrip("/"): url for url in sources}
+    known |= {_folded(url).rstrip("/"): url for url in sources}
     longest_first = sorted(known, key=len, reverse=True)
     for candidate in _CANDIDATE.finditer(text):
         written = _folded(candidate.group())

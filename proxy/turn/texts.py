@@ -116,10 +116,7 @@ class TurnTexts(Struct):
     def close(self, delta: Json, *, keep_open: Collection[str] = (), is_cut: bool = False) -> None:
         """End the texts of all fields but those to `keep_open`, and add the text that was held back to the delta.
 
-        Args:
-            delta: takes the text.
-            keep_open: the fields whose text goes on.
-            is_cut: whether a limit has cut off the turn, so that its text may end with the beginning of a call.
+        `is_cut` tells whether a limit has cut off the turn, so that its text may end with the beginning of a call.
         """
         # A refusal follows the whole text; any text that follows has no thoughts.
         if self.thinking is not None and (not keep_open or "refusal" in keep_open):

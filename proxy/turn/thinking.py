@@ -39,11 +39,9 @@ class ThoughtsInText(Struct):
         return self._state is _State.DONE
 
     def split(self, delta: Json, *, has_thoughts: bool) -> None:
-        """Move the thoughts in a delta's `content` to its `reasoning_content`; hold back what may be part of a mark.
+        """Move the thoughts in a delta's `content` to its `reasoning_content`; hold back the text that may be a mark.
 
-        Args:
-            delta: the delta, or a whole message.
-            has_thoughts: whether the server has sent thoughts of this turn as such.
+        `has_thoughts` tells whether the server has sent thoughts of this turn as such.
         """
         text = delta.get("content")
         if not isinstance(text, str) or not text:

@@ -1,4 +1,4 @@
-"""The chunks of one turn that are held back until it shows whether the turn is the answer."""
+"""The chunks of one turn that are held back until the turn proves to be the answer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -46,24 +46,19 @@ class TurnBuffer(Struct):
         self._is_proven = is_proven(text, tools)
 
     def release(self, visible: list[Json], *, has_calls: bool, calls_client: bool) -> list[Json]:
-        """The chunks that may be shown now; the others are held back.
+        """The chunks that may be shown now, after the `visible` ones have come; all other chunks are held back.
 
-        Args:
-            visible: the new chunks.
-            has_calls: whether the turn has any calls so far.
-            calls_client: whether it has calls of the client's tools, which are never held back.
+        `calls_client` tells whether the turn has calls of the client's tools, which are never held back.
         """
-        if self.mode is Buffering.TEXT:
-            return [rest for chunk in visible if (rest := self._hold_text(chunk))]
-        self.chunks += visible
-        if not (calls_client or (self._is_proven and not has_calls)):
-            return []
-        if self.mode is Buffering.ALL:
-            self.mode, visible, self.chunks = Buffering.TEXT, self.chunks, []
-            return self.release(visible, has_calls=has_calls, calls_client=calls_client)
-        self.mode = Buffering.NONE
-        released, self.chunks = self.chunks, []
-        return released
+        if self.mode is not Buffering.TEXT:
+            self.chunks += visible
+            if not (calls_client or (self._is_proven and not has_calls)):
+                return []
+            visible, self.chunks = self.chunks, []
+            self.mode = Buffering.TEXT if self.mode is Buffering.ALL else Buffering.NONE
+        if self.mode is Buffering.NONE:
+            return visible
+        return [rest for chunk in visible if (rest := self._hold_text(chunk))]
 
     def _hold_text(self, chunk: Json) -> Json | None:
         """Hold back a chunk's text, and return the rest of the chunk; None: there is no rest."""

@@ -51,7 +51,7 @@ class RelayedCalls(Struct, eq=False):
             UpstreamError: the arguments are nested too deep.
         """
         if self._streamed is None:
-            self._streamed, self._functions = StreamedCalls(self.budget), functions_of(self.request)
+            self._streamed, self._functions = StreamedCalls(budget=self.budget), functions_of(self.request)
         for entry in entries:
             clean_call(entry, self._functions)
             fragment = Fragment.read(entry, self._functions)

@@ -20,13 +20,7 @@ _ENDED = "[return code {code}]"
 
 
 class CodeResult(Struct, frozen=True):
-    """The outcome of one run of code.
-
-    Attributes:
-        stdout: what it printed.
-        stderr: what it printed as errors.
-        return_code: 0 where it ended well.
-    """
+    """The outcome of one run of code, whose return code is 0 if it ended well."""
 
     stdout: str = ""
     stderr: str = ""

@@ -142,10 +142,7 @@ class NotFound(RequestError, status=404, code="not_found"):
 class ModelNotFound(NotFound, code="model_not_found"):
     """The configuration does not name the model, or the model's upstream is disabled.
 
-    Args:
-        model: the name that the client sent.
-        why: what is wrong with it.
-        advice: which model to use instead, in whole sentences.
+    `advice` says in whole sentences which model to use instead.
     """
 
     def __init__(

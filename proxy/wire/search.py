@@ -91,9 +91,7 @@ class SearchFilters(Struct, frozen=True):
     Attributes:
         allow: domains, or paths below a domain; if there are any, only their pages reach the model and the client.
         block: domains, or paths below a domain, whose pages reach neither the model nor the client.
-        country: the user's country, two lower-case letters.
-        region: the user's region, in words.
-        city: the user's city, in words.
+        country, region, city: the user's place; the country has two lower-case letters.
         size: how much text a search may return.
         count: the number of results, if the model names none.
         recency: only pages of the past hour, day, week, month or year, if the model names no period.

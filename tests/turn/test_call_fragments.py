@@ -12,7 +12,7 @@ def calls_in(*fragments):
         entry = {"index": index, "id": identity, "function": {"name": name, "arguments": arguments}}
         fragment = Fragment.read(entry, TOOLS)
         calls.so_far[calls.place(fragment)].arguments.feed(fragment.arguments)
-    return [(call.name, call.id, call.arguments.text) for call in calls.so_far]
+    return [(call.name, call.upstream_id, call.arguments.text) for call in calls.so_far]
 
 
 ONE, TWO = '{"n":1}', '{"n":2}'

@@ -118,13 +118,9 @@ _TEXT: Final = Text()
 
 def is_plain(state: State, piece: str) -> bool:
     """Whether a piece is shown without a look at it: it neither ends code nor holds or begins a mark or a `to=`."""
-    match state:
-        case Text():
-            return not ("<" in piece or "`" in piece or "~" in piece or "=" in piece)
-        case Code(fence):
-            return not (fence[0] in piece or "\n" in piece)
-        case _:
-            return False
+    if isinstance(state, Text):
+        return not ("<" in piece or "`" in piece or "~" in piece or "=" in piece)
+    return isinstance(state, Code) and not (state.fence[0] in piece or "\n" in piece)
 
 
 class LeakFilter(Struct):
@@ -149,33 +145,26 @@ class LeakFilter(Struct):
     _patience: int = _PATIENCE
 
     def feed(self, text: str) -> str:
-        """The text that may be shown now.
-
-        Raises:
-            UpstreamError: the text holds too many calls.
-        """
-        waits = self._seen < len(self._window)
-        self._window += text
+        """The text that may be shown now. Raises `UpstreamError` if the text holds too many calls."""
+        window = self._window
+        waits = self._seen < len(window)
+        self._window = window = window + text
         if not waits and is_plain(self._state, text):  # nearly every piece
-            self._seen = self._shown = len(self._window)
+            self._seen = self._shown = len(window)
         else:
             self._left -= text.count("<") // _SIGNS_PER_MARK
             out: list[str] = []
             while self._advance(out):
                 pass
             text = "".join(out)
-        if len(self._window) > _STEP:
+        if len(window) > _STEP:
             self._trim()
         return text
 
     def close(self, *, is_cut: bool = False) -> str:
-        """The rest of the text so far, without leaks. More text may follow.
+        """The rest of the text so far, without leaks. More text may follow. Raises `UpstreamError`, as `feed` does.
 
-        Args:
-            is_cut: whether a limit has cut off the text, so that it may end with the beginning of a call.
-
-        Raises:
-            UpstreamError: the text holds too many calls.
+        `is_cut` tells whether a limit has cut off the text, so that it may end with the beginning of a call.
         """
         out: list[str] = []
         if isinstance(self._state, LeakedCall):
@@ -202,7 +191,7 @@ class LeakFilter(Struct):
                 return self._begin()
             case Text():
                 return self._read_text(out)
-            case Code() as code:
+            case code:
                 return self._read_code(code, out)
 
     def _begin(self) -> bool:
