@@ -13,10 +13,9 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller, may_have_tools
 from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
-from proxy.api.runs import note_use
+from proxy.api.runs import call_context, note_use
 from proxy.execution.deadline import Deadline
 from proxy.execution.observed import observed
-from proxy.loop.call_context import CallContext
 from proxy.loop.limits import Limits
 from proxy.loop.queries import may_have_several, searches_in
 from proxy.loop.results import CredentialMissing, ToolOutput
@@ -54,16 +53,14 @@ class Door:
             scope: its scope.
             asks_for: whether it asks for tools of a server that lists them for its user.
         """
-        allowed = scope[CALLER].tools
-        limits = self._ports.config.limits.overlaid(scope[CALLER].limits)
+        caller: Caller = scope[CALLER]
+        limits = self._ports.config.limits.overlaid(caller.limits)
 
         def may_use(server: ToolSpec) -> bool:
-            is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))
-            return limits.max_tool_calls > 0 and is_permitted and asks_for(server)
+            return limits.max_tool_calls > 0 and _is_permitted(server, caller) and asks_for(server)
 
-        return DirectCalls(
-            self._ports, scope, await self._credentials.tools_of(self._credentials.credentials_of(scope), may_use)
-        )
+        own = await self._credentials.tools_of(self._credentials.credentials_of(scope), may_use)
+        return DirectCalls(self._ports, scope, own)
 
 
 class DirectCalls:
@@ -112,10 +109,9 @@ class DirectCalls:
 
     def _server_of(self, name: str) -> ToolSpec | None:
         """The server that may list this tool for a request with more headers. None: there is no such server."""
-        allowed = self._caller.tools
         for server in self._own.toolset.unlisted.values():
-            is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))
-            if is_permitted and name.startswith(server.name) and not server.needs <= self._own.credentials.names:
+            lacks_header = not server.needs <= self._own.credentials.names
+            if lacks_header and name.startswith(server.name) and _is_permitted(server, self._caller):
                 return server
         return None
 
@@ -137,17 +133,8 @@ class DirectCalls:
             most = min(self.calls_left, tool.max_calls or self.calls_left)
             call, counts, left_out = searches_in(call, self._own.toolset.history_arguments, most)
         self.calls_left -= counts
-        limits, clock = self.limits, self._ports.clock
-        caller = self._caller
-        context = CallContext(
-            caller.scope,
-            filters,
-            limits.tool_timeout,
-            limits.max_tool_timeout,
-            caller.tools,
-            clock.monotonic() + limits.deadline,
-            self._own.credentials,
-        )
+        clock = self._ports.clock
+        context = call_context(self._caller, self.limits, filters, self._own.credentials, clock)
         deadline = Deadline(clock.monotonic, context.ends)
         execute, observe = self._own.toolset.execute, self._ports.observe
         tally = Tally()
@@ -159,3 +146,8 @@ class DirectCalls:
             return output, left_out
         finally:
             note_use(tally, tool_calls=tally.total_tool_calls, searches=tally.web_searches)
+
+
+def _is_permitted(server: ToolSpec, caller: Caller) -> bool:
+    """Whether a caller may use tools of a server that has not listed them."""
+    return server.offer != "never" and (caller.tools is None or may_have_tools(server, caller.tools))

@@ -31,6 +31,10 @@ Events: TypeAlias = list[Json]
 """Events of an API's stream, as JSON."""
 
 
+Audiences: TypeAlias = Sequence[Audience | None]
+"""For each run of a request, the audience that is told all that the client may see of it; None: there is none."""
+
+
 class Kept(NamedTuple):
     """An entry of the client's store: its key, and its bytes."""
 
@@ -93,7 +97,7 @@ class Reply(ABC):
         del answer
         return True
 
-    def listeners(self) -> Sequence[Audience | None]:
+    def listeners(self) -> Audiences:
         """The audiences of the runs of a whole answer."""
         return [Unstreamed(fold) for fold in self.folds]
 
