@@ -47,7 +47,7 @@ class CredentialReader:
 
     def __init__(self, ports: Ports) -> None:
         self._headers = {name: name.encode() for name in ports.user_headers}
-        self._keys = SealingKeys.of(ports) if self._headers else None
+        self._keys = SealingKeys(ports.secrets, ports.config, now=ports.clock.time)
         self._toolset, self._toolset_for = ports.toolset, ports.toolset_for
 
     def credentials_of(self, scope: Scope) -> Credentials:
@@ -55,7 +55,7 @@ class CredentialReader:
         if (known := scope.get(CREDENTIALS)) is not None:
             return known  # type: ignore[no-any-return]
         values = {name: value for name, sent in self._headers.items() if (value := header(scope, sent))}
-        if self._keys is None or not values:
+        if not values:
             return NO_CREDENTIALS
         caller: Caller = scope[CALLER]
         made = scope[CREDENTIALS] = Credentials(values, self._keys.for_caller(caller), scope=caller.scope)

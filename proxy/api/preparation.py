@@ -34,12 +34,10 @@ class Prepared(Struct, frozen=True):
     """A request that is ready to be answered.
 
     Attributes:
-        request: the resolved request.
-        chosen: its tools, and how it is replied to.
+        chosen: the tools of the request, and its reply.
         run_ids: the ids of its runs, one for each choice: 32 hexadecimal digits, from which those of calls are made.
         headers: the header with the names of the tools that the client has selected and cannot have, if there are any.
         check: checks the answer against a schema; None: there is no schema, or the upstream enforces it itself.
-        stream: whether the answer is streamed.
         is_relayed: whether the request and its answer pass through as bytes.
         size: of its body, as `beside` judges it.
     """
@@ -60,7 +58,7 @@ class Preparation:
     def __init__(self, ports: Ports, dialect: Dialect) -> None:
         self._ports = ports
         self._dialect = dialect
-        self._keys = SealingKeys.of(ports)
+        self._keys = SealingKeys(ports.secrets, ports.config, now=ports.clock.time)
         self._credentials = CredentialReader(ports)
         self._without_credentials = RequestTools(ports.toolset)
         self._resolver = RequestResolver(ports)

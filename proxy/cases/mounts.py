@@ -103,9 +103,7 @@ class _ProxyInProcess:
     async def seed(self, state: list[Json], request: Request) -> Request:
         """Put what was read from the state store where it will be read; the request with texts that open here."""
         store, now = self._process.state.continuations, self._process.clock.time
-        keys = SealingKeys(
-            self._process.state.secrets, self._config.upstreams.values(), ttl=self._config.state.ttl, now=now
-        ).for_caller(self._caller)
+        keys = SealingKeys(self._process.state.secrets, self._config, now=now).for_caller(self._caller)
         sealer = Sealer(keys, self._caller.scope)
         resealed: dict[str, str] = {}
         for entry in state:
