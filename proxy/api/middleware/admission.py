@@ -35,10 +35,6 @@ class Lifecycle:
     draining: bool = False
     refuses_forwarded: bool = False
 
-    def refuses(self, *, forwarded: bool) -> bool:
-        """Whether a new request is refused, which may have been `forwarded` by another proxy."""
-        return self.draining and (self.refuses_forwarded or not forwarded)
-
 
 class Admission:
     """Admits requests, health checks aside, and none any more when the process is about to stop.
@@ -67,7 +63,7 @@ class Admission:
             await self._app(scope, receive, send)
             return
         if self._lifecycle.draining:
-            if self._lifecycle.refuses(forwarded=is_forwarded(scope)):
+            if self._lifecycle.refuses_forwarded or not is_forwarded(scope):
                 raise Stopping
             scope[RESPONSE].headers.append((b"connection", b"close"))  # the process is about to close it anyway
         if self._limit.free > 0:
