@@ -122,7 +122,7 @@ async def _searched(calls: DirectCalls, tool: ToolSpec, queries: Sequence[str], 
         rows += _rows_of(output, arguments[name], filters.count or _RESULTS)
     answer: Json = {"id": f"search_{token_hex(16)}", "object": "search", "provider": provider, "results": rows}
     unanswered = {"failed": failed, "left_out": left_out}
-    return {**answer, **{name: named for name, named in unanswered.items() if named}}
+    return answer | {name: queries for name, queries in unanswered.items() if queries}
 
 
 def _rows_of(output: ToolOutput, query: str, most: int) -> list[Json]:
@@ -145,13 +145,10 @@ def row_of(hit: SearchHit, query: str | None = None) -> Json:
 
 
 # What a client is told of a search service that cannot be used, the status and the code.
+_NO_CREDIT = "The search service's credit is used up. Tell the operator of this proxy."
 _UNUSABLE: Mapping[Cause, tuple[str, int, str]] = {
     "key": ("The search service refuses the key of this proxy. Tell its operator.", 502, "upstream_auth_failed"),
-    "quota": (
-        "The search service's credit is used up. Tell the operator of this proxy.",
-        502,
-        "upstream_quota_exceeded",
-    ),
+    "quota": (_NO_CREDIT, 502, "upstream_quota_exceeded"),
     "busy": ("The search service takes no more requests now.", 503, "overloaded"),
     "down": ("The search service does not work now.", 502, "upstream_error"),
 }
@@ -169,8 +166,7 @@ def _error_of(error: ToolError) -> ProxyError:
         case ToolUnavailable():
             told, status, code = _UNUSABLE[error.cause]
             headers = _NO_RETRY if error.cause in ("key", "quota") else {}
-            return UpstreamError(
-                told, status=status, code=code, headers=headers, retry_after=math.ceil(error.wait or 0)
-            )
+            wait = math.ceil(error.wait or 0)
+            return UpstreamError(told, status=status, code=code, headers=headers, retry_after=wait)
         case _:
             return UpstreamError("The search failed.")
