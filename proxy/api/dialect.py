@@ -95,10 +95,10 @@ class Parsed(Struct, kw_only=True):
     """A request whose fields are checked one by one.
 
     Attributes:
-        continues: whether it continues what is stored, so that `continued` has to be awaited.
-        size: of its body, as `beside` judges it.
+        continues: whether it continues a stored response, so that `continued` has to be awaited.
+        size: the size of its body, as `beside` judges it.
         is_slow: whether it may hold files, which take long to read.
-        bytes_read: the size of what was read from the store.
+        bytes_read: the number of bytes read from the store.
     """
 
     continues: bool = False
@@ -107,11 +107,11 @@ class Parsed(Struct, kw_only=True):
     bytes_read: int = 0
 
     async def continued(self, stored: Stored) -> None:
-        """Look up what it continues. Raises `ProxyError` if there is no such thing."""
+        """Look up the stored response that the request continues. Raises `ProxyError` if there is none."""
         raise NotImplementedError
 
     def calling(self) -> Json | None:
-        """The fields that decide which tools it may call; None: it calls none. Raises `RequestError`."""
+        """The fields that decide which tools the request may call; None: none. Raises `RequestError`."""
         raise NotImplementedError
 
     def read(self, context: Context) -> "Request":
@@ -129,7 +129,7 @@ class Request(Asked, frozen=True, kw_only=True):
     context: Context
 
     def within(self, access: Access) -> "Chosen":
-        """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
+        """The tools of the request within its access. Raises `RequestError` if it demands one that is not available."""
         raise NotImplementedError
 
 

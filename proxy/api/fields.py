@@ -70,7 +70,7 @@ def read_fields(fields: Json, kind: type[_Fields], demands: Mapping[str, str], f
 
 
 def _read_in_order(fields: Json, kind: type[_Fields], demands: Mapping[str, str], fault: Fault) -> _Fields:
-    """The same, checked in the order of the Struct instead of the order of the client's JSON."""
+    """The fields, checked in the order of the Struct instead of the order of the client's JSON."""
     ordered = {name: fields.get(name) for name in kind.__struct_fields__}
     try:
         return msgspec.convert(ordered, kind)

@@ -46,7 +46,7 @@ from proxy.wire.errors import RequestError, RequestTooLarge
 from proxy.wire.json_values import holds_too_many_values
 from proxy.wire.relayed import Headers
 
-# The arguments of a call have at most 1 MiB; what is larger takes the SDK too long to read.
+# The arguments of a call have at most 1 MiB; the SDK takes too long to read a larger message.
 _LONGEST_ID = 64  # characters; a client chooses the id of its call, which is logged
 _PAGE = 500  # tools; their definitions have a megabyte or two
 _CURSOR = re.compile(r"tools-([0-9]{1,9})")
@@ -133,7 +133,7 @@ def _receive_of(body: bytes) -> Receive:
 
 
 def _server_of(calls: DirectCalls, *, is_json: bool) -> Server[Any]:
-    """The MCP server for one request; `is_json`: what the SDK has read is JSON."""
+    """The MCP server for one request; `is_json`: its body is JSON."""
 
     async def list_tools(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         request_context.add({"mcp": "tools/list"})

@@ -64,7 +64,7 @@ class Runs:
         try:
             # A single run gets no task of its own, which would keep a failure in memory with all its frames.
             answers = await _all_of(works) if len(works) > 1 else [await works[0]]
-        finally:  # what was used is paid for, even without an answer
+        finally:  # the use is paid for, even without an answer
             _note_end(sum_of(tallies), answers)
         return answers
 

@@ -123,7 +123,7 @@ class Sealer:
         self._left = most_bytes
         self._share = share
         self._credentials = credentials
-        self._cost = 0  # of what was opened, in memory
+        self._cost = 0  # of the opened texts, in bytes of memory
 
     def seal(self, held: Json) -> str:
         """A sealed text that holds the object."""
@@ -176,10 +176,9 @@ class Sealer:
         return last.decrypt(nonce, sealed, self._scope)
 
     def count_opened(self) -> None:
-        """Reserve the memory of what was opened. A request is read in a thread, where nothing can be reserved.
+        """Reserve the memory of the opened texts. A request is read in a thread, where nothing can be reserved.
 
-        Raises:
-            RequestTooLarge, Overloaded: as `open`.
+        Raises as `open`.
         """
         if self._share is not None and self._cost:
             self._share.parsed += self._cost

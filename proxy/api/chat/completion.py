@@ -33,9 +33,9 @@ class CompletionReply(Reply):
 
     Attributes:
         tool_events: the progress events that the client is shown.
-        fields: those of all chunks; empty until the first chunk.
+        fields: the fields of all chunks; empty until the first chunk.
         progress: all progress events.
-        waiting: those that wait for the next chunk.
+        waiting: the progress events that wait for the next chunk.
     """
 
     def __init__(
@@ -138,14 +138,9 @@ class ChoiceFold:
     When the same object is shown again, only its delta is new (`ports.Show`). The bytes around the text are then those
     of the event before.
 
-    Args:
-        reply: the completion.
-        index: the index of the choice.
-
     Attributes:
-        index: the same.
         texts: the text so far.
-        citations: in that text.
+        citations: the citations in that text.
         annotations: the upstream's own, which are shown at the end: SDKs cannot join two lists of a stream.
     """
 

@@ -37,8 +37,8 @@ _FREE_METHODS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 class UseMeter:
     """Counts what each client uses, and refuses a request of one whose budget is used up.
 
-    A request that begins within the budget is finished. So a budget may be exceeded by what was under way when it was
-    used up; only tool calls end with it, at the number that was left when the request began.
+    A request that begins within the budget is finished, so open requests may exceed a budget that is used up meanwhile.
+    Only tool calls end with the budget, at the number that was left when the request began.
     """
 
     def __init__(self, app: ASGIApp, *, ports: Ports) -> None:
@@ -54,7 +54,7 @@ class UseMeter:
         await self._app(scope, receive, send)
 
     async def _begin(self, scope: Scope) -> None:
-        """Compare what the client has used with its budget, and have the request booked. Raises `BudgetExceeded`."""
+        """Compare the use of the client with its budget, and have the request booked. Raises `BudgetExceeded`."""
         caller: Caller = scope[CALLER]
         client = caller.name or ANYONE
         if (budget := self._budget_of.get(client)) is not None:
@@ -72,7 +72,7 @@ class UseMeter:
         response.before_end.append(_Booking(book, self._ports.observe).settle)
 
     async def _require_left(self, client: str, budget: BudgetConfig) -> Use:
-        """Read what a client has used of its budget so far. Raises `BudgetExceeded`: that is all of it."""
+        """The use of a client in the period of its budget. Raises `BudgetExceeded` if the budget is used up."""
         period = period_of(self._ports.clock.time(), budget.per)
         used = await self._ports.budgets.used(client, period.name)
         kinds = {kind: (limit, amount) for kind, limit, amount in kinds_of(budget, used)}
@@ -84,9 +84,9 @@ class UseMeter:
         return used
 
     def _book(self, client: str, *, has_budget: bool) -> Coroutine[Any, Any, None] | None:
-        """Count what the request of this context has used, which is nothing without a model or a call of a tool.
+        """Count the use of this context's request, if it has used a model or a tool.
 
-        For a client with a budget, the coroutine ends when it is counted.
+        For a client with a budget, the coroutine ends when the use is counted.
         """
         fields: Mapping[str, Any] = request_context.fields.get({})
         model = fields.get("model")
