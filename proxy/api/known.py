@@ -1,8 +1,8 @@
 """The messages that clients have sent before: an agent sends its whole conversation again in each request.
 
 A message that the same client has sent before, byte for byte, is the same object again (`Known`). Only the new messages
-of a large request are parsed, and a dialect keeps its translation on each message. At 100 rounds of a tool, a request of
-Messages takes 45 % fewer instructions, and a request of Responses 26 % (bench/README.md).
+of a large request are parsed, and a dialect keeps its translation on each message. At 100 rounds of a tool, a Messages
+request takes 45 % fewer instructions, and a Responses request 26 % (bench/README.md).
 
 The messages of one client are not looked up for another client. Otherwise, the time of an answer would tell a client
 which messages other clients have sent.

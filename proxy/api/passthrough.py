@@ -113,7 +113,9 @@ class Passthrough:
         renaming = partial(form.with_model if form else partial(replace_model, body), model.upstream_name)
         body = await beside(len(body), renaming)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
-        request = RawRequest(scope["method"], path, [*_forwarded(scope, self._dropped), *self._added], body)
+        dropped = self._dropped | _named_by_connection(scope["headers"])
+        kept = [one for one in scope["headers"] if one[0] not in dropped and not _NOT_FORWARDED_LIKE.fullmatch(one[0])]
+        request = RawRequest(scope["method"], path, [*kept, *self._added], body)
         most = self._limits.overlaid(model.limits, caller.limits).max_duration
         work = partial(_relay, model, request, send, counts_use=self._counts_use)
         await while_wanted(scope, receive, work, seconds=most)
@@ -230,12 +232,6 @@ def _path_below_v1(scope: Scope) -> str:
     query = b"&".join([part for name, part in named if not _KEY_PARAMETER.fullmatch(name)])
     path = raw.removeprefix(b"/v1") + (b"?" + query if query else b"")
     return path.decode("latin-1")
-
-
-def _forwarded(scope: Scope, dropped: frozenset[bytes]) -> Headers:
-    """The headers of a request for the upstream."""
-    dropped |= _named_by_connection(scope["headers"])
-    return [one for one in scope["headers"] if one[0] not in dropped and not _NOT_FORWARDED_LIKE.fullmatch(one[0])]
 
 
 def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:

@@ -103,22 +103,18 @@ class Preparation:
         chosen = asked.within(access)
         request = self._resolver.finish(access, chosen)
         is_relayed = asked.body is not None and not request.offer.answers_calls
+        # Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be
+        # streamed at once. With tools, the end has to be waited for anyway.
+        check = asked.check
+        if check is not None and request.model.upstream.traits.json_schema and not request.offer.in_play:
+            check = None
         return Prepared(
             request,
             chosen,
             () if is_relayed else [token_hex(16) for _ in range(request.chat.get("n") or 1)],
             ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else (),
-            asked.check if asked.check is not None and _needs_check(request) else None,
+            check,
             stream=bool(asked.chat.get("stream")),
             is_relayed=is_relayed,
             size=parsed.size,
         )
-
-
-def _needs_check(request: ResolvedRequest) -> bool:
-    """Whether the proxy has to check the answer to a request with a schema.
-
-    Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be streamed at
-    once. With tools, the end has to be waited for anyway.
-    """
-    return request.offer.in_play or not request.model.upstream.traits.json_schema

@@ -70,7 +70,9 @@ class Search:
         calls = await self._door.open(scope)
         body = parse_object(await read_body(scope, receive, self._ports.config.server, self._ports.clock))
         asked = read_fields(body, _SearchRequest, _DEMANDS)
-        queries, filters = _queries_in(asked), _filters_in(asked, body)
+        expect(asked.query or asked.queries, "query", "is required, or 'queries'")
+        queries = list(dict.fromkeys([*([asked.query] if asked.query else ()), *(asked.queries or ())]))
+        filters = _filters_in(asked, body)
         tool = _search_of(spec for _, spec in calls.offered())
         request_context.add({"search": tool.name})
         work = partial(_searched, calls, tool, queries, filters)
@@ -83,12 +85,6 @@ def _search_of(tools: Iterable[ToolSpec]) -> ToolSpec:
     if not searches:
         raise NotFound("No search is configured that this client may use.")
     return next((tool for tool in searches if tool.name == SEARCH), searches[0])
-
-
-def _queries_in(asked: _SearchRequest) -> list[str]:
-    """The queries of a request, each once. Raises `RequestError`."""
-    expect(asked.query or asked.queries, "query", "is required, or 'queries'")
-    return list(dict.fromkeys([*([asked.query] if asked.query else []), *(asked.queries or [])]))
 
 
 def _filters_in(asked: _SearchRequest, body: Json) -> SearchFilters:
