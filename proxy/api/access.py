@@ -10,10 +10,11 @@ from cachetools import LRUCache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.api.ports import Ports
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config.model import ToolEvents
 from proxy.loop.actions import Stop
-from proxy.loop.limits import LimitOverrides, Limits, LimitsConfig
+from proxy.loop.limits import LimitOverrides, Limits
 from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, is_side_request, make_offer
 from proxy.ports import Model, Toolset
 from proxy.wire.chat import Json, ToolSpec
@@ -75,7 +76,6 @@ class AccessPolicy(Struct, frozen=True):
     """Limits and tools for one client, one model and one selection of tools; many requests share it.
 
     Attributes:
-        permitted: whether the client may use the model.
         limits: those of the configuration, overlaid with the model's and then with the client's.
         tools: the selected server tools that both the client and the model may use.
         selection: how the request selects tools, beside those that it declares.
@@ -84,7 +84,6 @@ class AccessPolicy(Struct, frozen=True):
         search_above: `offer.search_above` of the configuration.
     """
 
-    permitted: bool
     limits: Limits
     tools: tuple[ToolSpec, ...]
     selection: ToolSelection
@@ -95,9 +94,7 @@ class AccessPolicy(Struct, frozen=True):
     def applied_to(self, chat: Json, *, calls_left: int | None) -> tuple[Limits, tuple[ToolSpec, ...]]:
         """The limits and the usable server tools of one request, which may lower limits.
 
-        Args:
-            chat: the request.
-            calls_left: the tool calls that the client's budget permits; None: any number.
+        `calls_left` is the number of tool calls that the client's budget permits; None: any number.
         """
         limits, tools = self.limits, self.tools
         if calls_left is not None:
@@ -112,15 +109,10 @@ class AccessPolicy(Struct, frozen=True):
     def offer_to(
         self, chat: Json, tools: tuple[ToolSpec, ...], declared: Json | None
     ) -> tuple[Offer, SearchFilters | None]:
-        """The offer of one request, and the filters of the search that it declares; None: it declares none.
+        """The offer of one request, and the filters of the search that it declares, if it declares one.
 
-        Args:
-            chat: the request, which may declare tools.
-            tools: the server tools that it may use.
-            declared: the request with its search as it was declared; None: the filters are read elsewhere.
-
-        Raises:
-            RequestError: the filters are not well formed.
+        The filters are read from `declared`, the request as it was sent; None: they are read elsewhere. Raises
+        `RequestError`: the filters are not well formed.
         """
         if tools is self.tools and OFFER_FIELDS.isdisjoint(chat) and not is_side_request(chat):
             offer = self.offer
@@ -132,26 +124,12 @@ class AccessPolicy(Struct, frozen=True):
 
 
 class AccessPolicies:
-    """The policies of one configuration, each made once.
+    """The policies of one configuration for the tools of a `toolset`, each made once."""
 
-    Args:
-        limits: those of the configuration.
-        toolset: the server tools.
-        search_above: with more tools in play, models find those that are not described; None: all are described.
-        only_beside_own: as for `ToolSelection`.
-    """
-
-    def __init__(
-        self,
-        limits: LimitsConfig,
-        toolset: Toolset,
-        *,
-        search_above: int | None = None,
-        only_beside_own: bool = False,
-    ) -> None:
-        self._limits = limits
-        self._search_above = search_above
-        self._only_beside_own = only_beside_own
+    def __init__(self, ports: Ports, toolset: Toolset) -> None:
+        self._limits = ports.config.limits
+        self._search_above = ports.config.offer.search_above
+        self._only_beside_own = ports.for_agent
         self._toolset = toolset
         self._specs: Mapping[str, ToolSpec] = {}
         self._policies: LRUCache[tuple[object, ...], AccessPolicy] = LRUCache(_MAX_POLICIES)
@@ -159,17 +137,14 @@ class AccessPolicies:
     def of(
         self, caller: Caller, model: Model, selected: str | None, headers: frozenset[str], *, on_request: bool
     ) -> AccessPolicy:
-        """The policy of a request.
+        """The policy of a request. Raises `ModelNotAllowed`.
 
         Args:
-            caller: the client that sent it.
+            caller: the client that sent the request.
             model: the model that answers it.
-            selected: its header `x-server-tools`; None: it has no such header.
-            headers: those of its headers that hold credentials for tools.
-            on_request: whether it asks for tools with the prefix or the suffix of `offer:`.
-
-        Raises:
-            ModelNotAllowed: the client may not use the model.
+            selected: the value of the header `x-server-tools`, if there is one.
+            headers: the names of the headers that hold credentials for tools.
+            on_request: whether the request asks for tools with the prefix or the suffix of `offer:`.
         """
         specs = self._toolset.specs
         if specs is not self._specs:  # tools of MCP servers come and go
@@ -178,63 +153,34 @@ class AccessPolicies:
         key = (caller.name, model.name, selected, headers, on_request, native_search)
         policy = self._policies.get(key)
         if policy is None:
-            selection = ToolSelection(
-                on_request, _names_in(selected), native_search, headers, only_beside_own=self._only_beside_own
-            )
-            policy = access_policy(
-                self._limits,
-                caller,
-                model,
-                specs.values(),
-                selection,
-                search_above=self._search_above,
-                unlisted=self._toolset.unlisted.values(),
-            )
+            if not caller.may_use(model.name):
+                raise ModelNotAllowed(model.name)
+            names, beside = _names_in(selected), self._only_beside_own
+            selection = ToolSelection(on_request, names, native_search, headers, only_beside_own=beside)
+            policy = self._made(caller, model, selection)
             if selected is None or len(selected) <= _MAX_CACHED_HEADER:
                 self._policies[key] = policy
-        if not policy.permitted:
-            raise ModelNotAllowed(model.name)
         return policy
 
-
-def access_policy(
-    limits: LimitsConfig,
-    caller: Caller,
-    model: Model,
-    specs: Iterable[ToolSpec],
-    selection: ToolSelection,
-    *,
-    search_above: int | None = None,
-    unlisted: Iterable[ToolSpec] = (),
-) -> AccessPolicy:
-    """The policy for a caller, a model and a selection.
-
-    Args:
-        limits: those of the configuration.
-        caller: may have limits and tools of its own.
-        model: may have limits and tools of its own.
-        specs: all usable server tools.
-        selection: the selection of the request.
-        search_above: as for `AccessPolicies`.
-        unlisted: the servers that list their tools by headers of the request, as far as tools of theirs are not known.
-    """
-    limits = limits.overlaid(model.limits, caller.limits)
-    tools = list(specs)
-    for allowed in (caller.tools, model.tools):
-        tools = tools if allowed is None else [tool for tool in tools if tool.is_among(allowed)]
-        unlisted = [one for one in unlisted if allowed is None or may_have_tools(one, allowed)]
-    ignored: tuple[str, ...] = ()
-    if (names := selection.names) is not None:
-        selectable = [tool for tool in tools if tool.offer != "never" and tool.needs <= selection.headers]
-        known = {name for tool in selectable for name in (*tool.names, tool.group)}
-        ignored = names_for_header(sorted(names - {EVERY_TOOL} - known))
-        tools = tools if EVERY_TOOL in names else [tool for tool in tools if tool.is_among(names)]
-    usable = tuple(tools) if limits.allow_tools else ()
-    if lacking := [one for one in unlisted if limits.allow_tools and selection.lacks_headers_for(one)]:
-        lacks = tuple(replace(one, needs=one.needs - selection.headers) for one in lacking)
-        selection = replace(selection, unlisted=lacks)
-    offer = make_offer({}, usable, selection, search_above=search_above)
-    return AccessPolicy(caller.may_use(model.name), limits, usable, selection, ignored, offer, search_above)
+    def _made(self, caller: Caller, model: Model, selection: ToolSelection) -> AccessPolicy:
+        """The policy for a caller, a model and a selection of a request."""
+        limits = self._limits.overlaid(model.limits, caller.limits)
+        tools, unlisted = [*self._specs.values()], [*self._toolset.unlisted.values()]
+        for allowed in (caller.tools, model.tools):
+            tools = tools if allowed is None else [tool for tool in tools if tool.is_among(allowed)]
+            unlisted = [one for one in unlisted if allowed is None or may_have_tools(one, allowed)]
+        ignored: tuple[str, ...] = ()
+        if (names := selection.names) is not None:
+            selectable = [tool for tool in tools if tool.offer != "never" and tool.needs <= selection.headers]
+            known = {name for tool in selectable for name in (*tool.names, tool.group)}
+            ignored = names_for_header(sorted(names - {EVERY_TOOL} - known))
+            tools = tools if EVERY_TOOL in names else [tool for tool in tools if tool.is_among(names)]
+        usable = tuple(tools) if limits.allow_tools else ()
+        if lacking := [one for one in unlisted if limits.allow_tools and selection.lacks_headers_for(one)]:
+            lacks = tuple(replace(one, needs=one.needs - selection.headers) for one in lacking)
+            selection = replace(selection, unlisted=lacks)
+        offer = make_offer({}, usable, selection, search_above=self._search_above)
+        return AccessPolicy(limits, usable, selection, ignored, offer, self._search_above)
 
 
 def may_have_tools(server: ToolSpec, allowed: Collection[str]) -> bool:
@@ -248,18 +194,15 @@ def may_use_server(
     """Whether a request may use tools of a server that has not listed them yet.
 
     Args:
-        server: what stands for the tools of the server.
-        allowed: the tools that the client may use, and those that the model may; None: all.
+        server: the placeholder for the tools of the server.
+        allowed: the tools that the client may use, and the tools that the model may use; None: all.
         selection: how the request selects tools.
-        request: the request as its client sent it, on any surface; `tools` and `tool_choice` are read.
+        request: the request as its client sent it, to any API; `tools` and `tool_choice` are read.
     """
     choice = request.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice
-    if (
-        kind == "none"
-        or request.get("functions")
-        or not all(one is None or may_have_tools(server, one) for one in allowed)
-    ):
+    is_permitted = all(one is None or may_have_tools(server, one) for one in allowed)
+    if kind == "none" or request.get("functions") or not is_permitted:
         return False
     names = selection.names
     if names is not None:

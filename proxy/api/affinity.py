@@ -14,12 +14,11 @@ import orjson
 from starlette.types import Scope
 
 from proxy.api.access import Caller
-from proxy.api.body import HEADERS, header
+from proxy.api.body import header
 from proxy.wire.chat import Json
 
 # Of apps in general, Claude Code, and Codex in its old and new forms.
 _HEADERS: Final = (b"x-session-id", b"x-claude-code-session-id", b"session-id", b"session_id", b"thread-id")
-_NAMES_OF_HEADERS: Final = frozenset(_HEADERS)
 _FIRST_MESSAGES: Final = frozenset({"system", "developer"})
 # What follows in longer texts need not be read: that conversations share a key does no harm.
 _MOST_CHARACTERS, _MOST_PARTS = 32 * 1024, 100
@@ -32,11 +31,11 @@ def conversation_of(scope: Scope, caller: Caller, chat: Json, *, model: str, nam
     """The conversation of a request, hashed.
 
     Args:
-        scope: its ASGI scope.
+        scope: the ASGI scope of the request.
         caller: the client that sent it.
         chat: the request as one of Chat Completions.
         model: the model's name.
-        named: a name of the conversation that the body has; anything but a text is ignored.
+        named: a name that the body gives to the conversation; a value other than a text is ignored.
     """
     if (name := _named(scope, chat, named)) is not None:
         return _hashed([name])
@@ -71,15 +70,8 @@ def session_in(metadata: object) -> str | None:
 
 def _named(scope: Scope, fields: Json, named: object) -> str | None:
     """The name of a conversation in the headers or in the body."""
-    known = scope.get(HEADERS)
-    if known is None or not _NAMES_OF_HEADERS.isdisjoint(known):
-        for name in _HEADERS:
-            if value := header(scope, name):
-                return value
-    for text in (fields.get("prompt_cache_key"), named):
-        if isinstance(text, str) and text:
-            return text
-    return None
+    names = (*(header(scope, name) for name in _HEADERS), fields.get("prompt_cache_key"), named)
+    return next((name for name in names if name and isinstance(name, str)), None)
 
 
 def _beginning(messages: Sequence[Json]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.types import Message, Receive, Scope
 
-from proxy.api.body_memory import SHARE, Share
+from proxy.api.body_memory import PLAIN, SHARE, Share
 from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft
 from proxy.config.model import ServerConfig
 from proxy.ports import Clock
@@ -79,7 +79,7 @@ async def _receive_body(
         if int(length) > server.max_body_bytes:
             raise _too_large(server)
         if share is not None:
-            share.announce(int(length))
+            share.require(int(length) * PLAIN)
     began, silence = clock.monotonic(), server.body_timeout_seconds
     parts: list[bytes] = []
     size = 0
@@ -93,7 +93,7 @@ async def _receive_body(
         if size > server.max_body_bytes:
             raise _too_large(server)
         if share is not None:
-            share.count_arrived(size)
+            share.reserve(size * PLAIN)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

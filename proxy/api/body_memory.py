@@ -23,7 +23,7 @@ from proxy.wire.errors import Overloaded, ProxyError, RequestTooLarge
 
 # Memory per byte of a body while its request is open: the byte itself, the text parsed from it, the text written for
 # the upstream. Sixteen requests of 30 MB of ASCII took 2.7 bytes per byte (`python -m bench.bodies`).
-_PLAIN: Final = 3
+PLAIN: Final = 3
 # One character beyond Latin-1 makes each character of a Python string take two bytes, one emoji makes each take four
 # (PEP 393). Once a string has been encoded, it keeps its UTF-8 form as well.
 _WIDE, _WIDEST = 5, 7
@@ -63,14 +63,6 @@ class Share(Struct):
     def is_scarce(self) -> bool:
         """Whether more than half of the memory is reserved, so that slow bodies keep other requests waiting."""
         return 2 * self.memory.used > self.memory.limit
-
-    def announce(self, size: int) -> None:
-        """Check whether a body of `size` bytes would fit now. Raises `Overloaded`, `RequestTooLarge`."""
-        self.require(size * _PLAIN)
-
-    def count_arrived(self, size: int) -> None:
-        """Count the `size` bytes of a body that have arrived so far. Raises `Overloaded`, `RequestTooLarge`."""
-        self.reserve(size * _PLAIN)
 
     def count_parsed(self, text: bytes) -> None:
         """Count JSON that is about to be parsed, at the cost of parsed JSON. Raises `Overloaded`, `RequestTooLarge`."""
@@ -114,7 +106,7 @@ def cost_of(body: bytes) -> int:
 def _cost_of_text(body: bytes) -> int:
     """The cost per byte of text; an escape counts as the most expensive character that it may stand for."""
     if body.isascii() and body.rfind(b"\\u") < 0:  # in a third of the time of `find`
-        return _PLAIN
+        return PLAIN
     widest = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4", b"\\ud", b"\\uD")
     return _WIDEST if any(mark in body for mark in widest) else _WIDE
 

@@ -16,7 +16,7 @@ from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.credentials import NO_CREDENTIALS, Credentials
 
 CREDENTIALS: Final = "toolproxy.credentials"
-"""The key of a request's `Credentials` in its scope, by which `middleware.user_sessions` finds what is to be ended."""
+"""The key of a request's `Credentials` in its scope; `middleware.user_sessions` ends them."""
 
 
 class RequestTools(Struct, frozen=True):
@@ -24,7 +24,7 @@ class RequestTools(Struct, frozen=True):
 
     Attributes:
         toolset: the tools of the configuration, and those that servers list for the user.
-        credentials: those of the user.
+        credentials: the credentials of the user.
     """
 
     toolset: Toolset
@@ -47,7 +47,7 @@ class CredentialReader:
 
     def __init__(self, ports: Ports) -> None:
         self._headers = {name: name.encode() for name in ports.user_headers}
-        self._keys = SealingKeys.of(ports) if self._headers else None
+        self._keys = SealingKeys(ports.secrets, ports.config, now=ports.clock.time)
         self._toolset, self._toolset_for = ports.toolset, ports.toolset_for
 
     def credentials_of(self, scope: Scope) -> Credentials:
@@ -55,7 +55,7 @@ class CredentialReader:
         if (known := scope.get(CREDENTIALS)) is not None:
             return known  # type: ignore[no-any-return]
         values = {name: value for name, sent in self._headers.items() if (value := header(scope, sent))}
-        if self._keys is None or not values:
+        if not values:
             return NO_CREDENTIALS
         caller: Caller = scope[CALLER]
         made = scope[CREDENTIALS] = Credentials(values, self._keys.for_caller(caller), scope=caller.scope)
@@ -65,7 +65,7 @@ class CredentialReader:
         """The tools of a request. A user's own servers are waited for, a few seconds at most, if their list is unknown.
 
         Args:
-            credentials: those of the request.
+            credentials: the credentials of the request.
             may_use: whether it may use tools of a server. None: it may use no user's tools.
         """
         toolset = self._toolset

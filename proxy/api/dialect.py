@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class Context(Struct, frozen=True):
-    """What a request is read with.
+    """The means to read a request.
 
     Attributes:
-        own: the tools that there are for it at all.
+        own: the toolset of the request, and the credentials of its user.
         now: the time, in seconds since 1970.
         owner: the scope of the caller.
-        remembered: what was made of the tools of earlier requests.
-        sealing: opens what it carries in sealed form, and seals what its answer carries; None: its API seals nothing.
+        remembered: the results of reading the tools of earlier requests.
+        sealing: opens the sealed texts of the request, and seals those of its answer; None: its API seals nothing.
     """
 
     own: RequestTools
@@ -46,12 +46,12 @@ class Context(Struct, frozen=True):
 
     @property
     def sealer(self) -> Sealer:
-        """The sealer of an API that seals."""
+        """The sealer of an API with sealed texts."""
         assert self.sealing is not None  # noqa: S101 - the dialect says so
         return self.sealing
 
     def once(self, text: bytes | None, make: Callable[[], T], *, same: tuple[object, ...] = (), **equal: Hashable) -> T:
-        """What is made of the declared tools in `text`, and of the server's; see `Remembered.of`."""
+        """The result of `make` for the declared tools in `text` and the server's tools; see `Remembered.of`."""
         of_all = (self.own.toolset.specs, *same)
         return self.remembered.of(text, of_all, (self.owner, self.own.credentials.names, *equal.items()), make)
 
@@ -60,11 +60,9 @@ class Stored(Struct, frozen=True):
     """The part of the store that a request may continue.
 
     Attributes:
-        store: the store of the process.
         owner: the scope of the caller.
         share: counts the memory of what is read; None: it is not counted.
-        credentials: those of the user.
-        observe: notes what was sought.
+        credentials: the credentials of the user.
     """
 
     store: ClientStore
@@ -97,10 +95,10 @@ class Parsed(Struct, kw_only=True):
     """A request whose fields are checked one by one.
 
     Attributes:
-        continues: whether it continues what is stored, so that `continued` has to be awaited.
-        size: of its body, as `beside` judges it.
+        continues: whether it continues a stored response, so that `continued` has to be awaited.
+        size: the size of its body, as `beside` judges it.
         is_slow: whether it may hold files, which take long to read.
-        bytes_read: the size of what was read from the store.
+        bytes_read: the number of bytes read from the store.
     """
 
     continues: bool = False
@@ -109,11 +107,11 @@ class Parsed(Struct, kw_only=True):
     bytes_read: int = 0
 
     async def continued(self, stored: Stored) -> None:
-        """Look up what it continues. Raises `ProxyError` if there is no such thing."""
+        """Look up the stored response that the request continues. Raises `ProxyError` if there is none."""
         raise NotImplementedError
 
     def calling(self) -> Json | None:
-        """The fields that decide which tools it may call; None: it calls none. Raises `RequestError`."""
+        """The fields that decide which tools the request may call; None: none. Raises `RequestError`."""
         raise NotImplementedError
 
     def read(self, context: Context) -> "Request":
@@ -126,16 +124,12 @@ class Parsed(Struct, kw_only=True):
 
 
 class Request(Asked, frozen=True, kw_only=True):
-    """A request that is read.
-
-    Attributes:
-        context: what it was read with.
-    """
+    """A request that is read."""
 
     context: Context
 
     def within(self, access: Access) -> "Chosen":
-        """The tools of the request within what it may use. Raises `RequestError` if it demands one that it may not."""
+        """The tools of the request within its access. Raises `RequestError` if it demands one that is not available."""
         raise NotImplementedError
 
 

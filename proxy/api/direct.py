@@ -1,7 +1,7 @@
-"""Tool calls that a client makes itself, without a model: what `POST /v1/search` and `POST /mcp` share.
+"""Tool calls that a client makes itself, without a model, by `POST /v1/search` or `POST /mcp`.
 
-A call has everything that a model's call has: the client's tools and limits, budget, cache, fallbacks, events. One
-request makes one call, which may count as several if it has several queries.
+As for a model's call, the client's tools, limits and budget apply, and cache, fallbacks and events work. One request
+makes one call, which may count as several if it has several queries.
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,9 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, Caller, may_have_tools
 from proxy.api.credentials import CredentialReader, RequestTools
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
-from proxy.api.runs import note_use
+from proxy.api.runs import call_context, note_use
 from proxy.execution.deadline import Deadline
 from proxy.execution.observed import observed
-from proxy.loop.call_context import CallContext
 from proxy.loop.limits import Limits
 from proxy.loop.queries import may_have_several, searches_in
 from proxy.loop.results import CredentialMissing, ToolOutput
@@ -48,22 +47,15 @@ class Door:
             raise NotAllowed(_NOBODY_VOUCHES)
 
     async def open(self, scope: Scope, asks_for: MayUse = lambda _: False) -> "DirectCalls":
-        """The calls that a request may make.
-
-        Args:
-            scope: its scope.
-            asks_for: whether it asks for tools of a server that lists them for its user.
-        """
-        allowed = scope[CALLER].tools
-        limits = self._ports.config.limits.overlaid(scope[CALLER].limits)
+        """The calls that a request may make; `asks_for`: whether it asks for tools that a server has for its user."""
+        caller: Caller = scope[CALLER]
+        limits = self._ports.config.limits.overlaid(caller.limits)
 
         def may_use(server: ToolSpec) -> bool:
-            is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))
-            return limits.max_tool_calls > 0 and is_permitted and asks_for(server)
+            return limits.max_tool_calls > 0 and _is_permitted(server, caller) and asks_for(server)
 
-        return DirectCalls(
-            self._ports, scope, await self._credentials.tools_of(self._credentials.credentials_of(scope), may_use)
-        )
+        own = await self._credentials.tools_of(self._credentials.credentials_of(scope), may_use)
+        return DirectCalls(self._ports, scope, own)
 
 
 class DirectCalls:
@@ -82,23 +74,19 @@ class DirectCalls:
         self.calls_left = self.limits.max_tool_calls if left is None else min(left, self.limits.max_tool_calls)
 
     def tool(self, name: str) -> ToolSpec | None:
-        """The tool of that name, its own, if the client may call it."""
+        """The tool of that name if the client may call it."""
         spec = self._own.toolset.specs.get(name)
         return spec if spec is not None and self._permits(spec) else None
 
     def offered(self, start: int = 0) -> Iterator[tuple[int, ToolSpec]]:
-        """The tools that the client may call and the request has all headers for, each with its place in the file.
-
-        Args:
-            start: the place of the first tool that is looked at.
-        """
+        """The tools that the request may call, each with its place in the file, from the place `start` on."""
         for at, spec in enumerate(islice(self._own.toolset.specs.values(), start, None), start):
             if self._permits(spec) and spec.needs <= self._own.credentials.names:
                 yield at, spec
 
     @property
     def places(self) -> int:
-        """How many tools the file has, whoever may call them."""
+        """The number of all tools of the file."""
         return len(self._own.toolset.specs)
 
     def _permits(self, spec: ToolSpec) -> bool:
@@ -107,15 +95,14 @@ class DirectCalls:
         return self.limits.max_tool_calls > 0 and spec.offer != "never" and is_allowed
 
     def may_call(self, name: str) -> bool:
-        """Whether a tool is known, or may be one of a server that lists its tools by headers that the request lacks."""
+        """Whether a tool is known, or may belong to a server for whose tools the request lacks headers."""
         return self.tool(name) is not None or self._server_of(name) is not None
 
     def _server_of(self, name: str) -> ToolSpec | None:
-        """The server that may list this tool for a request with more headers. None: there is no such server."""
-        allowed = self._caller.tools
+        """The server that may list this tool for a request with more headers."""
         for server in self._own.toolset.unlisted.values():
-            is_permitted = server.offer != "never" and (allowed is None or may_have_tools(server, allowed))
-            if is_permitted and name.startswith(server.name) and not server.needs <= self._own.credentials.names:
+            lacks_header = not server.needs <= self._own.credentials.names
+            if lacks_header and name.startswith(server.name) and _is_permitted(server, self._caller):
                 return server
         return None
 
@@ -137,17 +124,8 @@ class DirectCalls:
             most = min(self.calls_left, tool.max_calls or self.calls_left)
             call, counts, left_out = searches_in(call, self._own.toolset.history_arguments, most)
         self.calls_left -= counts
-        limits, clock = self.limits, self._ports.clock
-        caller = self._caller
-        context = CallContext(
-            caller.scope,
-            filters,
-            limits.tool_timeout,
-            limits.max_tool_timeout,
-            caller.tools,
-            clock.monotonic() + limits.deadline,
-            self._own.credentials,
-        )
+        clock = self._ports.clock
+        context = call_context(self._caller, self.limits, filters, self._own.credentials, clock)
         deadline = Deadline(clock.monotonic, context.ends)
         execute, observe = self._own.toolset.execute, self._ports.observe
         tally = Tally()
@@ -159,3 +137,8 @@ class DirectCalls:
             return output, left_out
         finally:
             note_use(tally, tool_calls=tally.total_tool_calls, searches=tally.web_searches)
+
+
+def _is_permitted(server: ToolSpec, caller: Caller) -> bool:
+    """Whether a caller may use tools of a server that has not listed them."""
+    return server.offer != "never" and (caller.tools is None or may_have_tools(server, caller.tools))

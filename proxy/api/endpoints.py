@@ -119,9 +119,8 @@ class MetricsEndpoint:
         tasks = partial(asyncio.all_tasks, asyncio.get_running_loop())
         states = {"upstream": self._ports.upstream_states(), "tool": self._ports.tool_states()}
         keys = {(kind, one.name): one.keys for kind, found in states.items() for one in found if one.keys is not None}
-        text = await asyncio.to_thread(
-            self._scrape, tasks, keys
-        )  # takes milliseconds if there are many tasks or series
+        # In a thread, because it takes milliseconds if there are many tasks or series.
+        text = await asyncio.to_thread(self._scrape, tasks, keys)
         await send_bytes(send, 200, ((b"content-type", _PROMETHEUS_TEXT),), text)
 
 

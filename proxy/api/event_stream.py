@@ -27,20 +27,18 @@ class EventStream:
         scope: of the request.
         send: sends what is not written straight to the connection.
         headers: further headers of the response.
-        heartbeat: makes the bytes that are sent after a long silence.
 
     Attributes:
+        heartbeat: makes the bytes that are sent after a long silence; a comment unless the API sets it.
         is_started: whether the status has been sent.
         queue: the events that are not sent yet.
     """
 
-    def __init__(
-        self, scope: Scope, send: Send, headers: Headers = (), heartbeat: Callable[[], bytes] = lambda: sse.KEEPALIVE
-    ) -> None:
+    def __init__(self, scope: Scope, send: Send, headers: Headers = ()) -> None:
         self._connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
         self._send = send
         self._headers = (*_HEADERS, *headers)
-        self._heartbeat = heartbeat
+        self.heartbeat: Callable[[], bytes] = lambda: sse.KEEPALIVE
         self._sending = asyncio.Lock()
         self.is_started = False
         self.queue = bytearray()
@@ -52,7 +50,7 @@ class EventStream:
 
     def note_ids(self) -> None:
         """Send heartbeats in the form for a stream whose events carry an `id`."""
-        self._heartbeat = lambda: sse.KEEPALIVE_BETWEEN_IDS
+        self.heartbeat = lambda: sse.KEEPALIVE_BETWEEN_IDS
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send whole events, or a comment, after those in the queue. Waits as long as the client does not read."""
@@ -82,7 +80,7 @@ class EventStream:
         while True:
             silent = self._now() - self._last_write
             if silent >= seconds:
-                await self.write(self._heartbeat())
+                await self.write(self.heartbeat())
                 silent = 0
             await asyncio.sleep(seconds - silent)
 

@@ -60,9 +60,9 @@ async def while_wanted(
 
     Args:
         scope: the scope of the request.
-        receive: reports the client's departure, on servers that have no other way to report it.
+        receive: reports the client's departure, on servers without a `ClientConnection`.
         work: makes the coroutine to run.
-        seconds: the longest time that the work may take.
+        seconds: the longest time of the work.
         beside: makes a coroutine, such as a heartbeat, that runs beside the work and is cancelled at its end.
 
     Raises:

@@ -22,7 +22,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=MOST)]
 PositiveCount: TypeAlias = Annotated[int, Meta(ge=1, le=MOST)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
-# The end of a message of msgspec: ... `type` - at `$.thinking`, or ... - at `$.stop_sequences[1]`
+# The place at the end of a message of msgspec, without positions in lists: ... `type` - at `$.thinking`, or
+# ... - at `$.stop_sequences[1]`
 _PLACE = re.compile(r"(?:field `(?P<missing>\w+)`)?(?: - at `\$\.(?P<holder>[\w.]+)(?:\[.*)?`)?$")
 
 Fault: TypeAlias = Callable[[str, str], RequestError]
@@ -70,24 +71,19 @@ def read_fields(fields: Json, kind: type[_Fields], demands: Mapping[str, str], f
 
 
 def _read_in_order(fields: Json, kind: type[_Fields], demands: Mapping[str, str], fault: Fault) -> _Fields:
-    """The same, checked in the order of the Struct instead of the order of the client's JSON."""
+    """The fields, checked in the order of the Struct instead of the order of the client's JSON."""
     ordered = {name: fields.get(name) for name in kind.__struct_fields__}
     try:
         return msgspec.convert(ordered, kind)
     except msgspec.ValidationError as exc:
-        place = _place_in(str(exc))
+        found = _PLACE.search(str(exc))
+    place = ".".join(filter(None, (found["holder"], found["missing"]))) if found else ""
     if _make_whole(fields, place):
         return _read_in_order(fields, kind, demands, fault)
     named = place
     while named and named not in demands:  # a place within a field, whose demand says all
         named = named.rpartition(".")[0]
     raise fault(named or place, demands.get(named, "is not well formed"))
-
-
-def _place_in(message: str) -> str:
-    """The place that a message of msgspec names, without positions in lists."""
-    found = _PLACE.search(message)
-    return ".".join(filter(None, (found["holder"], found["missing"]))) if found else ""
 
 
 def _make_whole(holder: Any, place: str) -> bool:

@@ -26,7 +26,7 @@ class Hosted(Struct, frozen=True):
 
     Attributes:
         available: the client's name of each -> the name of the server's tool in its place.
-        missing: the client's names of the others, in the order of the declaration.
+        missing: the client's names of the unavailable ones, in the order of the declaration.
         keeps_choice: whether the `tool_choice` of the request can be met.
     """
 
@@ -48,9 +48,9 @@ def hosted_within(
 
     Args:
         declared: the client's name of each -> the name of the server's tool in its place; None: there is none.
-        usable: the names of the server tools that it may use.
-        chosen: the client's name of the hosted tool that `tool_choice` demands; None: it demands none of them.
-        has_functions: whether it declares tools of its own.
+        usable: the names of the server tools that the request may use.
+        chosen: the client's name of the hosted tool that `tool_choice` demands, if it demands one.
+        has_functions: whether the request declares tools of its own.
         drop: whether a tool is left out even if the request depends on it.
         refuse: refuses the request.
     """

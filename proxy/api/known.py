@@ -1,12 +1,11 @@
 """The messages that clients have sent before: an agent sends its whole conversation again in each request.
 
-A message that the same client has sent before, byte for byte, is the same object again (`Known`). So a large request is
-parsed as far as it is new, and a surface that translates messages keeps on each of them what it has made of it. This
-changes what a request costs, and nothing else. At 100 rounds of a tool, a request of Messages takes 45 % fewer
-instructions, and one of Responses 26 % (bench/README.md).
+A message that the same client has sent before, byte for byte, is the same object again (`Known`). Only the new messages
+of a large request are parsed, and a dialect keeps its translation on each message. At 100 rounds of a tool, a Messages
+request takes 45 % fewer instructions, and a Responses request 26 % (bench/README.md).
 
 The messages of one client are not looked up for another client. Otherwise, the time of an answer would tell a client
-what others have sent.
+which messages other clients have sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +34,8 @@ class Known(dict[str, Any]):
     """A message or an item, shared by all requests that send it, and therefore never changed.
 
     Attributes:
-        blocks: how many content blocks, parts and calls it has.
-        reading: what its surface has made of it, which depends on nothing but the configuration; None: nothing yet.
+        blocks: the number of its content blocks, parts and calls.
+        reading: its translation by the dialect, which depends on nothing but the configuration; None: not yet made.
     """
 
     __slots__ = ("blocks", "reading")
@@ -48,18 +47,15 @@ class Known(dict[str, Any]):
 
 
 def is_read(message: object) -> TypeGuard[Known]:
-    """Whether a value of a history is a known message that its surface has read."""
+    """Whether a value of a history is a known message that the dialect has read."""
     return isinstance(message, Known) and message.reading is not None
 
 
 class KnownMessages:
-    """The messages that clients have sent lately, within a bound.
+    """The latest messages of clients, within `most_bytes` by an upper estimate of the memory that messages take.
 
-    They are in two halves, by whose they are and by their bytes. One that is sent again moves to the younger half. When
-    that is full, it becomes the older half, and what was still in the older half is forgotten.
-
-    Args:
-        most_bytes: the bound, by an upper estimate of the memory that messages take.
+    Two halves hold messages by client and by their bytes. A message that is sent again moves to the younger half. When
+    the younger half is full, it becomes the older half, and the messages of the older half are forgotten.
     """
 
     def __init__(self, most_bytes: int = 32 * 1024 * 1024) -> None:
@@ -71,13 +67,7 @@ class KnownMessages:
     def find(self, owner: str, texts: Sequence[bytes], loads: Callable[[bytes], Any] = orjson.loads) -> list[Any]:
         """The values of JSON texts that an owner has sent: `Known` where they are objects, and not very large.
 
-        Args:
-            owner: who has sent them.
-            texts: the JSON texts.
-            loads: parses the list of those that are new.
-
-        Raises:
-            orjson.JSONDecodeError: one of them is not JSON.
+        `loads` parses the list of new texts. Raises `orjson.JSONDecodeError`.
         """
         young, old = self._young.get(owner, {}), self._old.get(owner, {})
         found: list[Any] = [young.get(text) for text in texts]
@@ -110,10 +100,10 @@ class History(Struct, frozen=True):
     """How the history in a client's request is parsed.
 
     Attributes:
-        known: the messages that are known.
+        known: the known messages.
         owner: the scope of the client.
         field: the field of the request with the list of messages or items.
-        loads: parses JSON that has such messages or items.
+        loads: parses JSON with messages or items.
     """
 
     known: KnownMessages
@@ -122,10 +112,7 @@ class History(Struct, frozen=True):
     loads: Callable[[bytes], Any] = orjson.loads
 
     def parse(self, body: bytes) -> Json | None:
-        """The fields of a request, with known messages; None: it is to be parsed as a whole, or it is not well formed.
-
-        A key that a request has twice is read as in the whole.
-        """
+        """The fields of a request, with known messages; None: it is not well formed, or is to be parsed as a whole."""
         if len(body) < _LEAST_BODY:
             return None
         try:
@@ -135,7 +122,7 @@ class History(Struct, frozen=True):
                 return None
             for name, raw in fields.items():
                 if name == self.field:
-                    # Surfaces differ in their field, and in what they make of a message.
+                    # APIs differ in their field, and in their translation of a message.
                     fields[name] = self.known.find(f"{name} of {self.owner}", [*map(bytes, messages)], self.loads)
                 else:
                     fields[name] = orjson.loads(bytes(raw))

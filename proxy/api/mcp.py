@@ -6,6 +6,7 @@ any protocol version of the SDK. Its answer is JSON or, if it takes long, a stre
 
 import asyncio
 import re
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -45,7 +46,7 @@ from proxy.wire.errors import RequestError, RequestTooLarge
 from proxy.wire.json_values import holds_too_many_values
 from proxy.wire.relayed import Headers
 
-# The arguments of a call have at most 1 MiB; what is larger takes the SDK too long to read.
+# The arguments of a call have at most 1 MiB; the SDK takes too long to read a larger message.
 _LONGEST_ID = 64  # characters; a client chooses the id of its call, which is logged
 _PAGE = 500  # tools; their definitions have a megabyte or two
 _CURSOR = re.compile(r"tools-([0-9]{1,9})")
@@ -70,8 +71,12 @@ class McpEndpoint:
             raise RequestTooLarge(f"A message of MCP may have {_MOST_BYTES} bytes at most.")
         if holds_too_many_values(body, MOST_VALUES):
             raise RequestError(f"The request body may have at most {MOST_VALUES} values.")
-        message = _message_in(body)
-        if (refusal := scope.get(BUDGET_REFUSAL)) is not None and _may_call_a_tool(message):
+        message = None
+        with suppress(orjson.JSONDecodeError):  # the SDK reads some that is no JSON, such as `NaN`
+            message = orjson.loads(body)
+        # Clients list the tools after a call as well, in order to read its result, which uses nothing of a budget.
+        is_call = not isinstance(message, dict) or message.get("method") == "tools/call"
+        if is_call and (refusal := scope.get(BUDGET_REFUSAL)) is not None:
             raise refusal
         calls = await self._door.open(scope, partial(_asks_for, message))
         # Not the SDK's streams, which a signal to stop cuts off. An answer that takes long becomes a stream of ours.
@@ -82,33 +87,13 @@ class McpEndpoint:
         stream = EventStream(scope, send)
         takes_stream = "text/event-stream" in (header(scope, b"accept") or "")
         heartbeat = partial(stream.keep_alive, self._ports.config.server.keepalive_seconds)
-        status, headers, answer = await while_wanted(
-            scope,
-            receive,
-            partial(_exchange, manager, scope, body),
-            seconds=calls.limits.max_duration,
-            beside=heartbeat if takes_stream else None,
-        )
+        work, most = partial(_exchange, manager, scope, body), calls.limits.max_duration
+        beside = heartbeat if takes_stream else None
+        status, headers, answer = await while_wanted(scope, receive, work, seconds=most, beside=beside)
         if stream.is_started:
             await stream.finish(b"event: message\ndata: " + answer + b"\n\n")
         else:
             await send_bytes(send, status, headers, answer)
-
-
-def _message_in(body: bytes) -> Any:
-    """The message in a body; None: it is no JSON, of which the SDK reads some, such as `NaN`."""
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _may_call_a_tool(message: Any) -> bool:
-    """Whether a message may call a tool; every other one that can be read uses nothing of a budget.
-
-    Clients list the tools after a call as well, in order to read its result.
-    """
-    return not isinstance(message, dict) or message.get("method") == "tools/call"
 
 
 def _asks_for(message: Any, server: ToolSpec) -> bool:
@@ -136,7 +121,7 @@ async def _exchange(manager: StreamableHTTPSessionManager, scope: Scope, body: b
 
 
 def _receive_of(body: bytes) -> Receive:
-    """An ASGI `receive` for a body that has been read. That the client leaves, `while_wanted` finds out."""
+    """An ASGI `receive` for a body that has been read; `while_wanted` notices that the client leaves."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
@@ -148,7 +133,7 @@ def _receive_of(body: bytes) -> Receive:
 
 
 def _server_of(calls: DirectCalls, *, is_json: bool) -> Server[Any]:
-    """The MCP server for one request; `is_json`: what the SDK has read is JSON."""
+    """The MCP server for one request; `is_json`: its body is JSON."""
 
     async def list_tools(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         request_context.add({"mcp": "tools/list"})
@@ -202,17 +187,15 @@ def _described(tool: ToolSpec) -> Tool:
 
 async def _called(calls: DirectCalls, call: ToolCall) -> CallToolResult:
     """The result of a call, within the limits of a result."""
-    most = calls.limits.max_result_bytes
+    most, left_out, failed = calls.limits.max_result_bytes, tuple[str, ...](), False
     try:
         output, left_out = await calls.output_of(call)
     except ToolError as exc:
-        text = results.success(call.name, ToolOutput(str(exc)), max_bytes=most).text
-        return CallToolResult(content=[TextContent(text=text)], is_error=True)
-    text = results.success(call.name, output, max_bytes=most).text
-    content: list[ContentBlock] = [TextContent(text=text)]
+        output, failed = ToolOutput(str(exc)), True
+    content: list[ContentBlock] = [TextContent(text=results.success(call.name, output, max_bytes=most).text)]
     if left_out:
         content.append(TextContent(text=left_out_note(left_out)))
-    return CallToolResult(content=content, structured_content=_structured(output, most))
+    return CallToolResult(content=content, structured_content=_structured(output, most), is_error=failed)
 
 
 def _structured(output: ToolOutput, most: int) -> Json | None:

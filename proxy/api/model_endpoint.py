@@ -64,14 +64,16 @@ class ModelEndpoint:
             work = partial(relay_stream, request, stream)
         else:
             reply = prepared.chosen.reply(request, prepared.run_ids)
-            stream = EventStream(scope, send, (*prepared.headers, *reply.headers), reply.heartbeat)
+            stream = EventStream(scope, send, (*prepared.headers, *reply.headers))
+            stream.heartbeat = reply.heartbeat
             work = partial(self._stream, prepared, reply, scope[RESPONSE], stream)
         heartbeat = partial(stream.keep_alive, self._ports.config.server.keepalive_seconds)
         await while_wanted(scope, receive, work, seconds=request.limits.max_duration, beside=heartbeat)
 
     async def _whole(self, prepared: Prepared) -> tuple[bytes, Headers]:
         reply = prepared.chosen.reply(prepared.request, prepared.run_ids)
-        answers = await self._runs.answers(prepared, reply, reply.listeners())
+        run = self._runs.answers if prepared.check is None else self._runs.fitting_answers
+        answers = await run(prepared, reply, reply.listeners())
         reply.end(answers)
         whole = reply.whole(answers)
         if reply.kept is not None:
@@ -83,7 +85,8 @@ class ModelEndpoint:
             await beside(prepared.size, reply.measure)
         response.encode_error = lambda error: bytes(stream.queue) + reply.error(error)
         audiences = [Streamed(fold, reply.encode, stream.write) for fold in reply.folds]
-        answers = await self._runs.answers(prepared, reply, audiences)
+        run = self._runs.answers if prepared.check is None else self._runs.fitting_answers
+        answers = await run(prepared, reply, audiences)
         if events := reply.end(answers):
             await stream.write(reply.encode(events))
         if reply.kept is not None:

@@ -25,7 +25,7 @@ from proxy.ports import Model
 from proxy.wire.chat import Json
 from proxy.wire.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.wire.rawjson import replace_model
-from proxy.wire.relayed import RawRequest
+from proxy.wire.relayed import Headers, RawRequest
 from proxy.wire.tokens import has_all_counts, tokens_in_text, with_estimates
 from proxy.wire.usage import credible
 
@@ -82,7 +82,12 @@ class Passthrough:
         self._limits = ports.config.limits
         self._counts_use = ports.config.counts_use
         self._has_key_pools = ports.config.has_key_pools
-        self._user_headers = frozenset(name.encode() for name in ports.user_headers)
+        # Credentials of users are for tools. The count of tokens could not be found in a compressed response.
+        self._dropped = _NOT_FORWARDED.union(map(str.encode, ports.user_headers))
+        self._added: Headers = ()
+        if self._counts_use:
+            self._dropped |= {b"accept-encoding"}
+            self._added = ((b"accept-encoding", b"identity"),)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -108,17 +113,12 @@ class Passthrough:
         renaming = partial(form.with_model if form else partial(replace_model, body), model.upstream_name)
         body = await beside(len(body), renaming)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
-        headers = _forwarded(scope, self._user_headers)
-        if self._counts_use:  # in a compressed response, the count of tokens could not be found
-            headers = [
-                *(field for field in headers if field[0] != b"accept-encoding"),
-                (b"accept-encoding", b"identity"),
-            ]
-        request = RawRequest(scope["method"], path, headers, body)
+        dropped = self._dropped | _named_by_connection(scope["headers"])
+        kept = [one for one in scope["headers"] if one[0] not in dropped and not _NOT_FORWARDED_LIKE.fullmatch(one[0])]
+        request = RawRequest(scope["method"], path, [*kept, *self._added], body)
         most = self._limits.overlaid(model.limits, caller.limits).max_duration
-        await while_wanted(
-            scope, receive, partial(_relay, model, request, send, counts_use=self._counts_use), seconds=most
-        )
+        work = partial(_relay, model, request, send, counts_use=self._counts_use)
+        await while_wanted(scope, receive, work, seconds=most)
         # Not within `while_wanted`, because a client that has read everything may have left.
         await send({"type": "http.response.body", "body": b""})
 
@@ -126,11 +126,7 @@ class Passthrough:
 async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: bool) -> None:
     async with model.upstream.open(request) as response:
         dropped = _NOT_RELAYED | _named_by_connection(response.headers)
-        headers = [
-            (name, value)
-            for name, value in response.headers
-            if name.lower() not in dropped and not _CONTROL.search(value)
-        ]
+        headers = [one for one in response.headers if one[0].lower() not in dropped and not _CONTROL.search(one[1])]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         # The head must not wait for the body.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
@@ -238,20 +234,7 @@ def _path_below_v1(scope: Scope) -> str:
     return path.decode("latin-1")
 
 
-def _forwarded(scope: Scope, user_headers: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
-    """The headers of a request for the upstream, without those that hold its user's credentials for tools."""
-    dropped = _NOT_FORWARDED | user_headers | _named_by_connection(scope["headers"])
-    return [
-        (name, value)
-        for name, value in scope["headers"]
-        if name not in dropped and not _NOT_FORWARDED_LIKE.fullmatch(name)
-    ]
-
-
 def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """The names of the headers that a `Connection` header declares to be for this hop only."""
-    named: list[bytes] = []
-    for name, value in headers:
-        if name.lower() == b"connection":
-            named += (token.strip().lower() for token in value.split(b","))
-    return frozenset(named)
+    named = b",".join([value for name, value in headers if name.lower() == b"connection"])
+    return frozenset(token.strip().lower() for token in named.split(b","))

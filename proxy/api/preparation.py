@@ -34,12 +34,10 @@ class Prepared(Struct, frozen=True):
     """A request that is ready to be answered.
 
     Attributes:
-        request: the resolved request.
-        chosen: its tools, and how it is replied to.
+        chosen: the tools of the request, and its reply.
         run_ids: the ids of its runs, one for each choice: 32 hexadecimal digits, from which those of calls are made.
         headers: the header with the names of the tools that the client has selected and cannot have, if there are any.
         check: checks the answer against a schema; None: there is no schema, or the upstream enforces it itself.
-        stream: whether the answer is streamed.
         is_relayed: whether the request and its answer pass through as bytes.
         size: of its body, as `beside` judges it.
     """
@@ -60,7 +58,7 @@ class Preparation:
     def __init__(self, ports: Ports, dialect: Dialect) -> None:
         self._ports = ports
         self._dialect = dialect
-        self._keys = SealingKeys.of(ports)
+        self._keys = SealingKeys(ports.secrets, ports.config, now=ports.clock.time)
         self._credentials = CredentialReader(ports)
         self._without_credentials = RequestTools(ports.toolset)
         self._resolver = RequestResolver(ports)
@@ -105,22 +103,18 @@ class Preparation:
         chosen = asked.within(access)
         request = self._resolver.finish(access, chosen)
         is_relayed = asked.body is not None and not request.offer.answers_calls
+        # Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be
+        # streamed at once. With tools, the end has to be waited for anyway.
+        check = asked.check
+        if check is not None and request.model.upstream.traits.json_schema and not request.offer.in_play:
+            check = None
         return Prepared(
             request,
             chosen,
             () if is_relayed else [token_hex(16) for _ in range(request.chat.get("n") or 1)],
             ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else (),
-            asked.check if asked.check is not None and _needs_check(request) else None,
+            check,
             stream=bool(asked.chat.get("stream")),
             is_relayed=is_relayed,
             size=parsed.size,
         )
-
-
-def _needs_check(request: ResolvedRequest) -> bool:
-    """Whether the proxy has to check the answer to a request with a schema.
-
-    Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be streamed at
-    once. With tools, the end has to be waited for anyway.
-    """
-    return request.offer.in_play or not request.model.upstream.traits.json_schema

@@ -1,7 +1,7 @@
-"""What was made lately of things that clients send with every request, such as the list of an agent's tools.
+"""Results made from values that clients send with every request, such as the list of an agent's tools.
 
-Unlike a message, such a list is not a part of a conversation, so `known` does not have it. It is found by its bytes and
-by whose it is: nobody can find out by the time of an answer what others have sent.
+Such a list is no message, so `known` does not keep it. A result is found by the bytes of the list and by the client, so
+the time of an answer tells no client which lists other clients have sent.
 """
 
 from collections.abc import Callable, Hashable
@@ -18,7 +18,7 @@ _OVERHEAD = 1024  # of an entry, in bytes
 
 
 def text_of(*declared: Any) -> bytes | None:
-    """What a request declares, as JSON; None: nothing, or values that are not remembered, such as long integers."""
+    """The `declared` values of a request as JSON; None: there are none, or one cannot be written, as a long integer."""
     if not any(declared):
         return None
     try:
@@ -28,12 +28,9 @@ def text_of(*declared: Any) -> bytes | None:
 
 
 class Remembered:
-    """Results by all that they were made from, within a bound; where it is reached, all of them are forgotten.
+    """Results by all values that they were made from. All are forgotten when they may take more than `most_bytes`.
 
     A result is shared by requests, and therefore never changed.
-
-    Args:
-        most_bytes: the bound, by an upper estimate of the memory that results take.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -43,13 +40,13 @@ class Remembered:
         self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
 
     def of(self, text: bytes | None, same: tuple[object, ...], equal: tuple[Hashable, ...], make: Callable[[], T]) -> T:
-        """What was made before from the same things, or else what `make` makes of them now.
+        """The result that was made before from the same values, or the one that `make` returns now.
 
         Args:
-            text: JSON from which it is made, and which tells how large it is; None: it is made anew.
-            same: objects that it depends on, which have to be the same ones.
-            equal: values that it depends on.
-            make: makes it; an exception is passed on, and nothing is remembered.
+            text: JSON from which the result is made, and by which its size is estimated; None: nothing is remembered.
+            same: objects that the result depends on, compared by their identity.
+            equal: values that the result depends on, compared by equality.
+            make: makes the result. If it raises an exception, nothing is remembered.
         """
         if text is None:
             return make()

@@ -2,8 +2,8 @@
 
     run  --chunks, events-->  fold  --events-->  Reply.encode  -->  client
 
-    end(answers)      the runs have ended: the events that complete what the client sees
-    kept              what is stored of the answer then, before the client receives its end
+    end(answers)      the runs have ended: the events that complete the answer
+    kept              the entry of the store for the answer, written before the client receives the end
     last(answers)     the last bytes of a stream
     whole(answers)    a whole answer
     error(error)      the last bytes of a stream that fails
@@ -31,6 +31,10 @@ Events: TypeAlias = list[Json]
 """Events of an API's stream, as JSON."""
 
 
+Audiences: TypeAlias = Sequence[Audience | None]
+"""For each run of a request, the audience that is told all that the client may see of it; None: there is none."""
+
+
 class Kept(NamedTuple):
     """An entry of the client's store: its key, and its bytes."""
 
@@ -55,7 +59,7 @@ class Folding(Protocol):
         ...
 
     def grow(self, chunk: Json) -> bytes | None:
-        """Add a chunk that only adds text to what is open; its encoded event. None: the chunk has to be taken."""
+        """Add a chunk that only adds text to the open item; its encoded event. None: the chunk has to be taken."""
         ...
 
     def take(self, chunk: Json) -> Events:
@@ -93,7 +97,7 @@ class Reply(ABC):
         del answer
         return True
 
-    def listeners(self) -> Sequence[Audience | None]:
+    def listeners(self) -> Audiences:
         """The audiences of the runs of a whole answer."""
         return [Unstreamed(fold) for fold in self.folds]
 
@@ -123,7 +127,7 @@ class Reply(ABC):
 
 
 class Streamed(Struct, frozen=True):
-    """The audience of one run of a streamed reply: what the run shows is folded, encoded and written."""
+    """The audience of one run of a streamed reply: folds, encodes and writes chunks and events."""
 
     fold: Folding
     encode: Callable[[Events], bytes]

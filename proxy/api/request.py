@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import orjson
+from cachetools import LRUCache
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from starlette.types import Scope
 
 from proxy.api.access import (
@@ -41,26 +41,24 @@ from proxy.wire.credentials import BOUND, Credentials
 from proxy.wire.errors import ProxyError
 from proxy.wire.search import NO_FILTERS, SearchFilters
 
+_MOST_USERS = 256  # whose own toolsets are kept, with what they may use
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 # The values of the header `x-tool-events`. Any other value is ignored, and the configuration applies.
 _TOOL_EVENTS: Mapping[str, ToolEvents] = {"true": "calls", "results": "results", "false": "none", "none": "none"}
 
 
 class Access(Struct, frozen=True):
-    """What a request may use. A surface translates the tools of the request with it in hand.
+    """What a request may use. With this value, a dialect translates the tools of the request.
 
     Attributes:
         chat: the request as one of Chat Completions, with the messages that were hidden from this client put back.
-        caller: the client that sent it.
-        model: the model that answers it.
         policy: the limits and tools of this client with this model.
-        limits: the limits of its runs.
-        tools: the server tools that it may use.
+        tools: the server tools that the request may use.
         tool_events: the progress events that the client is shown.
         body: `chat` as the client sent it, byte for byte; None if the two differ.
         sources: URL -> title of the pages that earlier calls of the conversation have found.
-        conversation: the conversation, hashed, where an upstream has several keys; None: it makes no difference.
-        own: the tools that there are for it at all, and the credentials of its user.
+        conversation: the hash of the conversation; None: no upstream has several keys.
+        own: the toolset of the request, and the credentials of its user.
     """
 
     chat: Json
@@ -89,9 +87,7 @@ class ResolvedRequest(Access, frozen=True):
     """A request with everything that is decided before its model is called.
 
     Attributes:
-        offer: the tools that the model is shown.
         ignored: the names of tools that the client selected or declared and cannot have, safe in a header.
-        filters: the filters of its searches.
     """
 
     offer: Offer
@@ -100,15 +96,15 @@ class ResolvedRequest(Access, frozen=True):
 
 
 class ToolsChosen(Struct, frozen=True, kw_only=True):
-    """The tools of a request within what it may use, as a surface has translated them.
+    """The tools of a request within its `Access`, as a dialect has translated them.
 
     Attributes:
         fields: the translated fields, instead of the request's own `tools` and `tool_choice`; None: these stay.
-        tools: the server tools that it may use, with its own limits; None: all that it may use.
-        ignored: the names of declared tools that it cannot have.
-        filters: the filters of its searches; None: those of its declared search, even if it cannot have that one.
-        late: the names of tools that came in later in the conversation, in the order of their coming.
-        text: the declared tools and choice from which all of this is made, as JSON; None: offers are not remembered.
+        tools: the server tools that the request may use, with its own limits; None: `Access.tools`.
+        ignored: the names of declared tools that the request cannot have.
+        filters: the filters of its searches; None: those of the declared search, even if it is not available.
+        late: the names of tools that the conversation has added, in order.
+        text: the declared tools and choice as JSON, by which the offer is remembered; None: it is not remembered.
     """
 
     fields: Json | None = None
@@ -120,28 +116,20 @@ class ToolsChosen(Struct, frozen=True, kw_only=True):
 
 
 class RequestResolver:
-    """Resolves requests: `access`, then `finish` with the tools that they have chosen of that.
-
-    Attributes:
-        remembered: what was made of the tools of earlier requests.
-    """
+    """Resolves requests: first `access`, then `finish` with the tools that the dialect has chosen."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._marks = ports.config.offer if ports.config.offers_on_request else None  # how requests ask for tools
         self._has_key_pools = ports.config.has_key_pools
-        self._policies = self._policies_of(ports.toolset)
-        self._policies_of_users: WeakKeyDictionary[Toolset, AccessPolicies] = WeakKeyDictionary()
+        self._policies = AccessPolicies(ports, ports.toolset)
+        self._policies_of_users: LRUCache[Toolset, AccessPolicies] = LRUCache(_MOST_USERS)
         self.remembered = Remembered()
 
     def may_use(self, scope: Scope, request: Json) -> MayUse | None:
-        """Which servers a request may use tools of, for `CredentialReader.tools_of`.
+        """Whether a `request`, as the client sent it, may use the tools of a server, for `CredentialReader.tools_of`.
 
-        No server is asked for a list on behalf of a request that is going to be refused, or may not use its tools.
-
-        Args:
-            scope: its scope.
-            request: its body, as the client sent it.
+        No server is asked for its list for a request that will be refused, or may not use the server's tools.
         """
         caller: Caller = scope[CALLER]
         name, _ = self._unmarked(str(request.get("model")))
@@ -149,19 +137,14 @@ class RequestResolver:
             model = self._ports.router.resolve(name, client_key=caller.upstream_key, may_use=caller.may_use)
             selected, marked = list_header(scope, b"x-server-tools"), self._marks is not None
             policy = self._policies.of(caller, model, selected, frozenset(), on_request=marked)
-        except ProxyError:  # which is raised again when the request is resolved
+        except ProxyError:  # raised again when the request is resolved
             return None
         if not policy.limits.allow_tools or 0 in (scope.get(TOOL_CALLS_LEFT), request.get("max_tool_calls")):
             return None
         return partial(may_use_server, allowed=(caller.tools, model.tools), selection=policy.selection, request=request)
 
     async def access(self, scope: Scope, asked: Asked, *, own: RequestTools) -> Access:
-        """Find out what a request may use.
-
-        Args:
-            scope: its ASGI scope, with the caller and the headers that select tools.
-            asked: the request.
-            own: its tools, from `tools_of`.
+        """Find out what a request may use; `own` are its tools, from `CredentialReader.tools_of`.
 
         Raises:
             ModelNotFound: the configuration has no such model.
@@ -171,7 +154,7 @@ class RequestResolver:
         chat = given = asked.chat
         sources, conversation = asked.sources, asked.conversation
         if runs := runs_in(chat["messages"]):
-            chat, restored = await self._restored(scope, chat, runs, asked.hidden, own.credentials)
+            chat, restored = await self._restored(scope, asked, runs, own.credentials)
             sources = {**sources, **restored}
         name, on_request = chat["model"], False
         if self._marks is not None:
@@ -189,7 +172,9 @@ class RequestResolver:
         if model.hides_pictures and (messages := without_pictures(chat["messages"])) is not chat["messages"]:
             chat = {**chat, "messages": messages}
         selected, headers = list_header(scope, b"x-server-tools"), own.credentials.names
-        policies = self._policies if own.toolset is self._ports.toolset else self._policies_of_user(own.toolset)
+        policies = self._policies
+        if own.toolset is not self._ports.toolset:  # a server has listed tools for the user
+            policies = self._policies_of_users.setdefault(own.toolset, AccessPolicies(self._ports, own.toolset))
         policy = policies.of(caller, model, selected, headers, on_request=on_request)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         limits, tools = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
@@ -201,24 +186,8 @@ class RequestResolver:
         body = asked.body if chat is given else None
         return Access(chat, caller, model, policy, limits, tools, events, body, sources, conversation, own)
 
-    def _policies_of_user(self, toolset: Toolset) -> AccessPolicies:
-        if (policies := self._policies_of_users.get(toolset)) is None:
-            policies = self._policies_of_users[toolset] = self._policies_of(toolset)
-        return policies
-
-    def _policies_of(self, toolset: Toolset) -> AccessPolicies:
-        config = self._ports.config
-        only_beside_own = self._ports.for_agent
-        return AccessPolicies(
-            config.limits, toolset, search_above=config.offer.search_above, only_beside_own=only_beside_own
-        )
-
     def finish(self, access: Access, chosen: ToolsChosen) -> ResolvedRequest:
-        """Decide the offer and the filters of a request, from what it may use and what it has chosen of that.
-
-        Raises:
-            RequestError: the settings of its searches are not well formed.
-        """
+        """Decide the offer and the filters of a request. Raises `RequestError`: the filters are not well formed."""
         chat, policy = access.chat, access.policy
         if chosen.fields is not None:
             kept = {name: value for name, value in chat.items() if name not in ("tools", "tool_choice")}
@@ -242,34 +211,15 @@ class RequestResolver:
         if filters is not None and filters.place:
             chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
         body = access.body if chat is access.chat else None
-        return ResolvedRequest(
-            chat=chat,
-            caller=access.caller,
-            model=access.model,
-            policy=policy,
-            limits=access.limits,
-            tools=tools,
-            tool_events=access.tool_events,
-            body=body,
-            sources=access.sources,
-            conversation=access.conversation,
-            own=access.own,
-            offer=offer,
-            ignored=names,
-            filters=filters or NO_FILTERS,
-        )
+        fields = asdict(access) | {"chat": chat, "tools": tools, "body": body}
+        return ResolvedRequest(**fields, offer=offer, ignored=names, filters=filters or NO_FILTERS)
 
     async def _restored(
-        self,
-        scope: Scope,
-        chat: Json,
-        runs: Mapping[str, bool],
-        hidden: Mapping[str, Continuation],
-        credentials: Credentials,
+        self, scope: Scope, asked: Asked, runs: Mapping[str, bool], credentials: Credentials
     ) -> tuple[Json, Mapping[str, str]]:
-        """The request with the hidden messages of earlier `runs` put back, and the pages that these runs have found."""
-        owner, share = scope[CALLER].scope, scope.get(SHARE)
-        found: dict[str, Continuation | CarriedTurns] = {run: hidden[run] for run in runs if run in hidden}
+        """The request with the hidden messages of earlier `runs` put back, and the pages that these runs found."""
+        owner, share, chat = scope[CALLER].scope, scope.get(SHARE), asked.chat
+        found: dict[str, Continuation | CarriedTurns] = {run: asked.hidden[run] for run in runs if run in asked.hidden}
         for at, run in enumerate(runs):
             await pause_in(at)
             stored = None if run in found else await self._ports.store.get(owner, run)

@@ -1,7 +1,6 @@
 """A client's JSON Schema for answers, and the check whether an answer fits it.
 
-The schema comes from a client, and an answer is not to blame for it: what a check would cost too much for is not
-checked.
+The schema comes from a client, and an answer is not to blame for it: if a check would cost too much, it is left out.
 """
 
 from dataclasses import dataclass, field
@@ -23,14 +22,10 @@ class SchemaCheck:
 
     @classmethod
     def of(cls, schema: Any, param: str) -> "SchemaCheck":
-        """The check for a schema.
-
-        Args:
-            schema: as the client sent it.
-            param: its place in the request.
+        """The check for a schema as the client sent it; `param` is its place in the request.
 
         Raises:
-            RequestError: it is not a schema, is too large, or has a reference to something outside it.
+            RequestError: it is not a schema, is too large, or has a reference to a schema outside it.
         """
         if not isinstance(schema, dict):
             raise RequestError(f"'{param}' must be an object.", param=param)

@@ -10,7 +10,7 @@ other input.
 
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
@@ -24,9 +24,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.api.access import Caller
 from proxy.api.body_memory import Share, cost_of
-from proxy.api.ports import Ports
 from proxy.config.keys import FROM_CLIENT, is_guessable
-from proxy.config.model import UpstreamConfig, keys_of
+from proxy.config.model import Config, keys_of
 from proxy.kit.beside import MOST_AT_ONCE
 from proxy.kit.secrets import Secrets
 from proxy.recording.recording import CURRENT
@@ -54,30 +53,16 @@ class SealingKeys:
 
     Args:
         secrets: the secrets that are known at present.
-        upstreams: the upstreams of the configuration.
-        ttl: `state.ttl`, in seconds.
+        config: the configuration.
         now: the present time, in seconds since 1970.
     """
 
-    def __init__(
-        self,
-        secrets: Callable[[], Secrets],
-        upstreams: Iterable[UpstreamConfig],
-        *,
-        ttl: float,
-        now: Callable[[], float],
-    ) -> None:
+    def __init__(self, secrets: Callable[[], Secrets], config: Config, *, now: Callable[[], float]) -> None:
         self._secrets = secrets
-        keys = [key for one in upstreams for key in keys_of(one.api_key).values()]
+        keys = [key for one in config.upstreams.values() for key in keys_of(one.api_key).values()]
         self._upstream_keys = tuple(key for key in keys if key != FROM_CLIENT)
-        self._ttl = ttl
+        self._ttl = config.state.ttl
         self._now = now
-
-    @classmethod
-    def of(cls, ports: Ports) -> "SealingKeys":
-        """The keys of the configuration in `ports`."""
-        config = ports.config
-        return cls(ports.secrets, config.upstreams.values(), ttl=config.state.ttl, now=ports.clock.time)
 
     def for_caller(self, caller: Caller) -> tuple[bytes, ...]:
         """The keys for a caller: the first one seals, and each of them opens."""
@@ -117,11 +102,11 @@ class Sealer:
 
     Args:
         keys: of 32 bytes each; the first one seals, and each of them opens.
-        scope: the caller's, without which nothing can be opened.
-        most_bytes: how large the texts of the request may be together when they are opened: each is compressed, so that
-            a text of some kilobytes may open to megabytes.
-        share: counts their memory; None: it is not counted.
-        credentials: those of the user. A text that may depend on what was found with them opens only for the same.
+        scope: the scope of the caller, without which nothing can be opened.
+        most_bytes: the largest size of all opened texts of the request. They are compressed, so that a text of some
+            kilobytes may open to megabytes.
+        share: counts the memory of opened texts; None: it is not counted.
+        credentials: the credentials of the user. A text that may depend on their use opens only for the same ones.
     """
 
     def __init__(
@@ -138,7 +123,7 @@ class Sealer:
         self._left = most_bytes
         self._share = share
         self._credentials = credentials
-        self._cost = 0  # of what was opened, in memory
+        self._cost = 0  # of the opened texts, in bytes of memory
 
     def seal(self, held: Json) -> str:
         """A sealed text that holds the object."""
@@ -191,10 +176,9 @@ class Sealer:
         return last.decrypt(nonce, sealed, self._scope)
 
     def count_opened(self) -> None:
-        """Reserve the memory of what was opened. A request is read in a thread, where nothing can be reserved.
+        """Reserve the memory of the opened texts. A request is read in a thread, where nothing can be reserved.
 
-        Raises:
-            RequestTooLarge, Overloaded: as `open`.
+        Raises as `open`.
         """
         if self._share is not None and self._cost:
             self._share.parsed += self._cost

@@ -70,7 +70,9 @@ class Search:
         calls = await self._door.open(scope)
         body = parse_object(await read_body(scope, receive, self._ports.config.server, self._ports.clock))
         asked = read_fields(body, _SearchRequest, _DEMANDS)
-        queries, filters = _queries_in(asked), _filters_in(asked, body)
+        expect(asked.query or asked.queries, "query", "is required, or 'queries'")
+        queries = list(dict.fromkeys([*([asked.query] if asked.query else ()), *(asked.queries or ())]))
+        filters = _filters_in(asked, body)
         tool = _search_of(spec for _, spec in calls.offered())
         request_context.add({"search": tool.name})
         work = partial(_searched, calls, tool, queries, filters)
@@ -83,12 +85,6 @@ def _search_of(tools: Iterable[ToolSpec]) -> ToolSpec:
     if not searches:
         raise NotFound("No search is configured that this client may use.")
     return next((tool for tool in searches if tool.name == SEARCH), searches[0])
-
-
-def _queries_in(asked: _SearchRequest) -> list[str]:
-    """The queries of a request, each once. Raises `RequestError`."""
-    expect(asked.query or asked.queries, "query", "is required, or 'queries'")
-    return list(dict.fromkeys([*([asked.query] if asked.query else []), *(asked.queries or [])]))
 
 
 def _filters_in(asked: _SearchRequest, body: Json) -> SearchFilters:
@@ -122,7 +118,7 @@ async def _searched(calls: DirectCalls, tool: ToolSpec, queries: Sequence[str], 
         rows += _rows_of(output, arguments[name], filters.count or _RESULTS)
     answer: Json = {"id": f"search_{token_hex(16)}", "object": "search", "provider": provider, "results": rows}
     unanswered = {"failed": failed, "left_out": left_out}
-    return {**answer, **{name: named for name, named in unanswered.items() if named}}
+    return answer | {name: queries for name, queries in unanswered.items() if queries}
 
 
 def _rows_of(output: ToolOutput, query: str, most: int) -> list[Json]:
@@ -145,13 +141,10 @@ def row_of(hit: SearchHit, query: str | None = None) -> Json:
 
 
 # What a client is told of a search service that cannot be used, the status and the code.
+_NO_CREDIT = "The search service's credit is used up. Tell the operator of this proxy."
 _UNUSABLE: Mapping[Cause, tuple[str, int, str]] = {
     "key": ("The search service refuses the key of this proxy. Tell its operator.", 502, "upstream_auth_failed"),
-    "quota": (
-        "The search service's credit is used up. Tell the operator of this proxy.",
-        502,
-        "upstream_quota_exceeded",
-    ),
+    "quota": (_NO_CREDIT, 502, "upstream_quota_exceeded"),
     "busy": ("The search service takes no more requests now.", 503, "overloaded"),
     "down": ("The search service does not work now.", 502, "upstream_error"),
 }
@@ -169,8 +162,7 @@ def _error_of(error: ToolError) -> ProxyError:
         case ToolUnavailable():
             told, status, code = _UNUSABLE[error.cause]
             headers = _NO_RETRY if error.cause in ("key", "quota") else {}
-            return UpstreamError(
-                told, status=status, code=code, headers=headers, retry_after=math.ceil(error.wait or 0)
-            )
+            wait = math.ceil(error.wait or 0)
+            return UpstreamError(told, status=status, code=code, headers=headers, retry_after=wait)
         case _:
             return UpstreamError("The search failed.")

@@ -15,6 +15,8 @@ setting counts; blocked domains are added up.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from msgspec.structs import asdict
+
 from proxy.api.fields import is_integer, whole
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
 from proxy.wire.chat import Json
@@ -56,15 +58,10 @@ def merged(found: Sequence[SearchFilters]) -> SearchFilters:
     """Several settings as one: the first value of each filter, and all blocked domains."""
     if not found:
         return NO_FILTERS
-    if len(found) == 1:
-        return found[0]
-    first: Json = {
-        name: next((value for one in found if (value := getattr(one, name))), None)
-        for name in ("country", "region", "city", "size", "count", "recency")
-    }
-    allow = next((one.allow for one in found if one.allow), ())
-    block = tuple(dict.fromkeys(rule for one in found for rule in one.block))
-    return SearchFilters(allow=allow, block=block, **first)
+    first: Json = {}
+    for one in found:
+        first = {name: value for name, value in asdict(one).items() if value} | first
+    return SearchFilters(**{**first, "block": tuple(dict.fromkeys(rule for one in found for rule in one.block))})
 
 
 def filters_of_tool(tool: Json, where: str) -> SearchFilters:

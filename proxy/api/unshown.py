@@ -38,12 +38,7 @@ _DATA_URL = re.compile(r"data:(?P<media>[^,;]*)(?P<more>[^,]{0,1000}),")
 
 
 class Unshown(Struct):
-    """The types of the parts and items of a request that became notes or were left out.
-
-    Attributes:
-        types: the types, in order.
-        count: how many parts and items there were.
-    """
+    """The types of the parts and items of a request that became notes or were left out, and their number."""
 
     types: dict[str, None] = {}
     count: int = 0

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from proxy.api.known import KnownMessages
 from proxy.api.middleware.admission import Admission
-from proxy.api.middleware.clients import Auth, Quota, is_limited
+from proxy.api.middleware.clients import Auth
 from proxy.api.middleware.cors import Cors, PageGuard
 from proxy.api.middleware.recording import RecordRequests
 from proxy.api.middleware.request_id import RequestId
@@ -116,8 +116,7 @@ class Generation:
         """The middleware around the routes, the outermost layer first."""
         ports = self._ports(process)
         config = self.loaded.config
-        server, clients, needs_key = config.server, config.clients, self.loaded.needs_key
-        limited = [client for client in clients if is_limited(client)]
+        server, needs_key = config.server, self.loaded.needs_key
         state, capacity, lifecycle = process.state, process.capacity, process.lifecycle
         timeout = server.queue_timeout_seconds
         layers: list[Callable[[ASGIApp], ASGIApp]] = [
@@ -127,8 +126,7 @@ class Generation:
             functools.partial(RequestId, error_shape=error_shape, observe=ports.observe, clock=ports.clock),
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
             *([] if needs_key else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
-            functools.partial(Auth, clients=clients, needs_key=needs_key, forwards_keys=config.forwards_client_keys),
-            *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
+            functools.partial(Auth, config=config, needs_key=needs_key, rates=state.rates, leases=state.leases),
             *([functools.partial(UseMeter, ports=ports)] if config.counts_use else []),
             *([UserSessions] if self.loaded.user_headers else []),
         ]

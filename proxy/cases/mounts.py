@@ -86,9 +86,7 @@ class _ProxyInProcess:
     async def _seeded(self, request: Request, state: list[Json]) -> Request:
         """Store the recorded state. Returns the request with sealed texts that this proxy can open."""
         store, now = self._process.state.continuations, self._process.clock.time
-        keys = SealingKeys(
-            self._process.state.secrets, self._config.upstreams.values(), ttl=self._config.state.ttl, now=now
-        ).for_caller(self._caller)
+        keys = SealingKeys(self._process.state.secrets, self._config, now=now).for_caller(self._caller)
         sealer = Sealer(keys, self._caller.scope)
         resealed: dict[str, str] = {}
         for entry in state:

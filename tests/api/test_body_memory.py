@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from proxy.api.body import read_body
-from proxy.api.body_memory import SHARE, BodyMemory, Share, available_memory, cost_of
+from proxy.api.body_memory import PLAIN, SHARE, BodyMemory, Share, available_memory, cost_of
 from proxy.config.model import ServerConfig
 from proxy.wire.errors import Overloaded, RequestTimeout, RequestTooLarge
 from tests.fakes import FakeClock, Reply, whole
@@ -68,12 +68,12 @@ def sizes_in(value):
 def test_every_share_is_given_back_once():
     memory = BodyMemory(1000)
     one, other = Share(memory), Share(memory)
-    one.count_arrived(100)
-    one.count_arrived(200)
+    one.reserve(100 * PLAIN)
+    one.reserve(200 * PLAIN)
     other.count_parsed(b"x" * 100)
     assert memory.used == 600 + 300
     with pytest.raises(Overloaded):
-        one.count_arrived(300)
+        one.reserve(300 * PLAIN)
     assert memory.used == 600 + 300
     for _ in range(2):
         one.reserve(0)
@@ -83,11 +83,11 @@ def test_every_share_is_given_back_once():
 
 def test_what_is_only_announced_is_not_counted():
     memory = BodyMemory(1000)
-    Share(memory).announce(300)
-    Share(memory).announce(300)
+    Share(memory).require(300 * PLAIN)
+    Share(memory).require(300 * PLAIN)
     assert memory.used == 0
     with pytest.raises(RequestTooLarge):
-        Share(memory).announce(400)
+        Share(memory).require(400 * PLAIN)
 
 
 def large(text="x" * SIZE):
@@ -162,7 +162,7 @@ async def test_clients_that_announce_much_and_send_little_take_no_room_from_othe
 @pytest.mark.parametrize("used_by_others", [0, 600])
 async def test_while_memory_is_scarce_a_large_body_has_no_more_time_than_a_small_one(used_by_others):
     clock, memory = FakeClock(), BodyMemory(1000)
-    Share(memory).count_arrived(used_by_others // 3)
+    Share(memory).reserve(used_by_others // 3 * PLAIN)
     scope = {"type": "http", "headers": [], SHARE: Share(memory)}
     server = ServerConfig(body_timeout_seconds=30, min_body_rate=1)
     began = clock.now

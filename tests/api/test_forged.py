@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.api.access import Caller
 from proxy.api.sealed import Sealer, SealingKeys
-from proxy.config.model import UpstreamConfig
+from proxy.config.model import Config, UpstreamConfig
 from proxy.kit.secrets import Secrets
 from tests import hostile
 from tests.api.messages.asking import SEARCH
@@ -29,7 +29,8 @@ tools:
 {more}
 """
 UPSTREAM = UpstreamConfig(base_url="http://up", api_key=PLACEHOLDER)
-KEYS = SealingKeys(Secrets, [UPSTREAM] * 2, ttl=1, now=float).for_caller(Caller())
+CONFIG_OF_KEYS = Config(upstreams={"openai": UPSTREAM, "glm": UPSTREAM})
+KEYS = SealingKeys(Secrets, CONFIG_OF_KEYS, now=float).for_caller(Caller())
 RUN = "a" * 32
 CALL = {
     "id": "u1",

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from proxy.api.access import CALLER
 from proxy.api.middleware.clients import Auth
-from proxy.config.model import ClientConfig
+from proxy.config.keys import FROM_CLIENT
+from proxy.config.model import ClientConfig, Config, UpstreamConfig
 from proxy.wire.errors import InvalidApiKey
 from tests.fakes import whole
 from tests.serving import proxy_of
@@ -22,10 +23,13 @@ CLIENTS = (
     ClientConfig(name="second", key_sha256=sha256(f"{SHARED}-second".encode()).hexdigest().upper()),
 )
 
+NO_LIMITS = {"rates": None, "leases": None}  # what counts the requests of clients with a limit
+
 
 async def caller(*headers, clients=CLIENTS, forwards_keys=False):
     """Who a request with these headers comes from; whether it is the first, or good keys have come before."""
-    settings = {"clients": clients, "needs_key": bool(clients), "forwards_keys": forwards_keys}
+    key = FROM_CLIENT if forwards_keys else "none"
+    config = Config(clients=clients, upstreams={"up": UpstreamConfig(base_url="http://up", api_key=key)})
     found = []
 
     async def app(scope, receive, send):
@@ -35,7 +39,7 @@ async def caller(*headers, clients=CLIENTS, forwards_keys=False):
         await auth({"type": "http", "method": "GET", "path": "/v1/models", "headers": headers}, None, None)
         return found.pop()
 
-    first, later = (Auth(app, **settings) for _ in range(2))
+    first, later = (Auth(app, config=config, needs_key=bool(clients), **NO_LIMITS) for _ in range(2))
     for name in ("first", "second"):
         await ask(later, [bearer(f"{SHARED}-{name}")])
     try:
@@ -115,7 +119,7 @@ async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers,
     async def app(scope, receive, send):
         assert scope[CALLER].name == "first"
 
-    auth, compared = Auth(app, clients=CLIENTS, needs_key=True, forwards_keys=False), []
+    auth, compared = Auth(app, config=Config(clients=CLIENTS), needs_key=True, **NO_LIMITS), []
     for _ in range(2):
         monkeypatch.setattr(
             "proxy.api.middleware.clients.compare_digest",

@@ -5,7 +5,7 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.api.chat.completion import CompletionHead, CompletionReply
+from proxy.api.chat.completion import CompletionReply
 from proxy.loop.run_events import CallBegan, TurnBegan
 from proxy.turn.citations import CITATIONS
 from proxy.wire.chat import ToolCall
@@ -31,7 +31,7 @@ STEPS = st.lists(
 
 def written(steps, *, include_usage, apart):
     """The bytes of these steps; `apart`: each chunk is an object of its own."""
-    reply = CompletionReply(CompletionHead(["1", "2"], 1_700_000_000, "glm", "calls", include_usage))
+    reply = CompletionReply(["1", "2"], 1_700_000_000, "glm", "calls", include_usage=include_usage)
     out, latest = [], {}
     for index, is_new, told, delta in steps:
         fold = reply.folds[index]

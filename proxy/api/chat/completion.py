@@ -7,14 +7,11 @@ Chunks are relayed as they came; a whole answer is the last turn as it was recei
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
-from proxy.api.reply import Events, Reply
+from proxy.api.reply import Audiences, Events, Reply, Unstreamed
 from proxy.config.model import ToolEvents
 from proxy.loop.actions import Respond
 from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, RunEvent, TurnBegan
 from proxy.loop.tally import sum_of
-from proxy.ports import Audience
 from proxy.turn.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
 from proxy.wire import sse
 from proxy.wire.chat import Json, ToolCall, text_of
@@ -24,51 +21,42 @@ from proxy.wire.patterns import ChunkPattern, pattern_of
 _OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # if the upstream sends them
 
 
-class CompletionHead(Struct, frozen=True):
-    """The properties that all parts of one completion share.
-
-    Attributes:
-        run_ids: the ids of its runs, one for each choice; the first one is in its own id.
-        created: seconds since 1970.
-        model: the name of the model, for an upstream that does not send one.
-        tool_events: the progress events that the client is shown.
-        include_usage: whether a stream ends with the usage.
-    """
-
-    run_ids: Sequence[str]
-    created: int
-    model: str
-    tool_events: ToolEvents = "none"
-    include_usage: bool = False
-
-    def fields(self, kind: str, seen: Mapping[str, Any]) -> Json:
-        """The fields of the completion, or of each of its chunks; `seen` is what the upstream has sent."""
-        model = seen.get("model") or self.model
-        return {"id": f"chatcmpl-{self.run_ids[0]}", "object": kind, "created": self.created, "model": model}
-
-
 class CompletionReply(Reply):
     """The reply to a request of Chat Completions with server tools in play.
 
     Args:
-        head: the properties of the completion.
+        run_ids: the ids of its runs, one for each choice; the first one is in its own id.
+        created: seconds since 1970.
+        model: the name of the model, for an upstream that does not send one.
+        tool_events: as below.
+        include_usage: whether a stream ends with the usage.
 
     Attributes:
         tool_events: the progress events that the client is shown.
-        fields: those of all chunks; empty until the first chunk.
+        fields: the fields of all chunks; empty until the first chunk.
         progress: all progress events.
-        waiting: those that wait for the next chunk.
+        waiting: the progress events that wait for the next chunk.
     """
 
-    def __init__(self, head: CompletionHead) -> None:
-        self._head = head
-        self.tool_events = head.tool_events
+    def __init__(
+        self, run_ids: Sequence[str], created: int, model: str, tool_events: ToolEvents, *, include_usage: bool
+    ) -> None:
+        self._id = f"chatcmpl-{run_ids[0]}"
+        self._created = created
+        self._model = model
+        self._include_usage = include_usage
+        self.tool_events = tool_events
         self.fields: Json = {}
         self.progress: list[Json] = []
         self.waiting: list[Json] = []
-        self.folds: Sequence[ChoiceFold] = [ChoiceFold(self, index) for index in range(len(head.run_ids))]
+        self.folds: Sequence[ChoiceFold] = [ChoiceFold(self, index) for index in range(len(run_ids))]
 
-    def listeners(self) -> Sequence[Audience | None]:
+    def _head(self, kind: str, seen: Mapping[str, Any]) -> Json:
+        """The fields of the completion, or of each of its chunks; `seen` is the part that the upstream has sent."""
+        model = seen.get("model") or self._model
+        return {"id": self._id, "object": kind, "created": self._created, "model": model}
+
+    def listeners(self) -> Audiences:
         """The audiences of a whole answer, which need the events of its runs and none of their chunks."""
         return [None if self.tool_events == "none" else _Listener(fold) for fold in self.folds]
 
@@ -84,8 +72,8 @@ class CompletionReply(Reply):
         chunks: Events = []
         if not self.fields:
             further = {name: value for name in _OF_ALL_CHUNKS if (value := seen.get(name)) is not None}
-            self.fields = {**self._head.fields("chat.completion.chunk", seen), **further}
-            if self._head.include_usage:
+            self.fields = {**self._head("chat.completion.chunk", seen), **further}
+            if self._include_usage:
                 self.fields["usage"] = None
             for index in range(len(self.folds)):
                 delta = {"role": "assistant", "content": ""}
@@ -99,13 +87,12 @@ class CompletionReply(Reply):
         """The chunks with the annotations, the finish reasons, and the usage if the client wants it."""
         chunks = self.opening(answers[0].turn.envelope)
         for fold, answer in zip(self.folds, answers, strict=True):
-            cited = joined_annotations(
-                fold.annotations, annotations("".join(fold.texts), answer.sources, fold.citations)
-            )
+            found = annotations("".join(fold.texts), answer.sources, fold.citations)
+            cited = joined_annotations(fold.annotations, found)
             delta = {"annotations": cited} if cited else {}
             choice = {"index": fold.index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
             chunks.append({**self.fields, "choices": [choice]})
-        if self._head.include_usage:
+        if self._include_usage:
             usage = sum_of([answer.tally for answer in answers]).as_usage()
             chunks.append({**self.fields, "choices": [], "usage": usage})
         return chunks
@@ -120,7 +107,7 @@ class CompletionReply(Reply):
         envelope = answers[0].turn.envelope
         whole = {
             **envelope,
-            **self._head.fields("chat.completion", envelope),
+            **self._head("chat.completion", envelope),
             "choices": [_choice_of(index, answer) for index, answer in enumerate(answers)],
             "usage": sum_of([answer.tally for answer in answers]).as_usage(),
         }
@@ -151,14 +138,9 @@ class ChoiceFold:
     When the same object is shown again, only its delta is new (`ports.Show`). The bytes around the text are then those
     of the event before.
 
-    Args:
-        reply: the completion.
-        index: the index of the choice.
-
     Attributes:
-        index: the same.
         texts: the text so far.
-        citations: in that text.
+        citations: the citations in that text.
         annotations: the upstream's own, which are shown at the end: SDKs cannot join two lists of a stream.
     """
 
@@ -227,19 +209,11 @@ class ChoiceFold:
         return reply.opening({"model": event.model if isinstance(event, CallBegan) else None})
 
 
-class _Listener:
+class _Listener(Unstreamed):
     """The audience of a run of a whole completion, which notes its progress events."""
-
-    def __init__(self, fold: ChoiceFold) -> None:
-        self._fold = fold
 
     async def show(self, chunk: Json) -> None:
         """Show nothing: the answer of a run has all that is shown."""
-
-    async def show_event(self, event: RunEvent) -> bool:
-        """Note the progress event of an event."""
-        self._fold.take_event(event)
-        return False
 
 
 def progress_event(event: RunEvent, tool_events: ToolEvents) -> Json | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from proxy.api.chat.completion import CompletionHead, CompletionReply
+from proxy.api.chat.completion import CompletionReply
 from proxy.api.chat.request import parse_chat_request
 from proxy.api.dialect import Chosen, Context, Parsed, Request
 from proxy.api.known import History
@@ -50,7 +50,5 @@ class _AsDeclared(Chosen, frozen=True, kw_only=True):
     def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> CompletionReply:
         """The completion."""
         options = request.chat.get("stream_options") or {}
-        head = CompletionHead(
-            run_ids, self.created, request.model.name, request.tool_events, bool(options.get("include_usage"))
-        )
-        return CompletionReply(head)
+        usage = bool(options.get("include_usage"))
+        return CompletionReply(run_ids, self.created, request.model.name, request.tool_events, include_usage=usage)

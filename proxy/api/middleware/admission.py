@@ -29,28 +29,18 @@ class Lifecycle:
     """Whether this process accepts new requests. The server sets it, the API acts on it.
 
     draining           no new requests are accepted from clients directly; open ones may finish
-    refuses_forwarded  none from another proxy either, whose health check has had the time to fail
+    refuses_forwarded  none are accepted from another proxy either: its health check has had the time to fail
     """
 
     draining: bool = False
     refuses_forwarded: bool = False
 
-    def refuses(self, *, forwarded: bool) -> bool:
-        """Whether a new request is refused, which may have been `forwarded` by another proxy."""
-        return self.draining and (self.refuses_forwarded or not forwarded)
-
 
 class Admission:
-    """Admits requests, health checks aside, and none any more when the process is about to stop.
+    """Admits requests, health checks aside, until the process is about to stop.
 
-    Requests forwarded by another proxy are admitted for some seconds more: that proxy has sent them here in good faith,
-    and only its next health check will stop it.
-
-    Args:
-        app: the layer below.
-        capacity: of the process.
-        queue_timeout: seconds for which a request waits in the queue.
-        lifecycle: whether the process is about to stop.
+    Requests forwarded by another proxy are admitted for some seconds more: only its next health check will stop it.
+    `queue_timeout` is the number of seconds for which a request waits in the queue.
     """
 
     def __init__(self, app: ASGIApp, *, capacity: "Capacity", queue_timeout: float, lifecycle: Lifecycle) -> None:
@@ -67,7 +57,7 @@ class Admission:
             await self._app(scope, receive, send)
             return
         if self._lifecycle.draining:
-            if self._lifecycle.refuses(forwarded=is_forwarded(scope)):
+            if self._lifecycle.refuses_forwarded or not is_forwarded(scope):
                 raise Stopping
             scope[RESPONSE].headers.append((b"connection", b"close"))  # the process is about to close it anyway
         if self._limit.free > 0:
@@ -166,7 +156,7 @@ class ConcurrencyLimit:
 class StartThrottle:
     """Starts a number of requests in each iteration of the event loop, first come first served.
 
-    Iterations are only counted while there is something to wait for: after the last start that one permits.
+    Iterations are counted only after the last start that one permits, while requests may have to wait.
     """
 
     def __init__(self, per_iteration: int) -> None:

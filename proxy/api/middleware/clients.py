@@ -21,7 +21,7 @@ from proxy.api.body import HEADERS, header
 from proxy.api.middleware.cors import is_preflight
 from proxy.api.response import RESPONSE, OutgoingResponse
 from proxy.api.websocket import refuse_websocket
-from proxy.config.model import ClientConfig
+from proxy.config.model import ClientConfig, Config
 from proxy.kit import request_context
 from proxy.kit.counted import counted
 from proxy.paths import FRONT_PATHS, OPEN_PATHS, UNCOUNTED_PATHS
@@ -43,16 +43,22 @@ class Auth:
 
     Args:
         app: the layer below.
-        clients: those that may call.
+        config: names the clients that may call. If the keys of requests go to an upstream, they tell callers apart
+            without clients.
         needs_key: whether callers need a key of one of these clients; without clients nobody has one. Otherwise anybody
             may call.
-        forwards_keys: whether the keys of requests go to an upstream, so that they tell callers apart without clients.
+        rates: counts the requests of clients with a rate.
+        leases: counts the open requests of clients with a bound on them.
     """
 
-    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], needs_key: bool, forwards_keys: bool) -> None:
+    def __init__(self, app: ASGIApp, *, config: Config, needs_key: bool, rates: Rates, leases: Leases) -> None:
+        clients = config.clients
         self._app = app
         self._needs_key = needs_key
-        self._forwards_keys = forwards_keys
+        self._forwards_keys = config.forwards_client_keys
+        self._rates = rates
+        self._leases = leases
+        self._limited = {client.name: client for client in clients if is_limited(client)}
         self._callers = [(bytes.fromhex(digest), _caller(client)) for client in clients for digest in client.digests]
         # Callers found before, by their whole Authorization header and by their x-api-key. Only right keys get in, so
         # neither outgrows the number of keys. A dict looks up by a hash with a secret of its own, so the time taken
@@ -62,11 +68,12 @@ class Auth:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one ASGI connection."""
-        if is_preflight(scope):  # one that `Cors` has not answered; it carries no key
+        path = scope["path"]
+        if scope["method"] == "OPTIONS" and is_preflight(scope):  # one that `Cors` has not answered; it carries no key
             origin = header(scope, b"origin") or ""
             request_context.add({"origin": origin[:200]})
             raise PageNotAllowed(origin)
-        if scope["path"] not in OPEN_PATHS or self._front_needs_caller(scope):
+        if path not in OPEN_PATHS or self._front_needs_caller(scope):
             # The same header was right before, and there is no second one that could contradict it.
             known = self._found.get(header(scope, b"authorization") or "")
             if known is None:
@@ -82,7 +89,33 @@ class Auth:
             scope[CALLER] = caller
             if caller.name:
                 request_context.add({"client": caller.name})
+                if (client := self._limited.get(caller.name)) and path not in OPEN_PATHS:
+                    return self._within_quota(client, scope, receive, send)
         return self._app(scope, receive, send)
+
+    async def _within_quota(self, client: ClientConfig, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count a request, answer it, and hold its place until the last byte of its response.
+
+        So a client that waits for its response before it asks again is never refused for a request that it knows is
+        over. Raises `RateLimitExceeded`.
+        """
+        response: OutgoingResponse = scope[RESPONSE]
+        limit = None if scope["path"] in UNCOUNTED_PATHS else client.requests_per_minute
+        if limit is not None:
+            rate = await self._rates.hit(client.name, limit)
+            # An upstream's own rate is the proxy's affair, and these headers replace it.
+            left, reset = b"%d" % max(0, limit - rate.count), duration(rate.reset).encode()
+            response.headers += ((_LIMIT, b"%d" % limit), (_REMAINING, left), (_RESET, reset))
+            if not rate.allowed:
+                message = f"This key is limited to {counted(limit, 'request')} per minute, and the limit is reached."
+                raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
+        if (most := client.max_concurrent_requests) is not None:
+            lease = await self._leases.acquire(client.name, most)
+            if lease is None:
+                message = f"This key is limited to {most} concurrent requests, and all are in use."
+                raise RateLimitExceeded(message, retry_after=_A_MOMENT)
+            response.before_end.append(partial(self._leases.release, client.name, lease))
+        await self._app(scope, receive, send)
 
     def _front_needs_caller(self, scope: Scope) -> bool:
         """Whether this is a front page whose answer depends on the caller: a key was sent, or none is needed."""
@@ -148,49 +181,6 @@ def _caller(client: ClientConfig) -> Caller:
 def is_limited(client: ClientConfig) -> bool:
     """Whether a client has a rate, or a bound on its open requests."""
     return bool(client.requests_per_minute or client.max_concurrent_requests)
-
-
-class Quota:
-    """Counts the requests of clients that have a limit. Stands below `Auth`, which finds the client."""
-
-    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], rates: Rates, leases: Leases) -> None:
-        self._app = app
-        self._rates = rates
-        self._leases = leases
-        self._limited = {client.name: client for client in clients}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        client = None if scope["path"] in OPEN_PATHS else self._limited.get(scope[CALLER].name or "")
-        if client is not None:
-            await self._count(client, scope)
-        await self._app(scope, receive, send)
-
-    async def _count(self, client: ClientConfig, scope: Scope) -> None:
-        """Count a request, and hold its place until the last byte of its response.
-
-        So a client that waits for its response before it asks again is never refused for a request that it knows is
-        over. Raises `RateLimitExceeded`.
-        """
-        response: OutgoingResponse = scope[RESPONSE]
-        limit = None if scope["path"] in UNCOUNTED_PATHS else client.requests_per_minute
-        if limit is not None:
-            rate = await self._rates.hit(client.name, limit)
-            # An upstream's own rate is the proxy's affair, and these headers replace it.
-            response.headers += (
-                (_LIMIT, b"%d" % limit),
-                (_REMAINING, b"%d" % max(0, limit - rate.count)),
-                (_RESET, duration(rate.reset).encode()),
-            )
-            if not rate.allowed:
-                message = f"This key is limited to {counted(limit, 'request')} per minute, and the limit is reached."
-                raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
-        if (most := client.max_concurrent_requests) is not None:
-            lease = await self._leases.acquire(client.name, most)
-            if lease is None:
-                message = f"This key is limited to {most} concurrent requests, and all are in use."
-                raise RateLimitExceeded(message, retry_after=_A_MOMENT)
-            response.before_end.append(partial(self._leases.release, client.name, lease))
 
 
 def duration(seconds: float) -> str:

@@ -47,7 +47,8 @@ class Cors(CORSMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection. The preflight of an origin that is not listed is refused below, by `Auth`."""
-        if is_preflight(scope) and not self.is_allowed_origin(header(scope, b"origin") or ""):
+        is_asked = scope["method"] == "OPTIONS" and is_preflight(scope)
+        if is_asked and not self.is_allowed_origin(header(scope, b"origin") or ""):
             await self.app(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
@@ -65,12 +66,8 @@ class Cors(CORSMiddleware):
 
 
 def is_preflight(scope: Scope) -> bool:
-    """Whether a browser asks, before a request of a web page, whether that page may send it (Fetch standard)."""
-    return (
-        scope["method"] == "OPTIONS"
-        and header(scope, b"origin") is not None
-        and header(scope, b"access-control-request-method") is not None
-    )
+    """Whether a browser asks with an OPTIONS request whether a web page may send a request (Fetch standard)."""
+    return header(scope, b"origin") is not None and header(scope, b"access-control-request-method") is not None
 
 
 class PageGuard:

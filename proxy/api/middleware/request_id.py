@@ -54,14 +54,10 @@ class RequestId:
         status = await self._answer(scope, receive, response)
         del scope[RESPONSE]  # it refers to the server's `send`, and so to this scope
         response.encode_error = None  # which refers to the response
-        self._observe(
-            "probe.completed" if is_probe else "request.completed",
-            **where,
-            status=status,
-            seconds=elapsed(began, self._clock.monotonic()),
-            first_byte=response.first_byte,
-            **({"event_stream": True} if response.is_event_stream else {}),
-        )
+        event = "probe.completed" if is_probe else "request.completed"
+        seconds = elapsed(began, self._clock.monotonic())
+        kind = {"event_stream": True} if response.is_event_stream else {}
+        self._observe(event, **where, status=status, seconds=seconds, first_byte=response.first_byte, **kind)
         request_context.fields.set({})  # this task may go on, and the request has ended
 
     async def _answer(self, scope: Scope, receive: Receive, response: OutgoingResponse) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.access import BUDGET_REFUSAL, CALLER, TOOL_CALLS_LEFT, Caller
@@ -19,6 +20,7 @@ from proxy.kit import request_context
 from proxy.kit.counted import counted
 from proxy.loop.tally import Use
 from proxy.paths import MCP_PATH, OPEN_PATHS, UNCOUNTED_PATHS
+from proxy.ports import Observer
 from proxy.wire.errors import BudgetExceeded
 
 ANYONE = "anyone"
@@ -35,8 +37,8 @@ _FREE_METHODS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 class UseMeter:
     """Counts what each client uses, and refuses a request of one whose budget is used up.
 
-    A request that begins within the budget is finished. So a budget may be exceeded by what was under way when it was
-    used up; only tool calls end with it, at the number that was left when the request began.
+    A request that begins within the budget is finished, so open requests may exceed a budget that is used up meanwhile.
+    Only tool calls end with the budget, at the number that was left when the request began.
     """
 
     def __init__(self, app: ASGIApp, *, ports: Ports) -> None:
@@ -52,7 +54,7 @@ class UseMeter:
         await self._app(scope, receive, send)
 
     async def _begin(self, scope: Scope) -> None:
-        """Compare what the client has used with its budget, and have the request booked. Raises `BudgetExceeded`."""
+        """Compare the use of the client with its budget, and have the request booked. Raises `BudgetExceeded`."""
         caller: Caller = scope[CALLER]
         client = caller.name or ANYONE
         if (budget := self._budget_of.get(client)) is not None:
@@ -66,10 +68,11 @@ class UseMeter:
                 if budget.tool_calls is not None:
                     scope[TOOL_CALLS_LEFT] = budget.tool_calls - used.tool_calls
         response: OutgoingResponse = scope[RESPONSE]
-        response.before_end.append(_Booking(partial(self._book, client, has_budget=budget is not None)).settle)
+        book = partial(self._book, client, has_budget=budget is not None)
+        response.before_end.append(_Booking(book, self._ports.observe).settle)
 
     async def _require_left(self, client: str, budget: BudgetConfig) -> Use:
-        """Read what a client has used of its budget so far. Raises `BudgetExceeded`: that is all of it."""
+        """The use of a client in the period of its budget. Raises `BudgetExceeded` if the budget is used up."""
         period = period_of(self._ports.clock.time(), budget.per)
         used = await self._ports.budgets.used(client, period.name)
         kinds = {kind: (limit, amount) for kind, limit, amount in kinds_of(budget, used)}
@@ -81,33 +84,23 @@ class UseMeter:
         return used
 
     def _book(self, client: str, *, has_budget: bool) -> Coroutine[Any, Any, None] | None:
-        """Count what the request of this context has used, which is nothing without a model or a call of a tool.
+        """Count the use of this context's request, if it has used a model or a tool.
 
-        For a client with a budget, the coroutine ends when it is counted. A fault of the count is logged and fails no
-        answer.
+        For a client with a budget, the coroutine ends when the use is counted.
         """
         fields: Mapping[str, Any] = request_context.fields.get({})
         model = fields.get("model")
         if model is None and not fields.get("tool_calls"):
             return None
         names = ("prompt_tokens", "cached_tokens", "completion_tokens", "tool_calls", "cost")
-        try:
-            read, cached, wrote, calls, cost = (max(0, fields.get(name) or 0) for name in names)
-            use = Use(1, read, min(read, cached), wrote, calls, float(cost))
-            name = NO_MODEL if model is None else model if model in self._models else OTHER
-            day = day_of(self._ports.clock.time())
-            if has_budget:
-                return self._book_at_once(client, name, day, use)
-            self._ports.budgets.book_later(client, name, day, use)
-        except Exception:  # noqa: BLE001 - the answer is complete, and whatever could not be counted costs it nothing
-            self._ports.observe("use.not_counted", exc_info=True)
+        read, cached, wrote, calls, cost = (max(0, fields.get(name) or 0) for name in names)
+        use = Use(1, read, min(read, cached), wrote, calls, float(cost))
+        name = NO_MODEL if model is None else model if model in self._models else OTHER
+        day = day_of(self._ports.clock.time())
+        if has_budget:
+            return self._ports.budgets.book(client, name, day, use)
+        self._ports.budgets.book_later(client, name, day, use)
         return None
-
-    async def _book_at_once(self, client: str, model: str, day: str, use: Use) -> None:
-        try:
-            await self._ports.budgets.book(client, model, day, use)
-        except Exception:  # noqa: BLE001 - as above
-            self._ports.observe("use.not_counted", exc_info=True)
 
 
 _NOUNS: Mapping[str, str] = {"tokens": "token", "tool_calls": "tool call"}
@@ -130,24 +123,27 @@ def _refusal(what: str, period: Period) -> BudgetExceeded:
     )
 
 
-class _Booking:
+class _Booking(Struct, eq=False):
     """The booking of one request, before the last byte of its response, or at its end without one.
 
     So a client that waits for its response before it asks again is refused as soon as its budget is used up.
 
-    Args:
+    Attributes:
         book: books; if it returns a coroutine, the booking ends with that.
+        observe: notes a fault of the count, which fails no answer.
+        task: the coroutine's task, once it has begun.
     """
 
-    __slots__ = ("_book", "_task")
-
-    def __init__(self, book: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
-        self._book = book
-        self._task: asyncio.Task[None] | None = None
+    book: Callable[[], Coroutine[Any, Any, None] | None]
+    observe: Observer
+    task: asyncio.Task[None] | None = None
 
     async def settle(self) -> None:
         """Book, unless that has begun; a request that is cancelled meanwhile is booked all the same."""
-        if self._task is None and (booking := self._book()) is not None:
-            self._task = asyncio.create_task(booking)  # noqa: TID251 - awaited here, and at the request's end
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        try:
+            if self.task is None and (booking := self.book()) is not None:
+                self.task = asyncio.create_task(booking)  # noqa: TID251 - awaited here, and at the request's end
+            if self.task is not None:
+                await asyncio.shield(self.task)
+        except Exception:  # noqa: BLE001 - the answer is complete, and a use that could not be counted costs it nothing
+            self.observe("use.not_counted", exc_info=True)

@@ -1,4 +1,4 @@
-"""The end of what a request began with its user's credentials, such as sessions with MCP servers."""
+"""Ends the sessions with MCP servers that a request began with its user's credentials."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 

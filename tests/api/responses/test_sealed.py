@@ -7,7 +7,7 @@ from proxy.api.body_memory import BodyMemory, Share
 from proxy.api.responses.encrypted_content import Hidden, Seal
 from proxy.api.sealed import Sealer, SealingKeys
 from proxy.config.keys import FROM_CLIENT
-from proxy.config.model import UpstreamConfig
+from proxy.config.model import Config, StateConfig, UpstreamConfig
 from proxy.kit.secrets import Secrets
 from proxy.loop.continuation import Continuation
 from proxy.wire.errors import Overloaded, RequestTooLarge
@@ -23,9 +23,10 @@ ANYONE = Caller()
 
 def keys_of(*secrets, upstreams=(), caller=ANYONE, since=0.0, now=0.0):
     """The keys where these secrets are known, and the upstreams have these keys."""
-    entries = [UpstreamConfig(base_url="http://up", api_key=key) for key in upstreams]
+    entries = {f"up{at}": UpstreamConfig(base_url="http://up", api_key=key) for at, key in enumerate(upstreams)}
+    config = Config(upstreams=entries, state=StateConfig(ttl=TTL))
     known = Secrets(secrets, since)
-    return SealingKeys(lambda: known, entries, ttl=TTL, now=lambda: now).for_caller(caller)
+    return SealingKeys(lambda: known, config, now=lambda: now).for_caller(caller)
 
 
 KEYS = keys_of("a secret of the configuration")
