@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from proxy.api.fields import refuse
 from proxy.api.hosted import hosted_within
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
-from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
+from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, GRAMMAR, RAW_INPUT, SEARCH_TOOLS
 from proxy.wire.chat import Json, ToolSpec, choice_of, name_of
 from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.errors import RequestError
@@ -35,7 +35,6 @@ WITH_TOOLS = (ADDITIONAL, FOUND)
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 _LONGEST_QUOTED = 128  # characters of the name of an unknown tool
 _ANY_SEARCH: Json = {"type": SEARCH}
-
 
 Kind: TypeAlias = Literal["function", "custom", "tool_search"]
 TOOL_SEARCH: Final = "tool_search"
@@ -169,26 +168,15 @@ def _own_name(entry: Json) -> str:
 def declared_in(request: Json, *, before: Sequence[Json], own: Sequence[Json]) -> list[Json]:
     """All declared tools of a request, the latest last; of two with the same name, the later one counts.
 
-    Args:
-        request: the fields of the request.
-        before: the items of the conversation that the request continues.
-        own: the items of the request.
-
-    Raises:
-        RequestError: the `tools` of the request are not well formed. (Items are checked when they are read.)
+    The items `before` are those of the conversation that the request continues. Raises `RequestError` if the `tools` of
+    the request are not well formed. (Items are checked when they are read.)
     """
     found = _tools_in([*before, *own], FOUND)
     return [*_tools_in(before, ADDITIONAL), *checked_tools(request, "tools"), *_tools_in(own, ADDITIONAL), *found]
 
 
 def late_names(tools: ResponseTools, request: Json, items: Iterable[Json]) -> list[str]:
-    """The flat names of the tools that items of the conversation have added, in the order of their coming.
-
-    Args:
-        tools: the tools of the request.
-        request: the fields of the request.
-        items: the items of the conversation, its own last.
-    """
+    """The flat names of the tools that items of the whole conversation have added, in the order of their coming."""
     declared = dict(_own(request.get("tools") or ()))
     added = dict(_own(_tools_in(items, *WITH_TOOLS)))
     return [tools.flat_names[name] for name in added if name not in declared]
@@ -198,17 +186,14 @@ def _tools_in(items: Iterable[Json], *kinds: str) -> list[Json]:
     return [tool for item in items if item["type"] in kinds for tool in item.get("tools") or ()]
 
 
-def flat_names_of(tools: Iterable[Json]) -> list[str]:
-    """The names of the client's own tools as a model has them, those in namespaces included."""
-    return list(dict.fromkeys([name.flat for name, _ in _own(tools)]))
+def names_found(item: Json) -> str:
+    """The result of a search for tools as the model reads it; the tools themselves are offered."""
+    names = dict.fromkeys([name.flat for name, _ in _own(item.get("tools") or ())])
+    return FOUND_TOOLS.format(names=", ".join(names)) if names else FOUND_NO_TOOLS
 
 
 def checked_tools(holder: Json, where: str) -> Sequence[Json]:
-    """The `tools` of a request, of an item or of a namespace.
-
-    Args:
-        holder: the request, item or namespace.
-        where: the place of the tools in the request, for errors.
+    """The `tools` of a request, of an item or of a namespace; `where` is their place in the request, for errors.
 
     Raises:
         RequestError: a tool has no type, or needs a name and has none.
