@@ -64,12 +64,8 @@ _OUR_CODE_CALL = re.compile(r"ci_([0-9a-f]{32})_([0-9]+)")
 def read_items(given: Any, unshown: Unshown | None = None) -> list[Json]:
     """A request's `input` as items, each with a type and a content of parts.
 
-    Args:
-        given: the `input`.
-        unshown: takes the types of items and parts that a model cannot be shown; None: nobody asks for them.
-
-    Raises:
-        RequestError: with the place as `param`.
+    `unshown` takes the types of items and parts that a model cannot be shown. Raises `RequestError`, with the place of
+    the fault as `param`.
     """
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
@@ -107,8 +103,8 @@ def _read(item: Any, where: str, unshown: Unshown, *, is_past: bool, is_answered
         item: the item.
         where: its place in the request.
         unshown: as for `read_items`.
-        is_past: whether it stands before the last message of the user's.
-        is_answered: whether the input holds anything of the assistant's, so that items of unknown types may be its.
+        is_past: whether the item stands before the last message of the user's.
+        is_answered: whether the input holds an item of the assistant's: then items of unknown types may be such, too.
     """
     if not isinstance(item, dict):
         refuse(where, "must be an object")
@@ -194,7 +190,7 @@ def read_conversation(
     """The items as messages of a chat request, and the hidden parts of runs that the client has sent back, by run.
 
     Args:
-        items: the whole conversation, read and resolved.
+        items: the whole conversation.
         instructions: the system message before it.
         name_of: gives the model's name for the tool of a call.
         unseal: opens `encrypted_content`.

@@ -7,10 +7,10 @@ namespace         its functions, each as `NAMESPACE__NAME`; their calls are retu
                   is given another one)
 tool_search       with `execution: client`, a function that searches the client's further tools; its calls are returned
                   as `tool_search_call`, and what the client finds is declared from there on, at the end and in the
-                  order found: an upstream may have cached the others
+                  order found: an upstream may have cached the earlier ones
 web_search        the server's search, with its settings
 code_interpreter  the server's tool that serves it, if there is one
-the others        hosted tools that are not available here: left out, and named in `x-tools-ignored`
+other types       hosted tools that are not available here: left out, and named in `x-tools-ignored`
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -77,8 +77,7 @@ class ResponseTools(Struct, frozen=True):
         flat_names: the client's names -> the names in `functions`.
         served: the types of the hosted tools that may be offered -> their entries in the `tools` of the chat request.
         hosted: the types of those that the request declares or chooses -> the names of the server's tools.
-        offline: whether the declared search must not use the web; such a search is not available here.
-        ignored: the types of declared tools that are not available here.
+        ignored: the types of declared tools that are not available here, such as a search that must not use the web.
         choice: `tool_choice` in the form of Chat Completions.
         declared_as: the field that declares the tools, for errors.
     """
@@ -88,7 +87,6 @@ class ResponseTools(Struct, frozen=True):
     flat_names: Mapping[ClientToolName, str] = {}
     served: Mapping[str, Json] = {}
     hosted: Mapping[str, str] = {}
-    offline: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
     declared_as: str = "tools"
@@ -227,13 +225,13 @@ def read_tools(
     code_interpreter: ToolSpec | None = None,
     where: str = "tools",
 ) -> ResponseTools:
-    """The tools of a request.
+    """The tools of a request: those `declared`, and its `tool_choice`.
 
     Args:
-        declared: the declared tools, from `declared_in`.
-        choice: the `tool_choice` of the request.
+        declared: the tools from `declared_in`.
+        choice: the `tool_choice`.
         server_names: the names and aliases of the server tools.
-        code_interpreter: the server's tool that serves `code_interpreter`; None: there is none.
+        code_interpreter: the server's tool that serves `code_interpreter`.
         where: the field that declares the tools, for errors.
 
     Raises:
@@ -258,7 +256,6 @@ def read_tools(
         {name: flat for flat, name in client_names.items()},
         served,
         hosted={kind: _own_name(entry) for kind, entry in served.items() if kind in kinds},
-        offline=is_offline,
         ignored=tuple([kind for kind in kinds if kind not in served]),
         declared_as=where,
     )
