@@ -29,10 +29,10 @@ from proxy.api.known import Known, is_read
 from proxy.api.responses.encrypted_content import Hidden
 from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.told import SILENT, broken, told
-from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, flat_names_of
+from proxy.api.responses.tools import ADDITIONAL, FOUND, checked_tools, names_found
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown
 from proxy.loop.continuation import Continuation
-from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, PICTURES
+from proxy.loop.prompts import PICTURES
 from proxy.loop.results import fenced
 from proxy.turn.call_ids import server_call_id
 from proxy.wire import rawjson
@@ -64,12 +64,8 @@ _OUR_CODE_CALL = re.compile(r"ci_([0-9a-f]{32})_([0-9]+)")
 def read_items(given: Any, unshown: Unshown | None = None) -> list[Json]:
     """A request's `input` as items, each with a type and a content of parts.
 
-    Args:
-        given: the `input`.
-        unshown: takes the types of items and parts that a model cannot be shown; None: nobody asks for them.
-
-    Raises:
-        RequestError: with the place as `param`.
+    `unshown` takes the types of items and parts that a model cannot be shown. Raises `RequestError`, with the place of
+    the fault as `param`.
     """
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
@@ -95,9 +91,9 @@ def last_said(items: Sequence[Any]) -> int:
 
 def _is_of_assistant(item: Any) -> bool:
     """Whether an item is an answer, or a part of one."""
-    if not isinstance(item, dict):
-        return False
-    return item.get("role") == "assistant" or item.get("type") in (*_CALLS, *_OUTPUTS, "reasoning")
+    return isinstance(item, dict) and (
+        item.get("role") == "assistant" or item.get("type") in (*_CALLS, *_OUTPUTS, "reasoning")
+    )
 
 
 def _read(item: Any, where: str, unshown: Unshown, *, is_past: bool, is_answered: bool) -> Json:
@@ -107,8 +103,8 @@ def _read(item: Any, where: str, unshown: Unshown, *, is_past: bool, is_answered
         item: the item.
         where: its place in the request.
         unshown: as for `read_items`.
-        is_past: whether it stands before the last message of the user's.
-        is_answered: whether the input holds anything of the assistant's, so that items of unknown types may be its.
+        is_past: whether the item stands before the last message of the user's.
+        is_answered: whether the input holds an item of the assistant's: then items of unknown types may be such, too.
     """
     if not isinstance(item, dict):
         refuse(where, "must be an object")
@@ -178,7 +174,7 @@ def _reading_of(item: Json) -> Any:
         return joined_text(parts, _BETWEEN) if item["role"] == "assistant" else content_of(parts, _BETWEEN)
     if item["type"] not in _OUTPUTS:
         return ""
-    output = _names_found(item) if item["type"] == FOUND else item["output"]
+    output = names_found(item) if item["type"] == FOUND else item["output"]
     if isinstance(output, str):
         return PastResult(output)
     return result_of(chat_parts(output, "input", ALL_FAULTS), _BETWEEN)
@@ -194,7 +190,7 @@ def read_conversation(
     """The items as messages of a chat request, and the hidden parts of runs that the client has sent back, by run.
 
     Args:
-        items: the whole conversation, read and resolved.
+        items: the whole conversation.
         instructions: the system message before it.
         name_of: gives the model's name for the tool of a call.
         unseal: opens `encrypted_content`.
@@ -223,15 +219,8 @@ class _MessageWriter(Struct):
     """Makes messages from items. Items of the assistant are collected in one message until an item of another role.
 
     Attributes:
-        name_of: as for `read_conversation`.
-        unseal: as for `read_conversation`.
         outputs: the outputs that no call has taken yet, by `call_id`, the last one first.
-        messages: the messages.
-        hidden: the hidden parts of runs, by run.
-        texts: the texts of the collected message.
-        thoughts: its thoughts.
-        calls: its calls.
-        has_results: whether its items contain what its calls returned, so that a text belongs to the next turn.
+        has_results: whether the collected items contain what their calls returned: a text belongs to the next turn.
     """
 
     name_of: Callable[[Json], str]
@@ -339,9 +328,3 @@ class _MessageWriter(Struct):
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")
         result: PastResult = _reading_of(outputs.pop())
         return result
-
-
-def _names_found(item: Json) -> str:
-    """The result of a search for tools as the model reads it; the tools themselves are offered."""
-    names = dict.fromkeys(flat_names_of(item.get("tools") or ()))
-    return FOUND_TOOLS.format(names=", ".join(names)) if names else FOUND_NO_TOOLS

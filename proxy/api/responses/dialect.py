@@ -82,8 +82,7 @@ class _ParsedResponses(Parsed):
             hidden=hidden,
             sources=history.sources,
             unshown=request.unshown.types,
-            request=request,
-            items=history.own,
+            parsed=self,
             declared=declared,
             late=late_names(declared, fields, items) if adds_tools else (),
             text=text,
@@ -110,8 +109,7 @@ class _ParsedResponses(Parsed):
 
 
 class _ResponsesRequest(Request, frozen=True, kw_only=True):
-    request: ResponsesRequest
-    items: Sequence[Json]  # its own, without the conversation before it
+    parsed: _ParsedResponses
     declared: ResponseTools
     late: Sequence[str]
     text: bytes | None  # of the declared tools, by which what is made of them is remembered
@@ -124,7 +122,7 @@ class _ResponsesRequest(Request, frozen=True, kw_only=True):
         tools = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return _ResponsesChosen(
             fields=None if tools is self.declared else tools.fields(),
-            tools=tuple([tool for tool in access.tools if tool.name != SEARCH]) if tools.offline else None,
+            tools=tuple([tool for tool in access.tools if tool.name != SEARCH]) if SEARCH in tools.ignored else None,
             ignored=tools.ignored,
             late=self.late,
             text=self.text,
@@ -144,7 +142,7 @@ class _ResponsesChosen(Chosen, frozen=True, kw_only=True):
     def reply(self, request: ResolvedRequest, run_ids: Sequence[str]) -> ResponseReply:
         """The response."""
         [run_id] = run_ids
-        asked = self.asked
+        seal, now, parsed = self.asked.seal, self.asked.context.now, self.asked.parsed
         return ResponseReply(
-            asked.request, request, self.declared, run_id, items=asked.items, seal=asked.seal, now=asked.context.now
+            parsed.request, request, self.declared, run_id, items=parsed.history.own, seal=seal, now=now
         )

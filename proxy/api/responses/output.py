@@ -67,15 +67,10 @@ class OutputOptions(Struct, frozen=True):
 
 
 class OutputBuilder(Fold):
-    """Builds the items of an output.
-
-    Args:
-        run_id: the id of the run, from which the ids of the items are made.
-        options: the options of the client.
-        sources: URL -> title of the pages that earlier runs have found.
+    """Builds the items of an output. `sources` are the pages that earlier runs have found, URL -> title.
 
     Attributes:
-        run_id: the id of the run.
+        run_id: the id of the run, from which the ids of the items are made.
         model: the `model` of the upstream, if it was sent before the first item.
         numbers: of the events of a stream.
     """
@@ -215,12 +210,7 @@ class OutputBuilder(Fold):
         return item.close("failed" if result.failed else "completed")
 
     def finish(self, answer: Respond, *, carried: str | None = None) -> Events:
-        """Close all items.
-
-        Args:
-            answer: the end of the run.
-            carried: the sealed content that the client is to send back; it becomes an item without text.
-        """
+        """Close all items; `carried` is sealed content for the client to send back, in an item without text."""
         if not self._items:
             self.model = answer.turn.envelope.get("model") or self.model
         events = self.add_text("", is_last=True)

@@ -17,14 +17,8 @@ def chat_parts(
 ) -> list[Json]:
     """The parts of a content in the form of Chat Completions.
 
-    Args:
-        parts: the parts as the client sent them.
-        where: their place in the request, for errors, such as `input[3].content`.
-        forgiven: the faults for which a note takes the place of a part.
-        unshown: takes the types of these parts.
-
-    Raises:
-        RequestError: a part cannot be passed to a model, and is not forgiven; its place is `param`.
+    For the faults that are `forgiven`, a note takes the place of a part, and `unshown` takes the type of the part. For
+    any other fault, `RequestError` is raised, with the place of the part in the content at `where` as `param`.
     """
     made: list[Json] = []
     for at, part in enumerate(parts):

@@ -145,23 +145,11 @@ class ResponseStore:
             raise PreviousResponseNotFound(missing[:128])
         if chain:
             ids = [stored.response["id"] for stored in chain]
-            await self._stored.store.renew(
-                self._stored.owner, [*ids, *(identity.removeprefix(RESPONSE_PREFIX) for identity in ids)]
-            )
+            runs = [identity.removeprefix(RESPONSE_PREFIX) for identity in ids]
+            await self._stored.store.renew(self._stored.owner, [*ids, *runs])
         known = {item["id"]: item for stored in chain for item in stored.items}
         others = await self._referred_to(items, known)
-        referenced = {item["id"]: item for stored in others for item in stored.items}
-        own: list[Json] = []
-        last = last_said(items)
-        for at, item in enumerate(items):
-            if item["type"] != "item_reference":
-                if not (known and _is_again(item, known)):
-                    own.append(item)
-            elif item["id"] not in known:
-                found = referenced.get(item["id"])
-                if found is None and at >= last:
-                    raise ItemNotFound(item["id"][:128])
-                own.append(found or broken(item, "item_reference"))
+        own = _resolved(items, known, {item["id"]: item for stored in others for item in stored.items})
         before = [item for stored in chain for item in stored.items_for_model]
         sources = {url: title for stored in chain for url, title in stored.sources.items()}
         conversations = [stored.conversation for stored in (*chain[-1:], *others)]
@@ -204,6 +192,22 @@ def _read(data: bytes) -> StoredResponse | None:
         return msgspec.json.decode(data, type=StoredResponse)
     except msgspec.DecodeError:
         return None
+
+
+def _resolved(items: Sequence[Json], known: Mapping[str, Json], others: Mapping[str, Json]) -> list[Json]:
+    """The items of a request without those of its chain, which are `known`; references become items of `others`."""
+    own: list[Json] = []
+    last = last_said(items)
+    for at, item in enumerate(items):
+        if item["type"] != "item_reference":
+            if not (known and _is_again(item, known)):
+                own.append(item)
+        elif item["id"] not in known:
+            found = others.get(item["id"])
+            if found is None and at >= last:
+                raise ItemNotFound(item["id"][:128])
+            own.append(found or broken(item, "item_reference"))
+    return own
 
 
 def _is_again(item: Json, known: Mapping[Any, Json]) -> bool:

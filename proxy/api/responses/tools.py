@@ -7,10 +7,10 @@ namespace         its functions, each as `NAMESPACE__NAME`; their calls are retu
                   is given another one)
 tool_search       with `execution: client`, a function that searches the client's further tools; its calls are returned
                   as `tool_search_call`, and what the client finds is declared from there on, at the end and in the
-                  order found: an upstream may have cached the others
+                  order found: an upstream may have cached the earlier ones
 web_search        the server's search, with its settings
 code_interpreter  the server's tool that serves it, if there is one
-the others        hosted tools that are not available here: left out, and named in `x-tools-ignored`
+other types       hosted tools that are not available here: left out, and named in `x-tools-ignored`
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from proxy.api.fields import refuse
 from proxy.api.hosted import hosted_within
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
-from proxy.loop.prompts import GRAMMAR, RAW_INPUT, SEARCH_TOOLS
+from proxy.loop.prompts import FOUND_NO_TOOLS, FOUND_TOOLS, GRAMMAR, RAW_INPUT, SEARCH_TOOLS
 from proxy.wire.chat import Json, ToolSpec, choice_of, name_of
 from proxy.wire.code import CODE_INTERPRETER
 from proxy.wire.errors import RequestError
@@ -35,7 +35,6 @@ WITH_TOOLS = (ADDITIONAL, FOUND)
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 _LONGEST_QUOTED = 128  # characters of the name of an unknown tool
 _ANY_SEARCH: Json = {"type": SEARCH}
-
 
 Kind: TypeAlias = Literal["function", "custom", "tool_search"]
 TOOL_SEARCH: Final = "tool_search"
@@ -78,8 +77,7 @@ class ResponseTools(Struct, frozen=True):
         flat_names: the client's names -> the names in `functions`.
         served: the types of the hosted tools that may be offered -> their entries in the `tools` of the chat request.
         hosted: the types of those that the request declares or chooses -> the names of the server's tools.
-        offline: whether the declared search must not use the web; such a search is not available here.
-        ignored: the types of declared tools that are not available here.
+        ignored: the types of declared tools that are not available here, such as a search that must not use the web.
         choice: `tool_choice` in the form of Chat Completions.
         declared_as: the field that declares the tools, for errors.
     """
@@ -89,7 +87,6 @@ class ResponseTools(Struct, frozen=True):
     flat_names: Mapping[ClientToolName, str] = {}
     served: Mapping[str, Json] = {}
     hosted: Mapping[str, str] = {}
-    offline: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
     declared_as: str = "tools"
@@ -169,26 +166,15 @@ def _own_name(entry: Json) -> str:
 def declared_in(request: Json, *, before: Sequence[Json], own: Sequence[Json]) -> list[Json]:
     """All declared tools of a request, the latest last; of two with the same name, the later one counts.
 
-    Args:
-        request: the fields of the request.
-        before: the items of the conversation that the request continues.
-        own: the items of the request.
-
-    Raises:
-        RequestError: the `tools` of the request are not well formed. (Items are checked when they are read.)
+    The items `before` are those of the conversation that the request continues. Raises `RequestError` if the `tools` of
+    the request are not well formed. (Items are checked when they are read.)
     """
     found = _tools_in([*before, *own], FOUND)
     return [*_tools_in(before, ADDITIONAL), *checked_tools(request, "tools"), *_tools_in(own, ADDITIONAL), *found]
 
 
 def late_names(tools: ResponseTools, request: Json, items: Iterable[Json]) -> list[str]:
-    """The flat names of the tools that items of the conversation have added, in the order of their coming.
-
-    Args:
-        tools: the tools of the request.
-        request: the fields of the request.
-        items: the items of the conversation, its own last.
-    """
+    """The flat names of the tools that items of the whole conversation have added, in the order of their coming."""
     declared = dict(_own(request.get("tools") or ()))
     added = dict(_own(_tools_in(items, *WITH_TOOLS)))
     return [tools.flat_names[name] for name in added if name not in declared]
@@ -198,17 +184,14 @@ def _tools_in(items: Iterable[Json], *kinds: str) -> list[Json]:
     return [tool for item in items if item["type"] in kinds for tool in item.get("tools") or ()]
 
 
-def flat_names_of(tools: Iterable[Json]) -> list[str]:
-    """The names of the client's own tools as a model has them, those in namespaces included."""
-    return list(dict.fromkeys([name.flat for name, _ in _own(tools)]))
+def names_found(item: Json) -> str:
+    """The result of a search for tools as the model reads it; the tools themselves are offered."""
+    names = dict.fromkeys([name.flat for name, _ in _own(item.get("tools") or ())])
+    return FOUND_TOOLS.format(names=", ".join(names)) if names else FOUND_NO_TOOLS
 
 
 def checked_tools(holder: Json, where: str) -> Sequence[Json]:
-    """The `tools` of a request, of an item or of a namespace.
-
-    Args:
-        holder: the request, item or namespace.
-        where: the place of the tools in the request, for errors.
+    """The `tools` of a request, of an item or of a namespace; `where` is their place in the request, for errors.
 
     Raises:
         RequestError: a tool has no type, or needs a name and has none.
@@ -242,13 +225,13 @@ def read_tools(
     code_interpreter: ToolSpec | None = None,
     where: str = "tools",
 ) -> ResponseTools:
-    """The tools of a request.
+    """The tools of a request: those `declared`, and its `tool_choice`.
 
     Args:
-        declared: the declared tools, from `declared_in`.
-        choice: the `tool_choice` of the request.
+        declared: the tools from `declared_in`.
+        choice: the `tool_choice`.
         server_names: the names and aliases of the server tools.
-        code_interpreter: the server's tool that serves `code_interpreter`; None: there is none.
+        code_interpreter: the server's tool that serves `code_interpreter`.
         where: the field that declares the tools, for errors.
 
     Raises:
@@ -273,7 +256,6 @@ def read_tools(
         {name: flat for flat, name in client_names.items()},
         served,
         hosted={kind: _own_name(entry) for kind, entry in served.items() if kind in kinds},
-        offline=is_offline,
         ignored=tuple([kind for kind in kinds if kind not in served]),
         declared_as=where,
     )

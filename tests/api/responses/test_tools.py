@@ -122,16 +122,16 @@ def test_a_hosted_search_is_the_servers(kind):
 
 def test_a_search_that_may_not_fetch_is_none_that_we_have():
     tools = read_tools([DOOR, {"type": "web_search", "external_web_access": False}], None)
-    assert (search_of(tools), tools.offline, tools.ignored) == (None, True, ("web_search",))
+    assert (search_of(tools), tools.ignored) == (None, ("web_search",))
 
 
 def test_of_several_searches_the_latest_counts():
     offline, small = {**SEARCH, "external_web_access": False}, {**SEARCH, "search_context_size": "low"}
     assert search_of(read_tools([DOOR, SEARCH, small], None)) == small
     latest = read_tools([DOOR, offline, SEARCH], None)
-    assert (search_of(latest), latest.offline, latest.ignored) == (SEARCH, False, ())
+    assert (search_of(latest), latest.ignored) == (SEARCH, ())
     latest = read_tools([DOOR, SEARCH, offline], None)
-    assert (search_of(latest), latest.offline, latest.ignored) == (None, True, ("web_search",))
+    assert (search_of(latest), latest.ignored) == (None, ("web_search",))
 
 
 def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
