@@ -16,7 +16,6 @@ from proxy.api.messages.pages import (
     FoundPage,
     code_block,
     error_block,
-    error_code,
     fetch_block,
     other_block,
     pages_of,
@@ -65,13 +64,7 @@ class MessageOptions(Struct, frozen=True):
 class MessageBuilder(Fold):
     """Builds the content blocks of a message.
 
-    Args:
-        run_id: the id of the run, from which the ids of the blocks are made.
-        request: the resolved request.
-        options: the other parts of the request.
-
     Attributes:
-        blocks: the blocks.
         uses: the numbers of successful calls of hosted tools; None: the client has declared none of them.
     """
 
@@ -84,13 +77,15 @@ class MessageBuilder(Fold):
         self._toolset = request.own.toolset
         self._shows_others = request.tool_events != "none"  # calls of server tools that the client has not declared
         self.blocks = Blocks(
-            options.sealer, request.own.toolset.mended, {page.url: page for page in options.pages if page.url}
+            options.sealer,
+            mended=self._toolset.mended,
+            shows_thoughts=not options.fields.omits_thoughts,
+            pages={page.url: page for page in options.pages if page.url},
         )
         self._turn = self._number = 0  # in this message, and in its run
         self._has_calls = False  # in this turn
         self._numbered = 0  # server calls
         self._calls: list[tuple[ToolCall, Json]] = []  # the server calls of this turn, and their blocks
-        self._thoughts_of: dict[int, int] = {}  # the number of a turn -> the index of its block
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
         self.uses = {f"{SEARCH}_requests": 0, f"{FETCH}_requests": 0} if options.tools.hosted else None
@@ -121,9 +116,7 @@ class MessageBuilder(Fold):
         """Add thoughts, for which this API has one place: before the text and the calls of their turn."""
         if not self._options.fields.thinks or self._has_text or self._has_calls:
             return []
-        events = self.blocks.add_thinking(text, shown=not self._options.fields.omits_thoughts)
-        self._thoughts_of[self._number] = len(self.blocks.content) - 1
-        return events
+        return self.blocks.add_thinking(text, self._number)
 
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         """Add text to the open block, or to a new one; this API has no log probabilities."""
@@ -177,11 +170,9 @@ class MessageBuilder(Fold):
         return events
 
     def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> OpaqueFields:
-        """The fields of a turn that the client cannot bring back; asked once for each turn of the run, in order.
+        """The fields of a turn that the client cannot bring back; asked once for each turn of a run, in order.
 
-        Args:
-            turn: a turn of the finished run.
-            server_tools: the server's tools by every name under which the model may call them.
+        `server_tools` are the server's tools by every name under which the model may call them.
         """
         ids = list[str | None]()
         for entry, client_id in turn.entries:
@@ -190,11 +181,6 @@ class MessageBuilder(Fold):
             shown = self._ids_in_history.get((entry.get("id") or "", tool))
             ids.append(client_id or (shown.popleft() if shown else None))
         return carried_by(turn.message, ids)
-
-    def sign_again(self, turn: int, carried: OpaqueFields) -> None:
-        """Add fields to the signature of the thoughts of a turn, if it has any; for a message that nobody has seen."""
-        if (index := self._thoughts_of.get(turn)) is not None:
-            self.blocks.sign_again(index, carried)
 
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""
@@ -219,14 +205,10 @@ class MessageBuilder(Fold):
         if use["type"] == "mcp_tool_use":
             is_error = result is None or result.failed
             return other_block(call_id, result.for_app if result is not None else "", is_error=is_error)
-        if answered is None or result is None:
-            return error_block(kind, call_id)
-        if kind == CODE:
-            return (
-                error_block(kind, call_id) if result.failed or result.code is None else code_block(call_id, result.code)
-            )
-        if result.failed:
-            return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
+        if answered is None or result is None or result.failed or (kind == CODE and result.code is None):
+            return error_block(kind, call_id, result.outcome if result is not None else "")
+        if result.code is not None and kind == CODE:
+            return code_block(call_id, result.code)
         if self.uses is not None:
             self.uses[f"{kind}_requests"] += answered.counts
         if kind == FETCH:

@@ -124,12 +124,8 @@ class MessagesRequest(Struct, frozen=True):
 def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequest:
     """A request, except its conversation (`conversation.read_conversation`) and its tools (`tools.read_tools`).
 
-    Args:
-        fields: the request as the client sent it.
-        needs_max_tokens: whether `max_tokens` is required, as it is for an answer.
-
     Raises:
-        RequestError: a field is not well formed; its name is `param`.
+        RequestError: a field is not well formed, or `max_tokens` is needed and missing; its name is `param`.
     """
     request = read_fields(fields, MessagesRequest, _DEMANDS, prefixed)
     if needs_max_tokens and request.max_tokens is None:
