@@ -148,7 +148,7 @@ class MessageTools(Struct, frozen=True, dict=True):  # `dict` for the cached pro
 
 
 def read_tools(fields: Json, own: RequestTools, changes: Sequence[ToolChange] = ()) -> MessageTools:
-    """The tools of a request: those of its `fields`, after the changes in its history.
+    """The tools of a request with these `fields`, as its history has changed them.
 
     Raises:
         RequestError: they are not well formed, or require a tool that is not available here.

@@ -175,9 +175,9 @@ class Translator(Struct):
             case "thinking":
                 thoughts = shown if isinstance(shown := block.get("thinking"), str) else ""
                 if may_say(signature := block.get("signature"), has_thoughts=bool(thoughts)):
-                    signed = read_signature(self._request.sealer, signature)
-                    turn.carried = signed.carried or turn.carried
-                    thoughts = thoughts or signed.thoughts
+                    signed, carried = read_signature(self._request.sealer, signature)
+                    turn.carried = carried or turn.carried
+                    thoughts = thoughts or signed
                 if thoughts:
                     turn.thoughts.append(thoughts)
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
