@@ -33,6 +33,7 @@ class Blocks(Struct):
     Attributes:
         sealer: seals what the client is to send back.
         mended: repairs the broken input of a client's call, or returns None if it cannot; None: nothing is repaired.
+        shows_thoughts: whether thoughts are in their block, and not in its signature only.
         pages: the pages that a text may cite, by their addresses.
         content: the complete blocks, and the beginning of the open one.
         open_type: the type of the open block, which may still grow; empty if no block is open.
@@ -42,13 +43,14 @@ class Blocks(Struct):
 
     sealer: Sealer
     mended: Callable[[str], Json | None] | None = None
+    shows_thoughts: bool = True
     pages: dict[str, FoundPage] = field(default_factory=dict)
     content: list[Json] = field(default_factory=list)
     open_type: str = ""
     pieces: list[str] = field(default_factory=list)
     marks: list[Citation] = field(default_factory=list)
-    _shows_thoughts: bool = True
-    _signed: dict[int, str] = field(default_factory=dict)  # what the signature of a block holds of thoughts, by index
+    _turn: int = 0  # the number of the turn that has the latest thoughts
+    _signed: dict[int, tuple[Json, str]] = field(default_factory=dict)  # their blocks, and what the signatures hold
     _budget: ScanBudget = field(default_factory=ScanBudget)
     _calls: dict[int, StreamedInput] = field(default_factory=dict)  # the client's latest, by their index in the turn
     _input: StreamedInput | None = None  # of the call that is open
@@ -72,14 +74,14 @@ class Blocks(Struct):
             case _:
                 return self._write_block(part)
 
-    def add_thinking(self, text: str, *, shown: bool) -> Events:
-        """Add thoughts to the open block of thoughts, or to a new one; hidden thoughts are in its signature only."""
+    def add_thinking(self, text: str, turn: int) -> Events:
+        """Add thoughts to the open block of thoughts, or to a new one; `turn` is the number of their turn."""
+        self._turn = turn
         events: Events = []
         if self.open_type != "thinking":
             events = self._start({"type": "thinking", "thinking": "", "signature": ""})
         self.pieces.append(text)
-        self._shows_thoughts = shown
-        if shown:
+        if self.shows_thoughts:
             events.append(self._delta("thinking_delta", "thinking", text))
         return events
 
@@ -102,9 +104,11 @@ class Blocks(Struct):
             events += self.add(self._waiting.popleft())
         return events
 
-    def sign_again(self, index: int, carried: OpaqueFields) -> None:
-        """Add the fields of a turn to the signature of its thoughts, the block at `index`, which nobody has seen."""
-        self.content[index]["signature"] = sign(self.sealer, self._signed[index], carried)
+    def sign_again(self, turn: int, carried: OpaqueFields) -> None:
+        """Add fields to the signature of the thoughts of a turn, if it has any; for a message that nobody has seen."""
+        if turn in self._signed:
+            block, thoughts = self._signed[turn]
+            block["signature"] = sign(self.sealer, thoughts, carried)
 
     def close(self) -> Events:
         """Close the open block, and write what has waited for its end."""
@@ -152,9 +156,10 @@ class Blocks(Struct):
                     block["citations"] = citations
                     events += [self._delta("citations_delta", "citation", one) for one in citations]
             case "thinking":
-                block["thinking"] = whole if self._shows_thoughts else ""
-                self._signed[len(self.content) - 1] = signed = "" if self._shows_thoughts else whole
+                block["thinking"] = whole if self.shows_thoughts else ""
+                signed = "" if self.shows_thoughts else whole
                 block["signature"] = sign(self.sealer, signed)
+                self._signed[self._turn] = block, signed
                 events.append(self._delta("signature_delta", "signature", block["signature"]))
             case "tool_use" if self._input is not None:
                 if rest := self._input.close(self.mended):

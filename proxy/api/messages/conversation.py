@@ -61,8 +61,8 @@ def read_conversation(
     """The conversation of a request.
 
     Args:
-        system: the request's `system`.
-        messages: the request's `messages`.
+        system: the field of the request.
+        messages: the field of the request.
         sealer: opens what was sealed for the client.
         own_names: the client's names of server tools -> the names of the tools.
         changes: the changes by its system messages.
@@ -139,10 +139,10 @@ class _Joiner(Struct):
         """Add the results of the open turn's calls, and what else the user says."""
         rest: list[Json] = []
         for one in group:
-            reading = self.translator.user(one, self.forgiven if one[0] >= self.first_new else ALL_FAULTS)
-            for result in reading.results:
+            results, parts = self.translator.user(one, self.forgiven if one[0] >= self.first_new else ALL_FAULTS)
+            for result in results:
                 self._take_result(result, f"messages.{one[0]}.content.{result.at}")
-            rest += reading.parts
+            rest += parts
         self._close_turn()
         if rest:
             self.chat.append({"role": "user", "content": rest})
@@ -181,8 +181,6 @@ def _role_of(entry: tuple[int, Any]) -> str:
     role: Any = message.get("role")
     if role not in ("user", "assistant", "system"):
         refuse(f"{where}.role", "must be `user`, `assistant` or `system`")
-    content = message.get("content")
-    if content is None and role != "system":
+    if message.get("content") is None and role != "system":
         refuse(f"{where}.content", "must be a string or a list of content blocks")
-    as_blocks(content, f"{where}.content")
     return str(role)

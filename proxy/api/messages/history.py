@@ -41,9 +41,8 @@ NO_CHANGES = HistoryChanges()
 
 def changes_in(messages: Any) -> HistoryChanges:
     """The changes by the system messages of a request, which need not be well formed."""
-    if not isinstance(messages, list):
-        return NO_CHANGES
-    systems = [at for at, one in enumerate(messages) if isinstance(one, dict) and one.get("role") == "system"]
+    listed = messages if isinstance(messages, list) else ()
+    systems = [at for at, one in enumerate(listed) if isinstance(one, dict) and one.get("role") == "system"]
     if not systems:
         return NO_CHANGES
     last_said = next((at for at in range(len(messages) - 1, -1, -1) if _is_said(messages[at])), -1)

@@ -8,20 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.fold import Fold
+from proxy.api.messages import pages
 from proxy.api.messages.blocks import Blocks
 from proxy.api.messages.call_ids import shown_call_id, tool_use_id
 from proxy.api.messages.inputs import parsed_input
-from proxy.api.messages.pages import (
-    SERVER_NAME,
-    FoundPage,
-    code_block,
-    error_block,
-    error_code,
-    fetch_block,
-    other_block,
-    pages_of,
-    search_block,
-)
 from proxy.api.messages.request import MessagesRequest
 from proxy.api.messages.tools import CODE, FETCH, MessageTools
 from proxy.api.reply import Events
@@ -50,14 +40,14 @@ class MessageOptions(Struct, frozen=True):
     Attributes:
         fields: the client's fields.
         tools: which server tools the client is shown, and whether it takes several calls in one turn.
-        pages: the pages that earlier searches of the conversation have found.
+        found: the pages that earlier searches of the conversation have found.
         sealer: seals what the client is to send back.
         now: the time, in seconds since 1970, for pages that are fetched.
     """
 
     fields: MessagesRequest
     tools: MessageTools
-    pages: Sequence[FoundPage]
+    found: Sequence[pages.FoundPage]
     sealer: Sealer
     now: Callable[[], float]
 
@@ -65,32 +55,28 @@ class MessageOptions(Struct, frozen=True):
 class MessageBuilder(Fold):
     """Builds the content blocks of a message.
 
-    Args:
-        run_id: the id of the run, from which the ids of the blocks are made.
-        request: the resolved request.
-        options: the other parts of the request.
-
     Attributes:
-        blocks: the blocks.
         uses: the numbers of successful calls of hosted tools; None: the client has declared none of them.
     """
 
     def __init__(self, run_id: str, request: ResolvedRequest, options: MessageOptions) -> None:
         stops: Sequence[str] = request.chat.get("stop", ())
         self._stop = StopFilter(stops) if stops else None
-        self._stops = stops
+        self._stops, thinking = stops, options.fields.thinking
         self._run_id = run_id
         self._options = options
         self._toolset = request.own.toolset
         self._shows_others = request.tool_events != "none"  # calls of server tools that the client has not declared
         self.blocks = Blocks(
-            options.sealer, request.own.toolset.mended, {page.url: page for page in options.pages if page.url}
+            options.sealer,
+            mended=self._toolset.mended,
+            shows_thoughts=thinking is None or thinking.display != "omitted",
+            pages={page.url: page for page in options.found if page.url},
         )
         self._turn = self._number = 0  # in this message, and in its run
         self._has_calls = False  # in this turn
         self._numbered = 0  # server calls
         self._calls: list[tuple[ToolCall, Json]] = []  # the server calls of this turn, and their blocks
-        self._thoughts_of: dict[int, int] = {}  # the number of a turn -> the index of its block
         # The calls that are shown, by the upstream's id and the tool: the ids that they will have in a history.
         self._ids_in_history: dict[tuple[str, str], deque[str]] = {}
         self.uses = {f"{SEARCH}_requests": 0, f"{FETCH}_requests": 0} if options.tools.hosted else None
@@ -121,9 +107,7 @@ class MessageBuilder(Fold):
         """Add thoughts, for which this API has one place: before the text and the calls of their turn."""
         if not self._options.fields.thinks or self._has_text or self._has_calls:
             return []
-        events = self.blocks.add_thinking(text, shown=not self._options.fields.omits_thoughts)
-        self._thoughts_of[self._number] = len(self.blocks.content) - 1
-        return events
+        return self.blocks.add_thinking(text, self._number)
 
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:
         """Add text to the open block, or to a new one; this API has no log probabilities."""
@@ -162,7 +146,7 @@ class MessageBuilder(Fold):
             given = self._toolset.arguments_of(call) or given
         kind = "server_tool_use" if shown is not None else "mcp_tool_use"
         block: Json = {"type": kind, "id": shown_call_id(kind, self._run_id, self._numbered, self._turn)}
-        block |= {"name": call.name, "server_name": SERVER_NAME} if shown is None else {"name": shown}
+        block |= {"name": call.name, "server_name": pages.SERVER_NAME} if shown is None else {"name": shown}
         block["input"] = given
         self._calls.append((call, block))
         return self.end_text() + self.blocks.add(block)
@@ -177,11 +161,9 @@ class MessageBuilder(Fold):
         return events
 
     def carried_by(self, turn: Turn, server_tools: Mapping[str, ToolSpec]) -> OpaqueFields:
-        """The fields of a turn that the client cannot bring back; asked once for each turn of the run, in order.
+        """The fields of a turn that the client cannot bring back; asked once for each turn of a run, in order.
 
-        Args:
-            turn: a turn of the finished run.
-            server_tools: the server's tools by every name under which the model may call them.
+        `server_tools` are the server's tools by every name under which the model may call them.
         """
         ids = list[str | None]()
         for entry, client_id in turn.entries:
@@ -190,11 +172,6 @@ class MessageBuilder(Fold):
             shown = self._ids_in_history.get((entry.get("id") or "", tool))
             ids.append(client_id or (shown.popleft() if shown else None))
         return carried_by(turn.message, ids)
-
-    def sign_again(self, turn: int, carried: OpaqueFields) -> None:
-        """Add fields to the signature of the thoughts of a turn, if it has any; for a message that nobody has seen."""
-        if (index := self._thoughts_of.get(turn)) is not None:
-            self.blocks.sign_again(index, carried)
 
     def ending(self, answer: Respond) -> Json:
         """The `stop_reason` and the fields that belong to it."""
@@ -205,9 +182,9 @@ class MessageBuilder(Fold):
             reason = WINDOW_EXCEEDED
         if cut is not None:  # the client does not see the end of the upstream's answer
             reason = "end_turn"
-        if any(block["type"] == "tool_use" for block in self.blocks.content) and reason == "end_turn":
+        if reason == "end_turn" and self._calls_client:
             reason = "tool_use"
-        elif stop is not None and reason == "end_turn":
+        elif reason == "end_turn" and stop is not None:
             reason = "stop_sequence"
         details = {"type": "refusal", "category": None, "explanation": None} if reason == "refusal" else None
         sequence = stop if reason == "stop_sequence" else None
@@ -215,25 +192,23 @@ class MessageBuilder(Fold):
 
     def _result(self, use: Json, answered: AnsweredCall | None) -> Json:
         """The block with the result of a call."""
-        call_id, kind, result = use["id"], use["name"], answered.result if answered is not None else None
-        if use["type"] == "mcp_tool_use":
-            is_error = result is None or result.failed
-            return other_block(call_id, result.for_app if result is not None else "", is_error=is_error)
-        if answered is None or result is None:
-            return error_block(kind, call_id)
-        if kind == CODE:
-            return (
-                error_block(kind, call_id) if result.failed or result.code is None else code_block(call_id, result.code)
-            )
-        if result.failed:
-            return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
+        call_id, kind, is_other = use["id"], use["name"], use["type"] == "mcp_tool_use"
+        if answered is None:
+            return pages.other_block(call_id, "", is_error=True) if is_other else pages.error_block(kind, call_id, "")
+        result = answered.result
+        if is_other:
+            return pages.other_block(call_id, result.for_app, is_error=result.failed)
+        if result.failed or (kind == CODE and result.code is None):
+            return pages.error_block(kind, call_id, result.outcome)
+        if kind == CODE and result.code is not None:
+            return pages.code_block(call_id, result.code)
         if self.uses is not None:
             self.uses[f"{kind}_requests"] += answered.counts
         if kind == FETCH:
-            return fetch_block(call_id, answered, datetime.fromtimestamp(self._options.now(), UTC).isoformat())
-        pages = pages_of(answered)
-        self.blocks.pages |= {page.url: page for page in pages}
-        return search_block(call_id, pages, answered.content, self._options.sealer.seal_text)
+            return pages.fetch_block(call_id, answered, datetime.fromtimestamp(self._options.now(), UTC).isoformat())
+        found = pages.pages_of(answered)
+        self.blocks.pages |= {page.url: page for page in found}
+        return pages.search_block(call_id, found, answered.content, self._options.sealer.seal_text)
 
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from proxy.api.messages.tools import CODE, FETCH
 from proxy.loop import results
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.fence import unfenced
@@ -24,24 +25,23 @@ from proxy.loop.results import BEYOND_LIMIT
 from proxy.turn.citations import is_longer_url
 from proxy.wire.chat import Json, text_of
 from proxy.wire.code import CodeResult
+from proxy.wire.search import SearchHit
 
 SERVER_NAME = "toolproxy"
 """The `server_name` in the blocks of tools for which this API has no type."""
 
 _DAY = re.compile(r"(?:.{1,100} - )?(?:updated )?\d{4}-\d\d-\d\d")  # the line of a hit with its source and date
 _MOST_CITED = 150  # characters; Anthropic's bound
-# The outcome of a failed call -> its `error_code`. The code for any other outcome is `unavailable` for a search, and
-# `url_not_accessible` for a page.
+# The outcome of a failed call -> its `error_code`.
 _CODES = {BEYOND_LIMIT: "max_uses_exceeded", "invalid_arguments": "invalid_tool_input", "busy": "too_many_requests"}
-_CODES_OF_PAGES = {name: name for name in ("url_not_allowed", "unsupported_content_type")}
+_OUTCOMES_OF_PAGES = ("url_not_allowed", "unsupported_content_type")
 
 
 class FoundPage(Struct, frozen=True):
     """A page that a search has found.
 
     Attributes:
-        url: the URL of the page.
-        title: the title of the page.
+        url, title: those of the page.
         piece: the part about the page in the text that the model has read.
         text: the tool's own text about the page.
         published: the day on which the page appeared, `YYYY-MM-DD`; None: unknown.
@@ -70,20 +70,13 @@ def pages_of(answered: AnsweredCall) -> list[FoundPage]:
     pieces = {
         url: text[begin:end] for (_, url), (begin, end) in zip(found, pairwise([*begins, len(text)]), strict=False)
     }
-    ordered = [url for _, url in found] + [url for url in sources if url not in pieces]
-    titles = {hit.url: hit.title for hit in answered.result.hits}
-    texts = {hit.url: hit.text for hit in answered.result.hits}
-    days = {hit.url: hit.published for hit in answered.result.hits}
-    return [
-        FoundPage(
-            url,
-            titles.get(url, sources[url] or url),
-            pieces.get(url, ""),
-            texts.get(url) or _text_about(url, answered.result.text),
-            days.get(url),
-        )
-        for url in ordered
-    ]
+    hits = {hit.url: hit for hit in answered.result.hits}
+    pages: list[FoundPage] = []
+    for url in (*pieces, *(url for url in sources if url not in pieces)):
+        hit = hits.get(url) or SearchHit(url, sources[url] or url, "")
+        about = hit.text or _text_about(url, answered.result.text)
+        pages.append(FoundPage(url, hit.title, pieces.get(url, ""), about, hit.published))
+    return pages
 
 
 def _text_about(url: str, text: str) -> str:
@@ -112,18 +105,13 @@ def _paragraph(text: str, at: int) -> tuple[int, int]:
     return before + 2 if before >= 0 else 0, after if after >= 0 else len(text)
 
 
-def error_block(kind: str, call_id: str, code: str = "unavailable") -> Json:
-    """The result block of a failed call; `kind` is the client's name of the tool."""
+def error_block(kind: str, call_id: str, outcome: str) -> Json:
+    """The result block of a failed call of the tool with the client's name `kind`; no outcome: it has no result."""
+    code = "unavailable" if kind == CODE else _CODES.get(outcome, "unavailable")
+    if kind == FETCH and outcome and outcome not in _CODES:
+        code = outcome if outcome in _OUTCOMES_OF_PAGES else "url_not_accessible"
     name = f"{kind}_tool_result"
     return {"type": name, "tool_use_id": call_id, "content": {"type": f"{name}_error", "error_code": code}}
-
-
-def error_code(answered: AnsweredCall, *, is_page: bool) -> str:
-    """The `error_code` of a failed search, or of a page that could not be fetched."""
-    outcome = answered.result.outcome
-    if is_page and outcome not in _CODES:
-        return _CODES_OF_PAGES.get(outcome, "url_not_accessible")
-    return _CODES.get(outcome, "unavailable")
 
 
 def search_block(call_id: str, pages: list[FoundPage], text: str, seal: Callable[[str], str]) -> Json:
@@ -174,10 +162,7 @@ def other_block(call_id: str, text: str, *, is_error: bool) -> Json:
 def other_text_of(content: Any, tool: str, *, is_error: bool) -> str:
     """The result of any other tool as the model has read it, from the content of the result block.
 
-    Args:
-        content: the content as the client sends it back.
-        tool: the name of the tool.
-        is_error: whether the call failed; the model has then read the text as it is, without a fence.
+    The text of a failed call has no fence.
     """
     text = text_of({"content": content})
     if is_error:
@@ -186,12 +171,7 @@ def other_text_of(content: Any, tool: str, *, is_error: bool) -> str:
 
 
 def model_text_of(content: Any, tool: str) -> str:
-    """A page, the outcome of code or a failed call as the model has read it, from the content of the result block.
-
-    Args:
-        content: the content as the client sends it back.
-        tool: the name of the server's tool.
-    """
+    """A page, the outcome of code or a failed call as the model has read it, from the content of the result block."""
     match content:
         case {"type": str(kind), "error_code": code} if kind.endswith("_error"):
             return results.failure(str(code)).content
@@ -206,12 +186,9 @@ def model_text_of(content: Any, tool: str) -> str:
 
 
 def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]) -> tuple[list[FoundPage], str]:
-    """The pages in the result of a search, and the result as the model has read it.
+    """The pages in the content of a search's result block, and the result as the model has read it.
 
-    Args:
-        content: the content of the result block, as the client sends it back.
-        tool: the name of the server's tool.
-        unseal: opens text that was sealed for this client; a piece that cannot be opened is replaced by title and URL.
+    A piece that `unseal` cannot open is replaced by the title and the URL.
     """
     pages: list[FoundPage] = []
     is_ours = False

@@ -16,7 +16,8 @@ T = TypeVar("T", str, Json, list[Any])
 
 BETWEEN = "\n\n"  # the texts of several blocks
 _DEMANDS: Mapping[type, str] = {str: "must be a string", dict: "must be an object", list: "must be a list"}
-_KNOWN = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
+KNOWN_TYPES = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
+"""The types of blocks that a user's content may have here."""
 
 
 def _parts_of_all(blocks: list[Any], where: str) -> list[Json]:
@@ -45,12 +46,6 @@ def _refuse_unshown(where: str, why: str) -> NoReturn:
 def named(value: Any) -> str:
     """A client's value in an error message: text in quotation marks, anything else as JSON."""
     return repr(value[:100]) if isinstance(value, str) else rawjson.dumps(value).decode()[:100]
-
-
-def is_known(block: Any) -> bool:
-    """Whether a block is of a type that a user's content may have here, or of no type at all."""
-    kind = block.get("type") if isinstance(block, dict) else None
-    return not isinstance(kind, str) or kind in _KNOWN
 
 
 def parts_of(block: Any, where: str) -> list[Json]:

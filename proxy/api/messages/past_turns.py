@@ -4,7 +4,7 @@ One message may hold several turns: thoughts, text, calls and results, then thou
 the blocks tells the turns apart: the first block after results that is not a result begins the next turn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -61,10 +61,7 @@ class PastTurn(Struct):
         return call.result or (answers.get(call.id) if self._by_id[call.id] is call else None)
 
     def close(self) -> None:
-        """Take no more blocks.
-
-        Server calls without a result are left out; the others get the ids that they had in the run.
-        """
+        """Make the message, without server calls that have no result; the others have their ids in the run again."""
         self.calls = [call for call in self.calls if call.result is not None or not call.is_server_tool]
         for call in self.calls:
             if call.is_server_tool:
@@ -80,11 +77,3 @@ class Result(Struct, frozen=True):
     given: str
     call_id: str
     result: PastResult
-
-
-class TranslatedMessage(Struct, frozen=True):
-    """A message translated by itself: the assistant's turns, or the user's tool results and content parts."""
-
-    turns: Sequence[PastTurn] = ()
-    results: Sequence[Result] = ()
-    parts: Sequence[Json] = ()

@@ -114,7 +114,7 @@ class MessageReply(Reply):
         numbers = [turn.number for turn in (*answer.earlier_turns, answer.turn)]
         for number, carried in dict(zip(numbers, self._carried, strict=False)).items():
             if carried:
-                self._message.sign_again(number, carried)
+                self._message.blocks.sign_again(number, carried)
         usage = _usage_of(answer, self._message.uses)
         return {**self._head, "content": self._message.blocks.content, **self._message.ending(answer), "usage": usage}
 
@@ -126,9 +126,7 @@ class MessageReply(Reply):
 def _usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
     """The tokens of all turns, as this API counts them (cached ones apart), and the `cost` if there are prices.
 
-    Args:
-        answer: the end of the run.
-        server_tool_use: the numbers of hosted calls; None: the client has not declared hosted tools.
+    `server_tool_use` are the numbers of hosted calls; None: the client has not declared hosted tools.
     """
     usage = answer.tally.usage
     cached = token_count(usage, "prompt_tokens_details", "cached_tokens") or 0

@@ -37,7 +37,7 @@ Number: TypeAlias = int | float
 class _Thinking(Struct, frozen=True):
     type: str
     budget_tokens: Count | None = None
-    display: object = None
+    display: object = None  # "omitted": thoughts are shown as a signature only
 
 
 class _OutputConfig(Struct, frozen=True):
@@ -68,11 +68,6 @@ class MessagesRequest(Struct, frozen=True):
         """Whether the client wants the model to think."""
         return self.thinking is not None and self.thinking.type != "disabled"
 
-    @property
-    def omits_thoughts(self) -> bool:
-        """Whether the client wants thoughts in the signature only."""
-        return self.thinking is not None and self.thinking.display == "omitted"
-
     def schema_check(self) -> SchemaCheck | None:
         """The check against the schema of `output_config.format`; None without one. Raises `RequestError`."""
         wanted: Any = self.output_config.format if self.output_config is not None else None
@@ -100,10 +95,7 @@ class MessagesRequest(Struct, frozen=True):
         return chat
 
     def fields_for(self, upstream: Upstream, effort: str | None) -> Json:
-        """The fields of the chat request that depend on the upstream: those for thinking, and `top_k`.
-
-        `effort` is the one that was asked for in the history.
-        """
+        """The fields for thinking and `top_k`, which depend on the upstream; `effort` was asked for in the history."""
         fields: Json = {}
         if upstream.traits.top_k and self.top_k is not None:
             fields["top_k"] = self.top_k
@@ -124,12 +116,8 @@ class MessagesRequest(Struct, frozen=True):
 def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequest:
     """A request, except its conversation (`conversation.read_conversation`) and its tools (`tools.read_tools`).
 
-    Args:
-        fields: the request as the client sent it.
-        needs_max_tokens: whether `max_tokens` is required, as it is for an answer.
-
     Raises:
-        RequestError: a field is not well formed; its name is `param`.
+        RequestError: a field is not well formed, or `max_tokens` is needed and missing; its name is `param`.
     """
     request = read_fields(fields, MessagesRequest, _DEMANDS, prefixed)
     if needs_max_tokens and request.max_tokens is None:

@@ -6,26 +6,12 @@ It holds the thoughts where the client is not shown them, and the fields of the 
 
 from typing import TypeGuard
 
-from msgspec import Struct
-
 from proxy.api.sealed import Sealer
 from proxy.turn.opaque_fields import OpaqueFields
 
-NO_FIELDS = OpaqueFields()
+_NO_FIELDS = OpaqueFields()
 # The beginning of a signature with fields. Others are not opened where the thoughts are shown, to save the time.
 _WITH_FIELDS = "carried-"
-
-
-class Signed(Struct, frozen=True):
-    """The contents of a signature.
-
-    Attributes:
-        thoughts: the thoughts; empty if the block itself shows them, or the signature is not ours.
-        carried: the fields that the turn carries.
-    """
-
-    thoughts: str = ""
-    carried: OpaqueFields = NO_FIELDS
 
 
 def may_say(signature: object, *, has_thoughts: bool) -> TypeGuard[str]:
@@ -33,16 +19,16 @@ def may_say(signature: object, *, has_thoughts: bool) -> TypeGuard[str]:
     return isinstance(signature, str) and (not has_thoughts or signature.startswith(_WITH_FIELDS))
 
 
-def sign(sealer: Sealer, thoughts: str, carried: OpaqueFields = NO_FIELDS) -> str:
+def sign(sealer: Sealer, thoughts: str, carried: OpaqueFields = _NO_FIELDS) -> str:
     """The signature that holds these thoughts and fields."""
     if not carried:
         return sealer.seal_text(thoughts)
     return _WITH_FIELDS + sealer.seal({"text": thoughts, "carried": carried.as_json()})
 
 
-def read_signature(sealer: Sealer, signature: str) -> Signed:
-    """The contents of the signature of a block."""
+def read_signature(sealer: Sealer, signature: str) -> tuple[str, OpaqueFields]:
+    """The thoughts and the fields in a signature; empty if it has none, or was not made here for this client."""
     held = sealer.open(signature.removeprefix(_WITH_FIELDS)) or {}
     thoughts = held.get("text")
-    fields = OpaqueFields.from_json(held.get("carried")) or NO_FIELDS
-    return Signed(thoughts if isinstance(thoughts, str) else "", fields)
+    carried = OpaqueFields.from_json(held.get("carried")) or _NO_FIELDS
+    return thoughts if isinstance(thoughts, str) else "", carried

@@ -101,12 +101,9 @@ class MessageTools(Struct, frozen=True, dict=True):  # `dict` for the cached pro
         return fields
 
     def within(self, usable: Iterable[ToolSpec], *, drop: bool) -> "MessageTools":
-        """These tools, with those of the declared hosted tools that the client may use.
+        """These tools, with those of the declared hosted tools that are among the `usable` server tools.
 
-        Args:
-            usable: the server tools that it may use.
-            drop: whether a hosted tool is left out even if the request depends on it: see
-                `Access.drops_unavailable_tools`.
+        With `drop`, a hosted tool is left out even if the request depends on it: see `Access.drops_unavailable_tools`.
 
         Raises:
             RequestError: the client requires a tool that it may not use, or declares no others.
@@ -151,12 +148,7 @@ class MessageTools(Struct, frozen=True, dict=True):  # `dict` for the cached pro
 
 
 def read_tools(fields: Json, own: RequestTools, changes: Sequence[ToolChange] = ()) -> MessageTools:
-    """The tools of a request.
-
-    Args:
-        fields: the request.
-        own: the server's tools.
-        changes: the changes of the tools in its history.
+    """The tools of a request with these `fields`, as its history has changed them.
 
     Raises:
         RequestError: they are not well formed, or require a tool that is not available here.

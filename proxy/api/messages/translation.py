@@ -6,7 +6,7 @@ a translation that passes it is for this request alone.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import orjson
 from msgspec import Struct, field
@@ -16,8 +16,8 @@ from proxy.api.known import Known, is_read
 from proxy.api.messages.call_ids import client_id, origin_of
 from proxy.api.messages.history import TOOL_CHANGES
 from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
-from proxy.api.messages.parts import BETWEEN, as_blocks, field_in, is_known, parts_of, refuse
-from proxy.api.messages.past_turns import BlockCall, PastTurn, Result, TranslatedMessage
+from proxy.api.messages.parts import BETWEEN, KNOWN_TYPES, as_blocks, field_in, parts_of, refuse
+from proxy.api.messages.past_turns import BlockCall, PastTurn, Result
 from proxy.api.messages.signatures import may_say, read_signature
 from proxy.api.sealed import Sealer
 from proxy.api.unshown import ALL_FAULTS, NO_FAULTS, Forgiven, Unshown, note, text_part, type_of
@@ -26,6 +26,7 @@ from proxy.wire.cache_marks import MARK, markable_content
 from proxy.wire.chat import Json
 from proxy.wire.errors import RequestError
 
+T = TypeVar("T")
 Entry: TypeAlias = tuple[int, Json]
 """A message, with its position."""
 
@@ -65,24 +66,24 @@ class Translator(Struct):
 
     def assistant(self, group: Sequence[Entry]) -> Sequence[PastTurn]:
         """The turns in adjacent messages of the assistant. Raises `RequestError`."""
-        return self._reading_of(group, self._read_assistant).turns
+        return self._reading_of(group, self._read_assistant)
 
-    def user(self, entry: Entry, forgiven: Forgiven) -> TranslatedMessage:
+    def user(self, entry: Entry, forgiven: Forgiven) -> tuple[list[Result], list[Json]]:
         """The results and the parts in a message of the user's. Raises `RequestError` for a fault not forgiven."""
         if isinstance(content := entry[1].get("content"), str):
-            return TranslatedMessage(parts=[text_part(content)] if content else [])
+            return [], [text_part(content)] if content else []
         return self._reading_of([entry], partial(self._read_user, forgiven=forgiven))
 
     def system_prompt(self, content: Any, where: str) -> str | list[Json]:
         """The content of a system prompt without Claude Code's version block. Raises `RequestError`."""
         if isinstance(content, str) and content.startswith(_BILLING):
             content = content.partition("\n")[2].lstrip()
-        known: dict[str, Any] = {}
-        for at, block in enumerate(as_blocks(content, where)):
-            if not self._note_unknown(block) and (not isinstance(block, dict) or block.get("type") not in TOOL_CHANGES):
-                known[f"{where}.{at}"] = block
         forgiven = NO_FAULTS if where == "system" else ALL_FAULTS
-        parts = [part for place, block in known.items() for part in self._parts_of(block, place, forgiven)]
+        parts: list[Json] = []
+        for at, block in enumerate(as_blocks(content, where)):
+            is_change = isinstance(block, dict) and block.get("type") in TOOL_CHANGES
+            if not is_change and not self._note_unknown(block):
+                parts += self._parts_of(block, f"{where}.{at}", forgiven)
         if any(part["type"] != "text" for part in parts):
             if not forgiven:
                 refuse(where, "may hold text only")
@@ -91,11 +92,8 @@ class Translator(Struct):
         return markable_content(prompt, BETWEEN) if self.keeps_marks else joined_text(prompt, BETWEEN)
 
     def _parts_of(self, block: Any, where: str, forgiven: Forgiven) -> list[Json]:
-        """The parts of a block, with its mark of a cache if marks are kept; a note if it has a fault that is forgiven.
-
-        Raises:
-            RequestError: it has another fault.
-        """
+        """The parts of a block, with its mark of a cache if marks are kept; a note if its fault is forgiven."""
+        self._note_unknown(block)
         try:
             parts = parts_of(block, where)
         except forgiven:
@@ -106,7 +104,8 @@ class Translator(Struct):
 
     def _note_unknown(self, block: Any) -> bool:
         """Note the type of a block if it is unknown; whether it is."""
-        if is_known(block) or block["type"] in TOOL_CHANGES:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if not isinstance(kind, str) or kind in KNOWN_TYPES or kind in TOOL_CHANGES:
             return False
         self._note(type_of(block))
         return True
@@ -123,13 +122,11 @@ class Translator(Struct):
         self._depends_on_request = True
         return self.asked
 
-    def _reading_of(
-        self, group: Sequence[Entry], read: Callable[[Mapping[str, Any]], TranslatedMessage]
-    ) -> TranslatedMessage:
+    def _reading_of(self, group: Sequence[Entry], read: Callable[[Mapping[str, Any]], T]) -> T:
         """The translation of a group of messages; `read` translates their content blocks, each under its path."""
         alone = group[0][1] if len(group) == 1 else None
         if is_read(alone):
-            known: TranslatedMessage = alone.reading
+            known: T = alone.reading
             return known
         blocks = {
             f"messages.{at}.content.{number}": block
@@ -142,7 +139,7 @@ class Translator(Struct):
             alone.reading = reading
         return reading
 
-    def _read_assistant(self, blocks: Mapping[str, Any]) -> TranslatedMessage:
+    def _read_assistant(self, blocks: Mapping[str, Any]) -> Sequence[PastTurn]:
         turns = [PastTurn()]
         for place, block in blocks.items():
             kind, turn = block.get("type") if isinstance(block, dict) else None, turns[-1]
@@ -157,7 +154,7 @@ class Translator(Struct):
             self._read_block(turns[-1], block, place)
         for turn in turns:
             turn.close()
-        return TranslatedMessage(turns)
+        return turns
 
     def _is_ours(self, use: Json) -> bool:
         """Whether the block of a server's call is of a kind that this proxy shows."""
@@ -178,9 +175,9 @@ class Translator(Struct):
             case "thinking":
                 thoughts = shown if isinstance(shown := block.get("thinking"), str) else ""
                 if may_say(signature := block.get("signature"), has_thoughts=bool(thoughts)):
-                    signed = read_signature(self._request.sealer, signature)
-                    turn.carried = signed.carried or turn.carried
-                    thoughts = thoughts or signed.thoughts
+                    signed, carried = read_signature(self._request.sealer, signature)
+                    turn.carried = carried or turn.carried
+                    thoughts = thoughts or signed
                 if thoughts:
                     turn.thoughts.append(thoughts)
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
@@ -208,16 +205,15 @@ class Translator(Struct):
             name = self._request.own_names.get(name, name)
         return BlockCall(block_id, name, arguments, block_id=block_id, is_server_tool=True)
 
-    def _read_user(self, blocks: Mapping[str, Any], forgiven: Forgiven) -> TranslatedMessage:
+    def _read_user(self, blocks: Mapping[str, Any], forgiven: Forgiven) -> tuple[list[Result], list[Json]]:
         results: list[Result] = []
         parts: list[Json] = []
         for at, (place, block) in enumerate(blocks.items()):
             if isinstance(block, dict) and block.get("type") == "tool_result":
                 results.append(self._result_in(block, at, place))
             else:
-                self._note_unknown(block)
                 parts += self._parts_of(block, place, forgiven)
-        return TranslatedMessage(results=results, parts=parts)
+        return results, parts
 
     def _read_result(self, block: Json, tool: str) -> str:
         """The result of a server's call as the model has read it, from the result block."""
@@ -232,10 +228,8 @@ class Translator(Struct):
 
     def _result_in(self, block: Json, at: int, where: str) -> Result:
         given = field_in(block, "tool_use_id", str, where)
-        parts: list[Json] = []
-        for one in as_blocks(block.get("content"), f"{where}.content"):
-            self._note_unknown(one)
-            parts += self._parts_of(one, where, ALL_FAULTS)
+        blocks = as_blocks(block.get("content"), f"{where}.content")
+        parts = [part for one in blocks for part in self._parts_of(one, where, ALL_FAULTS)]
         result = result_of(parts, BETWEEN, if_empty=EMPTY_RESULT)
         if block.get("is_error") is True:
             result = PastResult(FAILED_RESULT.format(text=result.text), result.pictures)
