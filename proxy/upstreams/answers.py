@@ -145,7 +145,15 @@ class Mender(Struct, frozen=True):
     def relayed(self, raw: bytes) -> tuple[Json, bool]:
         """A whole answer, mended, and whether it had to be mended."""
         answer = self.completion(raw)
-        return answer, answer != parsed(raw)
+        return answer, is_mended(answer, raw)
+
+
+def is_mended(answer: Json, raw: bytes) -> bool:
+    """Whether an answer or chunk is no longer what its bytes say. One that is nested too deep to compare is relayed."""
+    try:
+        return bool(answer != parsed(raw))
+    except RecursionError:
+        return False
 
 
 def _is_sign_of_life(event: sse.SseEvent) -> bool:

@@ -93,7 +93,7 @@ async def test_a_finish_reason_with_each_call_of_glm_does_not_end_the_turn(surfa
         done=False,
     )
     await surface.ask(calls, turn("Found."), search=True, profile="glm")
-    assert [one["q"] for one in surface.upstream.searches] == ["n1", "n2"]
+    assert {one["q"] for one in surface.upstream.searches} == {"n1", "n2"}
 
 
 @on("relay-whole", "relay-streamed")
