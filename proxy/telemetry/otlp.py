@@ -45,7 +45,10 @@ class SpanSender:
         self._url = endpoint.rstrip("/").removesuffix(_PATH) + _PATH
         self._compressed = _variable("COMPRESSION") == "gzip"
         self._client = _client_for(self._url, compressed=self._compressed)
-        self._resource = {"attributes": [_text_attribute(*pair) for pair in _with_environment(resource).items()]}
+        attributes = _with_environment(resource)
+        self._resource = {
+            "attributes": [{"key": key, "value": {"string_value": attributes[key]}} for key in attributes]
+        }
         self._timeout = _positive(_variable("TIMEOUT"), 10)
         self._most_waiting = _positive(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE"), 2048)
         self._batch_size = int(_positive(os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"), 512))
@@ -145,10 +148,6 @@ def _with_environment(resource: Mapping[str, str]) -> dict[str, str]:
     if name := os.environ.get("OTEL_SERVICE_NAME"):
         joined["service.name"] = name
     return joined
-
-
-def _text_attribute(name: str, text: str) -> dict[str, object]:
-    return {"key": name, "value": {"string_value": text}}
 
 
 def _variable(name: str) -> str:
