@@ -29,6 +29,7 @@ _PATH: Final = "/v1/traces"
 _CLOSING_SECONDS: Final = 5.0  # for all spans that are waiting when the proxy stops
 _RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})  # as OTLP has it
 _FIRST_PAUSE: Final = 1.0  # seconds before the second attempt; doubled each time
+_SHORTEST_TIMEOUT: Final = 0.1  # seconds; a socket takes no negative number, and the time may just be over
 
 _log = logging.getLogger("toolproxy.traces")
 
@@ -85,7 +86,10 @@ class SpanSender:
                 self._is_due.clear()
             waiting = self._waiting
             if batch := [waiting.popleft() for _ in range(min(self._batch_size, len(waiting)))]:
-                self._send(self._encoded(batch))
+                try:
+                    self._send(self._encoded(batch))
+                except Exception:  # noqa: BLE001 - a span that cannot be encoded must not end the thread
+                    _log.exception("a batch of spans could not be sent")
         self._client.close()
 
     def _encoded(self, batch: Sequence[SpanFields]) -> bytes:
@@ -104,7 +108,7 @@ class SpanSender:
             self._dropped = 0
         until, pause = time.monotonic() + self._timeout, _FIRST_PAUSE
         while True:
-            failure, may_pass = self._post(body, until - time.monotonic())
+            failure, may_pass = self._post(body, max(until - time.monotonic(), _SHORTEST_TIMEOUT))
             if not failure:
                 return
             if not may_pass or time.monotonic() + pause > until or self._closing.wait(pause):
