@@ -68,22 +68,27 @@ OPERATIONS: Final[Mapping[str, str]] = {"/embeddings": "embeddings", "/completio
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
 READ_PAGE: Final = "read page"
-URL: Final = "url.full"
 TOOL_TYPE: Final = "gen_ai.tool.type"
 EXTENSION: Final = "extension"  # the type of a tool that is run by the proxy, not by the client
 ROUTE: Final = "http.route"
 ERROR: Final = "error.type"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
-INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
-OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
-CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
-ARGUMENTS: Final = "gen_ai.tool.call.arguments"
-RESULT: Final = "gen_ai.tool.call.result"
 
-_CONTENTS: Final = {"arguments": ARGUMENTS, "result": RESULT, "url": URL}
+USAGE: Final[Mapping[tuple[str, ...], str]] = {
+    ("prompt_tokens",): "gen_ai.usage.input_tokens",
+    ("completion_tokens",): "gen_ai.usage.output_tokens",
+    ("completion_tokens_details", "reasoning_tokens"): "gen_ai.usage.reasoning.output_tokens",
+    ("prompt_tokens_details", "cached_tokens"): "gen_ai.usage.cache_read.input_tokens",
+}
+"""Places of counts in an upstream's `usage`, and the attributes of its CLIENT span."""
+CONTENTS: Final[Mapping[str, str]] = {
+    "arguments": "gen_ai.tool.call.arguments",
+    "result": "gen_ai.tool.call.result",
+    "url": "url.full",
+}
+"""Fields of a tool call or a page that have content, and the attributes of its span."""
 EVENTS_IN_ATTRIBUTES: Final = frozenset({"response.started"})
 """Events that a span does not repeat, for its attributes say the same."""
 
@@ -118,7 +123,7 @@ def describe_step(step: Step) -> SpanDescription:
 def _internal(step: Step, name: str, table: Mapping[str, str], attributes: Attributes) -> SpanDescription:
     """The span of a tool call, or of a page that a search reads."""
     attributes |= _named(step.fields, table)
-    for field, attribute in _CONTENTS.items():
+    for field, attribute in CONTENTS.items():
         if isinstance(content := step.fields.get(field), Content):
             attributes[attribute] = content.text()
     if failed := step.outcome != "completed":
@@ -159,12 +164,7 @@ def usage(counted: Any) -> Attributes:
     """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
     if not isinstance(counted, dict):
         return {}
-    counts = {
-        INPUT_TOKENS: token_count(counted, "prompt_tokens"),
-        OUTPUT_TOKENS: token_count(counted, "completion_tokens"),
-        REASONING_TOKENS: token_count(counted, "completion_tokens_details", "reasoning_tokens"),
-        CACHED_TOKENS: token_count(counted, "prompt_tokens_details", "cached_tokens"),
-    }
+    counts = {name: token_count(counted, *place) for place, name in USAGE.items()}
     return {name: count for name, count in counts.items() if count is not None}
 
 

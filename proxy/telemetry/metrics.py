@@ -70,9 +70,8 @@ _SWITCHED: Final[Mapping[str, tuple[str, str, int]]] = {
 class AllowedLabels:
     """A label with a fixed set of values: any other name becomes "other", and None becomes "none"."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self._names: dict[object, str] = {None: "none"}
-        self.allow(names)
 
     def allow(self, names: Iterable[str]) -> None:
         """Add values; those of an earlier configuration remain, for requests that began under it."""

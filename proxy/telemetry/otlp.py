@@ -29,6 +29,7 @@ _PATH: Final = "/v1/traces"
 _CLOSING_SECONDS: Final = 5.0  # for all spans that are waiting when the proxy stops
 _RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})  # as OTLP has it
 _FIRST_PAUSE: Final = 1.0  # seconds before the second attempt; doubled each time
+_SHORTEST_TIMEOUT: Final = 0.1  # seconds; a socket takes no negative number, and the time may just be over
 
 _log = logging.getLogger("toolproxy.traces")
 
@@ -45,7 +46,10 @@ class SpanSender:
         self._url = endpoint.rstrip("/").removesuffix(_PATH) + _PATH
         self._compressed = _variable("COMPRESSION") == "gzip"
         self._client = _client_for(self._url, compressed=self._compressed)
-        self._resource = {"attributes": [_text_attribute(*pair) for pair in _with_environment(resource).items()]}
+        attributes = _with_environment(resource)
+        self._resource = {
+            "attributes": [{"key": key, "value": {"string_value": attributes[key]}} for key in attributes]
+        }
         self._timeout = _positive(_variable("TIMEOUT"), 10)
         self._most_waiting = _positive(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE"), 2048)
         self._batch_size = int(_positive(os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"), 512))
@@ -82,7 +86,10 @@ class SpanSender:
                 self._is_due.clear()
             waiting = self._waiting
             if batch := [waiting.popleft() for _ in range(min(self._batch_size, len(waiting)))]:
-                self._send(self._encoded(batch))
+                try:
+                    self._send(self._encoded(batch))
+                except Exception:  # noqa: BLE001 - a span that cannot be encoded must not end the thread
+                    _log.exception("a batch of spans could not be sent")
         self._client.close()
 
     def _encoded(self, batch: Sequence[SpanFields]) -> bytes:
@@ -101,7 +108,7 @@ class SpanSender:
             self._dropped = 0
         until, pause = time.monotonic() + self._timeout, _FIRST_PAUSE
         while True:
-            failure, may_pass = self._post(body, until - time.monotonic())
+            failure, may_pass = self._post(body, max(until - time.monotonic(), _SHORTEST_TIMEOUT))
             if not failure:
                 return
             if not may_pass or time.monotonic() + pause > until or self._closing.wait(pause):
@@ -145,10 +152,6 @@ def _with_environment(resource: Mapping[str, str]) -> dict[str, str]:
     if name := os.environ.get("OTEL_SERVICE_NAME"):
         joined["service.name"] = name
     return joined
-
-
-def _text_attribute(name: str, text: str) -> dict[str, object]:
-    return {"key": name, "value": {"string_value": text}}
 
 
 def _variable(name: str) -> str:

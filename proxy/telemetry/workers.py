@@ -6,7 +6,6 @@ Records may hold conversations, so a directory whose processes were killed is re
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,6 @@ VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 _PREFIX: Final = "toolproxy-metrics-"
 _LOCK: Final = "in-use"
-_GAUGE_FILE = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
 
 @contextmanager
@@ -75,25 +73,25 @@ def processes(where: Path | None) -> list[int]:
     """The processes that count in a directory, the supervisor among them; without one, this process."""
     if where is None:
         return [os.getpid()]
-    numbers = {int(path.stem.rpartition("_")[2]) for path in where.glob("counter_*.db")}
-    return [number for number in sorted(numbers) if is_running(number)]
+    return sorted(filter(is_running, {_writer_of(path) for path in where.glob("counter_*.db")}))
 
 
 def remove_gauges_of_dead_workers(where: Path) -> None:
     """Remove the gauges of workers that have ended, such as their open requests; their counters stay."""
     for path in where.glob("gauge_live*.db"):
-        match = _GAUGE_FILE.fullmatch(path.name)
-        if match and not is_running(int(match[1])):
-            with suppress(FileNotFoundError):  # another worker was asked at the same time
-                path.unlink()
+        if not is_running(_writer_of(path)):
+            path.unlink(missing_ok=True)  # another worker may have been asked at the same time
+
+
+def _writer_of(path: Path) -> int:
+    """The process that writes a file of metrics, such as `gauge_livesum_123.db`."""
+    return int(path.stem.rpartition("_")[2])
 
 
 def is_running(process: int) -> bool:
     """Whether there is a process of that number."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as exc:
+        return isinstance(exc, PermissionError)  # it belongs to somebody else
     return True

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import trustme
+from msgspec.structs import replace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -192,6 +193,16 @@ def test_spans_are_dropped_and_counted_while_more_are_waiting_than_may(receiver,
     ((_, body),) = receiver.received
     assert len(ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans) == 2
     assert "3 spans were dropped" in caplog.text
+
+
+def test_a_batch_that_cannot_be_encoded_does_not_end_the_sending(receiver, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
+    exporter = Exporter(f"http://127.0.0.1:{receiver.server_port}", version="1")
+    exporter.completed(replace(record(), began_at=-1.0))
+    exporter.completed(record())
+    exporter.close()
+    assert len(receiver.received) == 1
+    assert "a batch of spans could not be sent" in caplog.text
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class RedisBudgets(SharedBudgets[SharedRedis]):
             keys.append(_key(client, period))
             for kind in _KINDS:
                 if amount := getattr(use, kind):
-                    arguments += (str(number), _field(kind, name), repr(amount))
+                    arguments += (str(number), f"{kind} {name}", repr(amount))
         await self._shared.run(_BOOK, keys, arguments)
 
     async def read(self, client: str, periods: Sequence[str]) -> Sequence[Mapping[str, Use]]:
@@ -80,19 +80,12 @@ def _key(client: str, period: str) -> str:
     return key("used", period, client)
 
 
-def _field(kind: str, model: str) -> str:
-    return f"{kind} {model}"
-
-
 def _by_model(counted: Mapping[Any, Any]) -> Mapping[str, Use]:
     """The fields of a hash as the use of each model."""
     found: dict[str, Use] = {}
     for name, amount in counted.items():
         kind, _, model = name.decode().partition(" ")
         if kind in _KINDS:  # another version of the proxy may count more kinds
-            setattr(found.setdefault(model, Use()), kind, _number(kind, amount))
+            number = float(amount)
+            setattr(found.setdefault(model, Use()), kind, number if kind == "cost" else int(number))
     return found
-
-
-def _number(kind: str, amount: bytes) -> Any:
-    return float(amount) if kind == "cost" else int(float(amount))
