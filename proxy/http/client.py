@@ -27,13 +27,8 @@ class Transport(Protocol):
     ) -> Awaitable[Response]:
         """The response to one request. Raises `httpx.HTTPError`.
 
-        Args:
-            origin: the server.
-            method: the method, as in the head.
-            head: the whole head, with the empty line at its end.
-            body: the body, as long as the head says.
-            timeouts: the timeouts.
-            repeats: whether the request is sent again if a connection turns out to be dead that was used before.
+        The head is whole, with the empty line at its end. If the request `repeats`, it is sent again where a connection
+        that was used before turns out to be dead.
         """
         ...
 
@@ -71,14 +66,10 @@ class BearerKey:
 
 
 class HttpClient:
-    """Sends requests to one upstream.
+    """Sends requests to one upstream, and closes its transport.
 
-    Args:
-        transport: sends the requests. The client closes it.
-        base_url: the base URL of the upstream.
-        timeouts: the timeouts of each request.
-        extra_headers: called for each request. Returns more lines for the head, such as the headers of a trace, which
-            are not validated.
+    `extra_headers` is called for each request and returns more lines for its head, such as those of a trace, which are
+    not validated.
     """
 
     def __init__(
@@ -122,25 +113,16 @@ class HttpClient:
 
 
 class ServiceClient:
-    """Sends requests to any server: without redirects, cookies and time limits.
-
-    Args:
-        transport: sends the requests; closed with the client.
-        extra_headers: called for each request; returns lines of its head, such as those of its trace.
-    """
+    """Sends requests to any server: no redirects, cookies and time limits. The arguments are as in `HttpClient`."""
 
     def __init__(self, transport: Transport, extra_headers: ExtraHeaders | None = None) -> None:
         self._transport = transport
         self._extra_headers = extra_headers
 
     async def send(self, method: str, url: str, headers: httpx.Headers, body: bytes) -> Response:
-        """The response to a request.
+        """The response to a request, whose headers lack Host and the length of the body.
 
-        Args:
-            method: the method. A request that may not be repeated is sent once, even if its connection is dead.
-            url: the URL.
-            headers: the headers, without Host and the length of the body.
-            body: the body.
+        A request that may not be repeated is sent once, even if its connection is dead.
 
         Raises:
             httpx.HTTPError: the request cannot be sent, or gets no response.

@@ -24,12 +24,7 @@ IDLE_SECONDS = 30.0
 
 
 class Pool:
-    """The connections of one transport.
-
-    Args:
-        connect: makes a connection to an origin, within a number of seconds.
-        max_connections: how many connections may be open at the same time.
-    """
+    """The connections of one transport; `connect` makes a connection to an origin, within a number of seconds."""
 
     def __init__(self, connect: Connect, *, max_connections: int) -> None:
         self._connect = connect

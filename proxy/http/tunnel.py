@@ -28,12 +28,7 @@ class ProxyRefused(ConnectionError):
 
 
 class ProxiedTransport(Http1Transport):
-    """HTTP/1.1 through a forward proxy.
-
-    Args:
-        proxy: the proxy, for all requests.
-        max_connections: see `Http1Transport`.
-    """
+    """HTTP/1.1 through a forward proxy, for all requests."""
 
     def __init__(self, proxy: ForwardProxy, *, max_connections: int = 1000) -> None:
         super().__init__(max_connections=max_connections)
@@ -131,11 +126,7 @@ class _Tunnel(asyncio.Protocol):
 
 
 class EnvironmentTransport:
-    """A transport for requests to any server: each goes through the proxy for its origin, or directly.
-
-    Args:
-        proxies: the proxies that the environment names.
-    """
+    """A transport for requests to any server: each goes through the proxy for its origin, or directly."""
 
     def __init__(self, proxies: Proxies) -> None:
         self._proxies = proxies

@@ -82,9 +82,9 @@ class KeyPool:
     def take_turns(self, keys: Sequence[PoolKey]) -> Sequence[PoolKey]:
         """The given keys in turn: the key that was used the longest time ago comes first."""
         order = sorted(keys, key=lambda key: key.turn)
-        for first in order[:1]:
+        if order:
             self._turn += 1
-            first.turn = self._turn
+            order[0].turn = self._turn
         return order
 
     def used(self, key: PoolKey) -> None:
@@ -147,12 +147,9 @@ class KeyPools:
         self._states: WeakValueDictionary[tuple[str, ...], PoolState] = WeakValueDictionary()
 
     def pool_of(self, owner: tuple[str, str], api_key: str | tuple[str, ...] | None, base_url: str) -> KeyPool | None:
-        """The pool of an `api_key`; None if it is a single key.
+        """The pool of an `api_key` for the server at `base_url`; None if it is a single key.
 
-        Args:
-            owner: `upstream` or `tool`, and the name.
-            api_key: the keys.
-            base_url: where they are used.
+        The `owner` is `upstream` or `tool`, and the name.
         """
         keys = keys_of(api_key)
         if len(keys) <= 1:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_field
@@ -279,17 +279,18 @@ class OpenAICompatible:
         async with aclosing(await endpoint.respond(endpoint.stream, content)) as response:
             # A prefix, because Z.AI sends `text/event-stream;charset=UTF-8`.
             is_named = response.header(b"content-type").lower().startswith(b"text/event-stream")
-            begin = b"" if is_named else await self._beginning(response)
-            if not is_named and not sse.begins_stream(begin):
-                begin = as_stream(begin)
-            await self._pump(response, reader, begin)
+            parts: list[bytes] = []
+            if not is_named:
+                begin = await self._beginning(response)
+                parts.append(begin if sse.begins_stream(begin) else as_stream(begin))
+            await self._pump(response, reader, parts)
             if end is not None:
                 await end()
-            if reader.done:
-                response.end_within(_DRAIN_SECONDS)
-                with suppress(*FOREIGN):
-                    while await response.read():
-                        pass
+            if reader.done and response.take_whole() is None:
+                with suppress(TimeoutError, *FOREIGN):
+                    async with asyncio.timeout(_DRAIN_SECONDS):
+                        while await response.read():
+                            pass
 
     async def _read_answer(self, content: bytes, reader: _BodyReader) -> bytes | None:
         """Make a Chat Completions call, and return its answer; None: it was a stream, which `reader` has taken."""
@@ -302,7 +303,8 @@ class OpenAICompatible:
             begin = await self._beginning(response) if raw is None else raw
             if not sse.begins_stream(begin):
                 return begin
-            await self._pump(response, reader, begin)
+            parts = [begin[at : at + READ_BYTES] for at in range(0, len(begin), READ_BYTES)]
+            await self._pump(response, reader, parts)
             return None
 
     async def _beginning(self, response: Response) -> bytes:
@@ -312,16 +314,16 @@ class OpenAICompatible:
             begin += part
         return begin if sse.begins_stream(begin) else plain(await self.endpoint.read_whole(response, begin))
 
-    async def _pump(self, response: Response, reader: _BodyReader, begin: bytes) -> None:
-        """Give a stream to its reader: what was read of it already, and then the rest to its end.
+    async def _pump(self, response: Response, reader: _BodyReader, parts: Sequence[bytes]) -> None:
+        """Give a stream to its reader: the parts that were read already, and then the rest to its end.
 
         Once the answer is complete, a connection that breaks off or stays open ends the stream as well.
         """
         ending = reader.ending
         ending.response = response
         try:
-            for at in range(0, len(begin), READ_BYTES):
-                if await reader.take(begin[at : at + READ_BYTES]):
+            for part in parts:
+                if await reader.take(part):
                     return
                 await asyncio.sleep(0)  # other requests run between the parts of a stream that came as a whole
             await response.pump(reader.take)

@@ -272,20 +272,22 @@ class RelayEvents(Struct, eq=False):
     def __enter__(self) -> None:
         self._began = self.shared.clock.monotonic()
         if self.shared.observes_relays:
-            self._tell("relay.started", path=self.path, content=self.content)
+            name, model = self.upstream.name, self.upstream.model
+            self.shared.observe(
+                "relay.started", upstream=name, upstream_model=model, path=self.path, content=self.content
+            )
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        seconds = elapsed(self._began, self.shared.clock.monotonic())
+        event, fault = "relay.completed", {}
         if isinstance(exc, Exception):
-            fault = fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
-            self._tell("relay.failed", seconds=seconds, **fault)
+            event, fault = "relay.failed", fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
         elif exc is not None:
-            self._tell("relay.abandoned", seconds=seconds)
-        elif self.shared.observes_relays:
-            self._tell("relay.completed", seconds=seconds)
-
-    def _tell(self, event: str, **fields: object) -> None:
-        self.shared.observe(event, upstream=self.upstream.name, upstream_model=self.upstream.model, **fields)
+            event = "relay.abandoned"
+        elif not self.shared.observes_relays:
+            return
+        name, model = self.upstream.name, self.upstream.model  # of a fallback, if one has answered
+        seconds = elapsed(self._began, self.shared.clock.monotonic())
+        self.shared.observe(event, upstream=name, upstream_model=model, seconds=seconds, **fault)
 
 
 class Attempt(Struct, eq=False):

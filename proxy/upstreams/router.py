@@ -7,7 +7,6 @@ from fnmatch import translate
 from types import MappingProxyType
 
 import orjson
-from cachetools import LRUCache
 from msgspec import Struct
 
 from proxy.config.model import Config, ModelConfig, PriceConfig
@@ -85,7 +84,7 @@ class ConfigRouter:
         self._shared = SharedUpstreamState(breakers, clock, observe, Backoff(), observes_relays)
         self._counts_use, self._needs_use = config.counts_use, config.needs_use
         self._key_sources = key_sources
-        self._bound: LRUCache[tuple[str, str, PriceConfig | None], OpenAICompatible] = LRUCache(_MOST_BOUND)
+        self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}
 
     def resolve(
         self,
@@ -198,6 +197,8 @@ class ConfigRouter:
                 counts_use=self._counts_use,
                 asks_for_usage=self._needs_use,
             )
+            if len(self._bound) >= _MOST_BOUND:  # the oldest one makes room
+                del self._bound[next(iter(self._bound))]
             self._bound[which] = bound
         endpoint = bound.endpoint
         if endpoint.forwards.isdisjoint(dict(client.headers)) and not endpoint.credential.uses_client_key:
