@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from cachetools import LRUCache
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from starlette.types import Scope
 
 from proxy.api.access import (
@@ -90,9 +90,9 @@ class ResolvedRequest(Access, frozen=True):
         ignored: the names of tools that the client selected or declared and cannot have, safe in a header.
     """
 
-    offer: Offer
-    ignored: tuple[str, ...]
-    filters: SearchFilters
+    offer: Offer = Offer()
+    ignored: tuple[str, ...] = ()
+    filters: SearchFilters = NO_FILTERS
 
 
 class ToolsChosen(Struct, frozen=True, kw_only=True):
@@ -143,8 +143,8 @@ class RequestResolver:
             return None
         return partial(may_use_server, allowed=(caller.tools, model.tools), selection=policy.selection, request=request)
 
-    async def access(self, scope: Scope, asked: Asked, *, own: RequestTools) -> Access:
-        """Find out what a request may use; `own` are its tools, from `CredentialReader.tools_of`.
+    async def access(self, scope: Scope, asked: Asked, *, own: RequestTools) -> ResolvedRequest:
+        """The access of a request; `own` are its tools, from `CredentialReader.tools_of`. The offer is still empty.
 
         Raises:
             ModelNotFound: the configuration has no such model.
@@ -184,9 +184,9 @@ class RequestResolver:
         if (wanted := header(scope, b"x-tool-events")) is not None:
             events = _TOOL_EVENTS.get(wanted.strip().lower(), events)
         body = asked.body if chat is given else None
-        return Access(chat, caller, model, policy, limits, tools, events, body, sources, conversation, own)
+        return ResolvedRequest(chat, caller, model, policy, limits, tools, events, body, sources, conversation, own)
 
-    def finish(self, access: Access, chosen: ToolsChosen) -> ResolvedRequest:
+    def finish(self, access: ResolvedRequest, chosen: ToolsChosen) -> ResolvedRequest:
         """Decide the offer and the filters of a request. Raises `RequestError`: the filters are not well formed."""
         chat, policy = access.chat, access.policy
         if chosen.fields is not None:
@@ -211,8 +211,8 @@ class RequestResolver:
         if filters is not None and filters.place:
             chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
         body = access.body if chat is access.chat else None
-        fields = asdict(access) | {"chat": chat, "tools": tools, "body": body}
-        return ResolvedRequest(**fields, offer=offer, ignored=names, filters=filters or NO_FILTERS)
+        access = replace(access, chat=chat, tools=tools, body=body)
+        return replace(access, offer=offer, ignored=names, filters=filters or NO_FILTERS)
 
     async def _restored(
         self, scope: Scope, asked: Asked, runs: Mapping[str, bool], credentials: Credentials
