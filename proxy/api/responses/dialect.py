@@ -122,7 +122,9 @@ class _ResponsesRequest(Request, frozen=True, kw_only=True):
         tools = self.context.once(self.text, within, same=(access.tools,), narrows=narrows)
         return _ResponsesChosen(
             fields=None if tools is self.declared else tools.fields(),
-            tools=tuple([tool for tool in access.tools if tool.name != SEARCH]) if SEARCH in tools.ignored else None,
+            tools=tuple([tool for tool in access.tools if tool.name != SEARCH])
+            if SEARCH in self.declared.ignored
+            else None,
             ignored=tools.ignored,
             late=self.late,
             text=self.text,
