@@ -145,7 +145,15 @@ class Mender(Struct, frozen=True):
     def relayed(self, raw: bytes) -> tuple[Json, bool]:
         """A whole answer, mended, and whether it had to be mended."""
         answer = self.completion(raw)
-        return answer, answer != parsed(raw)
+        return answer, differs(answer, raw)
+
+
+def differs(answer: Json, raw: bytes) -> bool:
+    """Whether a mended answer differs from its bytes; one that is nested too deep to be written is sent as it came."""
+    try:
+        return bool(answer != parsed(raw))
+    except RecursionError:
+        return False
 
 
 def _is_sign_of_life(event: sse.SseEvent) -> bool:
