@@ -145,11 +145,11 @@ class Mender(Struct, frozen=True):
     def relayed(self, raw: bytes) -> tuple[Json, bool]:
         """A whole answer, mended, and whether it had to be mended."""
         answer = self.completion(raw)
-        return answer, is_mended(answer, raw)
+        return answer, differs(answer, raw)
 
 
-def is_mended(answer: Json, raw: bytes) -> bool:
-    """Whether an answer or chunk is no longer what its bytes say. One that is nested too deep to compare is relayed."""
+def differs(answer: Json, raw: bytes) -> bool:
+    """Whether a mended answer differs from its bytes; one that is nested too deep to be written is sent as it came."""
     try:
         return bool(answer != parsed(raw))
     except RecursionError:

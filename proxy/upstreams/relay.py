@@ -14,7 +14,7 @@ from proxy.config.model import PriceConfig
 from proxy.loop.actions import CallUpstream
 from proxy.turn.assembler import NO_REASON, Assembler
 from proxy.turn.call_arguments import ScanBudget
-from proxy.upstreams.answers import COMPLETION, Mender, is_mended
+from proxy.upstreams.answers import COMPLETION, Mender, differs
 from proxy.upstreams.ending import Ending
 from proxy.upstreams.names import clean_calls
 from proxy.upstreams.prices import with_cost
@@ -100,7 +100,7 @@ class RelayReader:
                 if index not in self.choices:
                     self.choices[index] = _StreamedChoice(RelayedCalls(self.mender.request, self.budget))
                 self.choices[index].take(delta)
-        if is_mended(chunk, event.data):
+        if differs(chunk, event.data):
             self.pattern = None
             return sse.encode(chunk)
         self.pattern = pattern_of(event.data, only_text_field(chunk))
