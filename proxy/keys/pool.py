@@ -47,6 +47,13 @@ class PoolKey:
         return hashed.digest()
 
 
+_EVENTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "upstream": {"used": "upstream.key_used", "rests": "upstream.key_rests", "works": "upstream.key_works"},
+    "tool": {"used": "tool.key_used", "rests": "tool.key_rests", "works": "tool.key_works"},
+}
+"""Whose key it is -> what has happened to it -> the name of the event."""
+
+
 class KeyPool:
     """The keys of an upstream or of a tool. `KeyPools` makes it.
 
@@ -89,11 +96,11 @@ class KeyPool:
 
     def used(self, key: PoolKey) -> None:
         """Report that a call is made with a key."""
-        self._tell("key_used", key)
+        self._tell("used", key)
 
-    def _tell(self, event: str, key: PoolKey, **fields: object) -> None:
-        """Emit `upstream.EVENT` or `tool.EVENT` with the name of that upstream or tool."""
-        self._observe(f"{self._kind}.{event}", **{self._kind: self._name}, key=key.number, **fields)
+    def _tell(self, what: str, key: PoolKey, **fields: object) -> None:
+        """Emit an event with the name of the upstream or tool."""
+        self._observe(_EVENTS[self._kind][what], **{self._kind: self._name}, key=key.number, **fields)
 
     def refused(self, key: PoolKey, refusal: KeyRefusal, error: Exception, *, began: float, model: str) -> None:
         """Put a key to rest because of a call that began at `began`. `error` is kept, without its traceback."""
@@ -106,12 +113,12 @@ class KeyPool:
             fields = {"cause": refusal.cause, "seconds": seconds, "why": refusal.why}
             if refusal.cause == "model":
                 fields["upstream_model"] = model
-            self._tell("key_rests", key, **fields)
+            self._tell("rests", key, **fields)
 
     def answered(self, key: PoolKey, *, began: float, model: str) -> None:
         """Count an answer to a call that began at `began`."""
         if key.cooldowns.answered(began=began, model=model):
-            self._tell("key_works", key)
+            self._tell("works", key)
             if all(one.cooldowns.is_over for one in self.keys):
                 self.state.cooldowns_until = 0.0
 

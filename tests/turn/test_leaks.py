@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.turn.json_mode import JsonMode
 from proxy.turn.leaks import Leak, clean_name, fits
 from proxy.turn.leaks import filter as leak_filter
-from proxy.turn.leaks.filter import MAX_BUFFERED, MOST_MARKS, LeakFilter
+from proxy.turn.leaks.filter import MAX_BUFFERED, MOST_LOOKS, LeakFilter
 from proxy.turn.leaks.glm import split_glued_name
 from proxy.turn.leaks.written import holds_raw_format, is_bare_call
 from proxy.turn.turn_bounds import MOST_CALLS
@@ -594,12 +594,12 @@ def test_two_megabytes_of_what_looks_like_calls_keep_nobody_waiting(piece):
 
 
 def test_a_text_with_more_marks_than_a_model_can_have_written_is_text_from_then_on():
-    many = "<|channel|>, " * MOST_MARKS
+    many = "<|channel|>, " * MOST_LOOKS
     assert read(many, GLM) == (many + GLM, [], False)
     assert read(many[: len(many) // 32], GLM) == (many[: len(many) // 32], [QUERY], False)
-    ticks = "`x` " * (MOST_MARKS // 2)
+    ticks = "`x` " * (MOST_LOOKS // 2)
     assert read(ticks, GLM) == (ticks + GLM, [], False)
-    assert read("```\n" + "`` " * MOST_MARKS, "\n```\n", GLM)[0].endswith(GLM)
+    assert read("```\n" + "`` " * MOST_LOOKS, "\n```\n", GLM)[0].endswith(GLM)
 
 
 def test_a_value_is_text_where_the_schema_says_so():

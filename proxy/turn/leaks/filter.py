@@ -13,14 +13,17 @@ Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an a
         +----------------> LeakedCall +
 
 States:       one value of the closed union `State`. In `Beginning` blanks wait, in `Text` what may be the beginning of
-              a mark, and in `LeakedCall` all of it, until its `Scanner` finds the end or that it is none. `Code` is
-              shown as it comes, and so is each text but a `LeakedCall` once `MOST_MARKS` were looked at.
-Held text:    the filter owns it, in its one window: what is behind `_shown` waits, and at most `MAX_BUFFERED` of it.
-              Only `close` gives it out: without `close`, it is lost.
-Between two pieces: nothing happens. Text before `_seen` has been looked at, and is looked at again only where it waits
-              in front of a mark or in a row of backticks; so each character is looked at a bounded number of times.
-After a limit (`close(is_cut=True)`): the beginning of a call is not shown. Nor is text that waits, if it is taken for
-              the beginning of a call (`_waits_for_call`).
+              a call at the end of the window, and in `LeakedCall` all of it, until its `Scanner` finds the end or that
+              it is none. `Code` is shown as it comes. When the budget of the text is spent (`_budget`), all text is
+              shown without a look at it; only a call that has begun is read to its end.
+Held text:    the filter owns it, in its one window: what is behind `_shown` waits, at most `MAX_BUFFERED` of a call and
+              some `_CONTEXT` of other text. `feed` shows it as soon as later text decides what it is, and `close` the
+              rest that is still undecided. If nobody calls `close`, that rest is lost.
+Between two pieces: nothing happens. Text before `_seen` was looked at. It is read again only as the words before a mark,
+              as a row of backticks that ends the window (which is shown already), and behind the first mark of a call
+              that was none; so each character is looked at a bounded number of times.
+After a limit (`close(is_cut=True)`): a call that has begun is not shown. Nor is text that waits, unless it is a single
+              `<` or two characters in the middle of a sentence (`_waits_for_call`).
 
 Some of the text that was shown stays in the window, because a call may begin with words before its mark:
 
@@ -49,13 +52,12 @@ SYNTAXES: Final = (glm.SYNTAX, harmony.SYNTAX)
 MAX_BUFFERED: Final = 64 * 1024
 """A longer text is not a tool call: it is shown, however it began."""
 
-MOST_MARKS: Final = 32 * 1024
-"""The rows of backticks that are looked at in one text, which takes 30 ms. A model writes 131,072 tokens at most."""
+MOST_LOOKS: Final = 32 * 1024
+"""The budget of one text in looks: one for a row of backticks, for a box or for a line end in a span of code. All of
+them take 30 ms. A model writes 131,072 tokens at most."""
 
-# The cost of a mark of a call, in those of a row of backticks: the words before it and a scanner take some 10 us.
-_MARK_COSTS: Final = 16
-# Checking so many `<` that begin no mark costs as much as looking at one row of backticks.
-_SIGNS_PER_MARK: Final = 32
+_MARK_COSTS: Final = 16  # looks: the words before the mark of a call and a scanner take some 10 us
+_SIGNS_PER_LOOK: Final = 32  # so many `<` that begin no mark cost one look
 # A scanner is given so many characters at a time, so that a call that is none after a few of them costs no more.
 _STEP: Final = 1024
 # How much of the text before a mark is kept: more than a header, and than a word before one.
@@ -72,8 +74,9 @@ _FENCE: Final = 3  # the backticks or tildes that open a block of code; fewer ba
 _LONGEST_FENCE: Final = 64  # more of them are no other fence
 _SPAN_TOKEN: Final = re.compile("\n|``*")
 _BLOCK_TOKENS: Final = {"`": re.compile("``*"), "~": re.compile("~~*")}
-# `<`, `<|`, `<t` and `<a` begin tags of HTML and formulas as well. A text in which they have waited in vain so many
-# times has many more: from then on they are shown at once, and a call that follows is still found.
+# `<`, `<|`, `<t` and `<a` begin tags of HTML and formulas as well. After so many pieces that ended in one of them there
+# are many more to come: from then on they are shown at once, and a call that begins there is still found. A call that
+# is found resets the count.
 _SHORT_MARK: Final = 2
 _PATIENCE: Final = 4
 # Where a text was cut off, they began a call only here: at the beginning of the text, of a line or of a sentence.
@@ -141,18 +144,18 @@ class LeakFilter(Struct):
     _window: str = ""
     _seen: int = 0
     _shown: int = 0
-    _left: int = MOST_MARKS  # how many more marks are looked at
+    _budget: int = MOST_LOOKS
     _patience: int = _PATIENCE
 
     def feed(self, text: str) -> str:
         """The text that may be shown now. Raises `UpstreamError` if the text holds too many calls."""
         window = self._window
-        waits = self._seen < len(window)
+        is_unfinished = self._seen < len(window)
         self._window = window = window + text
-        if not waits and is_plain(self._state, text):  # nearly every piece
+        if not is_unfinished and is_plain(self._state, text):  # nearly every piece
             self._seen = self._shown = len(window)
         else:
-            self._left -= text.count("<") // _SIGNS_PER_MARK
+            self._budget -= text.count("<") // _SIGNS_PER_LOOK
             out: list[str] = []
             while self._advance(out):
                 pass
@@ -183,7 +186,7 @@ class LeakFilter(Struct):
         match self._state:
             case LeakedCall() as call:
                 return self._read_call(call, out)
-            case _ if self._left <= 0:
+            case _ if self._budget <= 0:
                 self._show(len(self._window), out)
                 self._seen = self._shown
                 return False
@@ -207,20 +210,20 @@ class LeakFilter(Struct):
 
     def _read_text(self, out: list[str]) -> bool:
         window = self._window
-        while self._left > 0 and (token := _TOKEN.search(window, self._seen)):
+        while self._budget > 0 and (token := _TOKEN.search(window, self._seen)):
             row, self._seen = token[0], token.end()
             if row[0] == "<":
                 if self._take_mark(row, token.start(), out):
                     return True
                 continue
-            self._left -= 1
+            self._budget -= 1
             if self._seen == len(window):  # there may be more of them
-                self._wait_in_fence(token.start(), out)
+                self._show_open_row(token.start(), out)
                 return False
             if row[0] == "`" or len(row) >= _FENCE:
                 self._state = Code(row[:_LONGEST_FENCE])
                 return True
-        if self._left <= 0:
+        if self._budget <= 0:
             return True
         self._show_text(out)
         return False
@@ -229,11 +232,11 @@ class LeakFilter(Struct):
         """Take a mark, up to `_seen`, out of the text, or begin the call that it belongs to; whether a call begins."""
         syntax = _SYNTAX_OF.get(mark)
         if syntax is None:  # a box
-            self._left -= 1
+            self._budget -= 1
             self._show(start, out)
             self._shown = self._seen
             return False
-        self._left -= _MARK_COSTS
+        self._budget -= _MARK_COSTS
         length = syntax.header_length(self._window[max(0, start - _CONTEXT) : start], mark, self.tools)
         if length is None:
             return False
@@ -259,21 +262,21 @@ class LeakFilter(Struct):
         window, is_span = self._window, len(code.fence) < _FENCE
         tokens = _SPAN_TOKEN if is_span else _BLOCK_TOKENS[code.fence[0]]
         for token in tokens.finditer(window, self._seen):
-            self._left -= 1
+            self._budget -= 1
             row, self._seen = token[0], token.end()
             if row != "\n" and self._seen == len(window):
-                self._wait_in_fence(token.start(), out)
+                self._show_open_row(token.start(), out)
                 return False
             if row in ("\n", code.fence) or (not is_span and row.startswith(code.fence)):
                 self._state = _TEXT
                 return True
-            if self._left <= 0:
+            if self._budget <= 0:
                 return True
         self._seen = len(window)
         self._show(self._seen, out)
         return False
 
-    def _wait_in_fence(self, start: int, out: list[str]) -> None:
+    def _show_open_row(self, start: int, out: list[str]) -> None:
         """Show a row of backticks or tildes at the end of the window, which is looked at again when more follows."""
         end = len(self._window)
         self._show(end, out)
