@@ -8,16 +8,21 @@ be skipped.
 
 A task reads a response, and its bytes arrive in a callback of the event loop. The states:
 
-    state     _handle  _waiter       _rest      bytes are taken by          what `wake` does
-    working   None     None or done  None       the task                    nothing: the bytes wait in `parser.pieces`
-    waiting   None     pending       None       the task, once it is awake  ends the wait
-    pumping   set      pending       None       the callback                calls the handler, while the task sleeps on
-    resuming  None     done          coroutine  the task, after `_rest`     nothing
+    state     _handle  _waiter   _rest      bytes are taken by              what `wake` does
+    working   None     None      None       the task                        nothing: the bytes wait in `parser.pieces`
+    waiting   None     pending   None       the task, once it runs          ends the wait
+    pumping   set      pending   None       the callback                    calls the handler, while the task sleeps on
+    woken     None     done      None       the task, which is about to run nothing
+    resuming  None     done      coroutine  the task, which awaits `_rest`  nothing
 
-    working --wait--> waiting --wake--> working      for the head, in `read`, and for room in a full write buffer
-    working --pump--> pumping --wake--> pumping      the handler has taken the bytes
-                      pumping --wake--> resuming     the handler has to wait: the task finishes its call
-                      pumping --wake--> working      much has arrived at once, the end, a failure, or enough
+    working --wait--> waiting --wake--> woken --> working      for the head, in `read`, and for room to write
+    working --pump--> pumping --wake--> pumping                the handler has taken the bytes
+                      pumping --wake--> resuming --> working   the handler has to wait: the task finishes its call
+                      pumping --wake--> woken --> working      the handler needs no more, more than READ_BYTES came,
+                                                               or the response has ended, failed or is overdue
+
+If the response ends or fails while it is pumped, `_handle` stays set until the task runs, and bytes that came before are
+still given to the handler.
 """
 
 import asyncio
@@ -212,7 +217,7 @@ class Http1Connection(asyncio.Protocol):
         elif response.unread > MAX_UNREAD_BYTES and not self.reading_paused:
             self.reading_paused = True
             self._transport.pause_reading()
-        # Last, because the handler runs in here, and may close the connection.
+        # Last, because the handler runs in here. It does not close the connection: the task does that after `pump`.
         response.wake()
 
     def eof_received(self) -> None:
@@ -391,7 +396,7 @@ class Http1Response(Response):
         return self._take() if self.parser.complete and self.failure is None else None
 
     async def aclose(self) -> None:
-        """Discard the rest of the body, and close the connection unless the response is complete."""
+        """Give up what has not arrived: close the connection, unless the response is complete."""
         if self.connection is not None:
             self.connection.close()
 

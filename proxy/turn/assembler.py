@@ -14,7 +14,8 @@ provider adds tomorrow survives. What it takes away or changes:
     marks             gpt-oss's citation marks, `【0†L1-L3】`, become citations beside the text (`citations`)
     blank lines       one is enough between the text of this turn and that of the next (`texts`)
 
-The text of a delta passes these parts in this order; `feed_text` leaves out the last two. Each owns what it holds back:
+The text of a delta passes these parts in this order. Each owns what it holds back. `feed_text` is for the parts in the
+middle: it begins at the FieldText, passes ShownText only where that has something to do, and ends there.
 
     ThoughtsInText        takes out thoughts that the model has written before its answer
     TurnTexts             finds the FieldText of each field of the delta
@@ -28,11 +29,14 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
 A whole answer of which nobody sees anything before the end of the run passes only the first two, and neither if its
 texts are plain (`feed_unseen`).
 
-States:       a turn is open until `close`. What a text may still become is the state of the part that holds its end.
-Held text:    belongs to the part that holds it back. The assembler owns the message, and nothing that waits.
+States:       the assembler has none of its own. Whether a text is held is a state of the part that holds it.
+Held text:    belongs to that part. The assembler owns the message, and the log probabilities of text that is held.
 Between two pieces: nothing happens. A text that is held is shown with the next piece that decides it, or before the
               next thing that must stand behind it: a refusal, a call, the end.
-After a limit (`close`, with a finish_reason of `BROKEN_OFF`): the beginning of a call is not shown.
+At the end:   `close` shows all that is still held, in the order of the table.
+After a limit (`close`, and the finish_reason is one of `BROKEN_OFF`, such as `length`): the same, but the beginning of
+              a call is not shown.
+If the connection breaks: `finish` without `close`. Text that is held is not in the turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,8 +72,7 @@ _SEARCH_RESULTS = "web_search"  # results of GLM's native search, beside the cho
 class Assembler:
     """Assembles the chunks of one upstream stream into one `Turn`.
 
-    `finish` may also be called without `close`, when the stream broke off or the client needs no more of it: the turn
-    then holds the part that has arrived, without the text that is still held back.
+    `finish` may also be called without `close`, if the connection broke or the client needs no more of the stream.
 
     begin_whole(choice)?  (feed(piece)  feed_text(text)*)*  -->  close()  -->  finish()
     feed_unseen(completion)  ----------------------------------------------->  finish()
@@ -96,7 +99,7 @@ class Assembler:
         self._request = request
         self.calls = CallAssembler(request)
         self._texts = TurnTexts(view, renamed, ThoughtsInText() if thoughts_in_text else None)
-        self._shown = ShownText(view.separator, MarkFilter(view.cite))
+        self._shown_text = ShownText(view.separator, MarkFilter(view.cite))
         self._others = OtherFields(view.first_detail, message={"role": "assistant"})
         self._logprobs: list[Any] = []  # of text that was held back, to be shown with the next text
         self._choice: Json = {}
@@ -145,8 +148,8 @@ class Assembler:
         field = self.text_field
         text = self._texts.fields[field].feed(text)
         delta: Json = {field: text}
-        if field == "content" and (OPENING in text or text[-1:].isspace() or self._shown.needs_look):
-            self._shown.show(delta)
+        if field == "content" and (OPENING in text or text[-1:].isspace() or self._shown_text.needs_look):
+            self._shown_text.show(delta)
             if not (delta.get("content") or CITATIONS in delta):
                 return []
         elif not text:
@@ -193,7 +196,7 @@ class Assembler:
             self.close()
 
     def close(self, *, done: bool = False) -> list[Json]:
-        """End the stream, and return what was buffered: the end of its text, and leaked calls of the client's tools.
+        """End the stream, and return what was held back and may be shown: the end of its text, the client's leaked calls.
 
         Args:
             done: whether `[DONE]` has arrived.
@@ -206,7 +209,7 @@ class Assembler:
         # they still hold may be text or calls, which decide the reason.
         reason = self._finish_reason or (self._inferred_reason() if done else "")
         self._texts.close(delta, is_cut=reason in BROKEN_OFF)
-        self._shown.show(delta)
+        self._shown_text.show(delta)
         if DETAILS in delta:
             delta[DETAILS] = shifted(delta[DETAILS], self._request.view.first_detail)
         shown = self.calls.end(self.calls.so_far)
@@ -220,7 +223,7 @@ class Assembler:
             raise UpstreamError(NO_REASON)
         # A turn that calls the server's tools, and none of the client's, is followed by another one.
         is_followed = self.calls.so_far and not self.calls.client_count and self._finish_reason not in BROKEN_OFF
-        self._shown.close(delta, is_followed=bool(is_followed))
+        self._shown_text.close(delta, is_followed=bool(is_followed))
         visible = [self._chunk(delta)] if any(delta.values()) else []
         for chunk in visible:
             self._join_logprobs(chunk["choices"][0], is_shown=True)
@@ -247,7 +250,7 @@ class Assembler:
 
     def _release(self, visible: list[Json]) -> list[Json]:
         """The chunks that may be shown now, among the `visible` ones and those buffered before."""
-        if self._shown.length >= PROOF_CHARACTERS:
+        if self._shown_text.length >= PROOF_CHARACTERS:
             self._buffer.judge(self._texts.fields["content"].pieces, self._request.view.tools)
         has_calls, calls_client = bool(self.calls.so_far), bool(self.calls.client_count)
         return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
@@ -285,11 +288,11 @@ class Assembler:
             self._others.fold(delta)
         fragments = delta.pop("tool_calls", None)
         active = self._fold_texts(delta, fragments)
-        self._shown.show(delta)
+        self._shown_text.show(delta)
         if fragments and (shown := self.calls.add(fragments)):
             delta["tool_calls"] = shown
         if fragments or "refusal" in active:  # the turn's text stands before both
-            self._shown.close(delta, is_followed="tool_calls" not in delta and "refusal" not in active)
+            self._shown_text.close(delta, is_followed="tool_calls" not in delta and "refusal" not in active)
         if not delta.keys() <= FOLDED_KEYS:
             is_followed = bool(self.calls.so_far) and not self.calls.client_count
             self._others.show(delta, is_followed=is_followed)

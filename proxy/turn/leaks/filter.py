@@ -19,9 +19,9 @@ States:       one value of the closed union `State`. In `Beginning` blanks wait,
 Held text:    the filter owns it, in its one window: what is behind `_shown` waits, at most `MAX_BUFFERED` of a call and
               some `_CONTEXT` of other text. `feed` shows it as soon as later text decides what it is, and `close` the
               rest that is still undecided. If nobody calls `close`, that rest is lost.
-Between two pieces: nothing happens. Text before `_seen` was looked at. It is read again only as the words before a mark,
-              as a row of backticks that ends the window (which is shown already), and behind the first mark of a call
-              that was none; so each character is looked at a bounded number of times.
+Between two pieces: nothing happens. Text before `_seen` was looked at. It is read again only as words before a mark, as
+              a row of backticks that ends the window (it is shown already), and behind the first mark of a call that
+              was none; so each character is looked at a bounded number of times.
 After a limit (`close(is_cut=True)`): a call that has begun is not shown. Nor is text that waits, unless it is a single
               `<` or two characters in the middle of a sentence (`_waits_for_call`).
 
