@@ -21,8 +21,8 @@ A task reads a response, and its bytes arrive in a callback of the event loop. T
                       pumping --wake--> woken --> working      the handler needs no more, more than READ_BYTES came,
                                                                or the response has ended, failed or is overdue
 
-If the response ends or fails while it is pumped, `_handle` stays set until the task runs, and bytes that came before are
-still given to the handler.
+If the response ends or fails while it is pumped, `_handle` stays set until the task runs, and bytes that came before
+are still given to the handler.
 """
 
 import asyncio

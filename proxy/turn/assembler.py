@@ -196,7 +196,7 @@ class Assembler:
             self.close()
 
     def close(self, *, done: bool = False) -> list[Json]:
-        """End the stream, and return what was held back and may be shown: the end of its text, the client's leaked calls.
+        """End the stream. Return what was held back: the rest of the texts, and the leaked calls of client tools.
 
         Args:
             done: whether `[DONE]` has arrived.
