@@ -9,7 +9,6 @@ from proxy.kit.timeouts import elapsed
 from proxy.loop import many_tools, results
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.call_context import CallContext
-from proxy.loop.decisions import TurnDecisions
 from proxy.loop.many_tools import FIND_TOOLS, FindTools
 from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolUnavailable
 from proxy.loop.run import Run
@@ -58,7 +57,6 @@ class CallRunner:
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
-        self._early: TurnDecisions | None = None  # about the complete calls of the turn so far
         self._announced: set[ToolCall] = set()  # of the turn
         self._run_calls: Sequence[ToolCall] = ()  # of the turn
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
@@ -69,7 +67,7 @@ class CallRunner:
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         is_repeated = number == self._turn
-        self._turn, self.were_shown, self._early, self._run_calls = number, False, None, ()
+        self._turn, self.were_shown, self._run_calls = number, False, ()
         if self._audience is not None:
             self._announced.clear()
             if not is_repeated:
@@ -80,8 +78,7 @@ class CallRunner:
         if self._audience is None and not start:
             return
         self._model = model
-        self._early = self._early or self._run.early_decisions()
-        resolved = self._run.would_run(call, self._early) if self._deadline.seconds_left() else None
+        resolved = self._run.would_run(call) if self._deadline.seconds_left() else None
         if resolved is None:
             return
         if self._audience is not None:
@@ -98,7 +95,6 @@ class CallRunner:
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
         self._run.count_dropped(ended)
-        self._early = None
         for task in self._started.values():
             task.cancel()
         self._started.clear()

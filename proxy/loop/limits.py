@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from proxy.loop.actions import Stop
 from proxy.loop.tally import Tally
+from proxy.wire.usage import token_count
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9, extra_json_schema={"x-unit": "seconds"})]
 Bytes: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "bytes"})]
@@ -82,7 +83,9 @@ class Limits(LimitsConfig, frozen=True, kw_only=True):
 
     def output_left(self, used: Tally) -> int | None:
         """How many tokens the model may still write; None: no limit."""
-        return None if self.max_output_tokens is None else max(0, self.max_output_tokens - used.output_tokens)
+        if self.max_output_tokens is None:
+            return None
+        return max(0, self.max_output_tokens - (token_count(used.usage, "completion_tokens") or 0))
 
     @property
     def allow_tools(self) -> bool:

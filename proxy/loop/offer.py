@@ -99,7 +99,7 @@ class Offer(Struct, frozen=True):
     Attributes:
         tools: the `tools` that are sent to the upstream.
         server_tools: every name under which a server tool may be called -> the tool.
-        offered: the names of the server tools among `tools`.
+        offered: the names of the server tools among `tools`; empty if the model can call none.
         client_tools: the names of the client's functions.
         tool_choice: the choice for the first turn; None if the request has none.
         schemas: every name that may be called, of a server tool or of a client's function -> its JSON Schema.
@@ -119,11 +119,6 @@ class Offer(Struct, frozen=True):
     searchable: Mapping[str, ToolSpec] = {}
     unlisted: tuple[ToolSpec, ...] = ()
     not_described: int = 0
-
-    @property
-    def in_play(self) -> bool:
-        """Whether any server tool may be called."""
-        return bool(self.offered)
 
     @property
     def answers_calls(self) -> bool:

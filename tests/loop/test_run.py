@@ -636,8 +636,7 @@ def test_text_that_was_held_back_needs_no_separator():
 
 def would_run(run, *calls):
     """What would be run of the last of these calls."""
-    decisions = run.early_decisions()
-    return [run.would_run(one, decisions) for one in calls][-1]
+    return [run.would_run(one) for one in calls][-1]
 
 
 def test_a_call_that_would_be_run_is_announced_under_its_tools_own_name():
