@@ -14,7 +14,7 @@ from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolUnav
 from proxy.loop.run import Run
 from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, TurnBegan
 from proxy.ports import Audience, Clock, ExecuteTool, Observer
-from proxy.wire.chat import Json, ToolCall
+from proxy.wire.chat import ToolCall
 
 
 class CallRunner:
@@ -29,6 +29,7 @@ class CallRunner:
 
     Attributes:
         were_shown: whether the client was shown any of the turn's calls.
+        count_unfinished: counts the tokens of an upstream call that ended without a turn.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class CallRunner:
         self._turn = 0
         self._model: str | None = None  # the upstream's name for its model
         self.were_shown = False
+        self.count_unfinished = run.count_unfinished
         self._run = run
         self._execute = execute
         self._context = context
@@ -99,10 +101,6 @@ class CallRunner:
             task.cancel()
         self._started.clear()
         self._ended.clear()
-
-    def count_unfinished(self, used: Json | None) -> None:
-        """Count the tokens of an upstream call that ended without a turn."""
-        self._run.count_unfinished(used)
 
     async def run_all(self, calls: Sequence[ToolCall], model: str | None) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order; `model` is the upstream's name for its model."""

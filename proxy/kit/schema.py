@@ -44,7 +44,7 @@ _MOST_KEY_PATTERNS = 1000  # these are compiled with the schema
 _MOST_BACKTRACKS = 1000  # for patterns with look-around
 
 # Keywords whose schemas apply to the same value, and those whose schemas apply to values within it.
-_SAME_LISTS = ("allOf", "anyOf", "oneOf")
+_SAME_LISTS = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies")
 _SAME = ("not", "if", "then", "else")
 _WITHIN = (
     "additionalProperties",
@@ -55,10 +55,10 @@ _WITHIN = (
     "unevaluatedItems",
     "contains",
 )
-_WITHIN_NAMED = ("properties", "patternProperties")
+_WITHIN_LISTS = ("properties", "patternProperties", "prefixItems")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 # With these the same value is compared more than once, so that there can be more faults than values.
-_ALTERNATIVES = (*_SAME_LISTS, *_SAME, "dependentSchemas", "dependencies", "patternProperties", "unevaluatedProperties")
+_ALTERNATIVES = (*_SAME_LISTS, *_SAME, "patternProperties", "unevaluatedProperties")
 _WORK_OF_MULTIPLE = 250  # `multipleOf` divides exactly, which takes 20 us with the largest numbers
 
 # Keywords whose values are data, not schemas.
@@ -293,15 +293,11 @@ class _Count:
                 yield child, resource
         for keyword in _SAME:
             yield node.get(keyword), resource
-        for keyword in ("dependentSchemas", "dependencies"):
-            for child in _items(node.get(keyword)):
-                yield child, resource
 
 
 def _on_values_within(node: Json) -> Iterator[Any]:
-    for keyword in _WITHIN_NAMED:
+    for keyword in _WITHIN_LISTS:
         yield from _items(node.get(keyword))
-    yield from _items(node.get("prefixItems"))
     for keyword in _WITHIN:
         child = node.get(keyword)
         yield from _items(child) if isinstance(child, list) else (child,)

@@ -223,14 +223,10 @@ def _part_of(hit: SearchHit, text: str) -> SearchHit:
     return replace(hit, text=part)
 
 
-def _harmless(text: str, max_bytes: int) -> str:
-    return fence.harmless(text if len(text) <= max_bytes and text.isascii() else _cut(text, max_bytes))
-
-
 def _harmless_code(code: CodeResult, max_bytes: int) -> CodeResult:
     """The outcome of code, with each part safe for the model. Errors take at most half of the room."""
-    stderr = _harmless(code.stderr, max_bytes // 2)
-    stdout = _harmless(code.stdout, max(0, max_bytes - len(stderr.encode())))
+    stderr = fence.harmless(_cut(code.stderr, max_bytes // 2))
+    stdout = fence.harmless(_cut(code.stdout, max(0, max_bytes - len(stderr.encode()))))
     return CodeResult(stdout, stderr, code.return_code)
 
 

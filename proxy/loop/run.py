@@ -53,7 +53,7 @@ from proxy.loop.prompts import (
     budget_left,
     with_system_text,
 )
-from proxy.loop.results import ToolResult
+from proxy.loop.results import ToolResult, halved, left_out
 from proxy.loop.tally import Tally
 from proxy.turn.citations import without_marks
 from proxy.turn.details import DETAILS, count_indices
@@ -227,13 +227,13 @@ class Run:
         Cutting short results makes no room, but a request for the answer without tools may fit. None: nothing is left
         to try.
         """
-        if self._cuts < _MOST_CUTS and self._transcript.halve_results():
+        if self._cuts < _MOST_CUTS and self._transcript.shorten_results(halved):
             self._cuts += 1
             return self.start_turn()
-        less = self._transcript.leave_out_results()
+        less = self._transcript.shorten_results(left_out)
         if self._forcing:
             return self.start_turn() if less else None
-        return self._force() if self._transcript.has_results else None
+        return self._force() if any(message["role"] == "tool" for message in self._transcript.added) else None
 
     def _receive_broken_off(self, turn: Turn) -> CallUpstream | Respond:
         """End the run with a turn that was broken off, unless the turn is blank because the model's context is full."""

@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import gc
-import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -17,7 +16,7 @@ from proxy.api.middleware.admission import Lifecycle
 from proxy.ports import NoObserver, Observer
 from proxy.server import systemd
 from proxy.server.protocol import HttpProtocol
-from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD
+from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD, handling_stops
 
 # For the first request of a connection that has just been accepted; and the interval at which it is looked for.
 _FIRST_REQUEST_SECONDS, _POLL_SECONDS = 1.0, 0.01
@@ -99,15 +98,9 @@ class Server(uvicorn.Server):
         else:
             self.drain()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # uvicorn's is narrower
         """Stop on SIGINT and SIGTERM, and let the process end with 0. uvicorn would raise the signal again."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handling_stops(self.handle_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in the order above. uvicorn would close the listener first, and health checks could not connect."""
