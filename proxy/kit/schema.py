@@ -118,7 +118,9 @@ class BoundedSchema:
         """Whether checking a value, written as this JSON, would take too long."""
         if self._most_costly * len(text) <= _MOST_PATTERN_WORK:
             return False
-        return self.width * _most_values(text) > _MOST_WORK or self._key_patterns * len(text) > _MOST_PATTERN_WORK
+        # Each value in a JSON text but the first stands behind a comma or a bracket.
+        most_values = text.count(",") + text.count("[") + text.count("{") + 1
+        return self.width * most_values > _MOST_WORK or self._key_patterns * len(text) > _MOST_PATTERN_WORK
 
     def is_valid(self, value: Any) -> bool:
         """Whether a value fits, if that is not too much to check. Raises `ValueError`: the value is nested too deep."""
@@ -127,19 +129,17 @@ class BoundedSchema:
 
     def fault(self, value: Any, text: str) -> str | None:
         """The first fault of a value that does not fit, written as `text`; None: it would take too long to describe."""
-        if self._has_alternatives and not self._is_describable(value, text):
-            return None
+        if self._has_alternatives:
+            # The library compares alternatives again, and each level of a recursive schema multiplies them.
+            work = self.width * _values_in(value) * max(self._returns, 1) ** _levels(value)
+            if work > _MOST_DESCRIBED or self.width * len(text) > _MOST_QUOTED:
+                return None
         self._pattern_work.left = _MOST_PATTERN_WORK
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as exc:
             return _described(exc)
         return None
-
-    def _is_describable(self, value: Any, text: str) -> bool:
-        """Whether few alternatives are compared again; each level of a recursive schema multiplies them."""
-        work = self.width * _values_in(value) * max(self._returns, 1) ** _levels(value)
-        return work <= _MOST_DESCRIBED and self.width * len(text) <= _MOST_QUOTED
 
 
 def written(schema: Any) -> bytes:
@@ -321,11 +321,6 @@ def _values_in(value: Any) -> int:
 def _levels(value: Any) -> int:
     """How deep a value is nested."""
     return 1 + max(map(_levels, _items(value)), default=0)
-
-
-def _most_values(text: str) -> int:
-    """The most values that a JSON text can hold: each but the first stands behind a comma or a bracket."""
-    return text.count(",") + text.count("[") + text.count("{") + 1
 
 
 @dataclass(slots=True)

@@ -242,14 +242,9 @@ def _with_hidden_parts(messages: Sequence[Json], found: Mapping[str, Continuatio
 
 def _runs_of(message: Json) -> list[str]:
     """The runs that a message belongs to, by the ids of its calls or of the call that it answers."""
-    return list(dict.fromkeys(run for run in map(_run_of, _ids_in(message)) if run is not None))
-
-
-def _ids_in(message: Json) -> list[str]:
-    """The ids of a message's calls, or of the call that it answers."""
     ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
     ids += [call.get("id") for call in message.get("tool_calls") or ()]
-    return [identity for identity in ids if isinstance(identity, str)]
+    return list(dict.fromkeys(run for run in map(_run_of, ids) if run is not None))
 
 
 def _run_of(identity: object) -> str | None:

@@ -77,9 +77,9 @@ class Limits(LimitsConfig, frozen=True, kw_only=True):
         """The limit that permits no more calls, not even in the current turn, because time or tokens are used up."""
         if expired:
             return Stop.DEADLINE
-        if self.max_total_tokens is not None and used.total_tokens >= self.max_total_tokens:
-            return Stop.MAX_TOTAL_TOKENS
-        return None
+        if self.max_total_tokens is None or (token_count(used.usage, "total_tokens") or 0) < self.max_total_tokens:
+            return None
+        return Stop.MAX_TOTAL_TOKENS
 
     def output_left(self, used: Tally) -> int | None:
         """How many tokens the model may still write; None: no limit."""

@@ -82,10 +82,6 @@ class ToolSelection(Struct, frozen=True):
             return True
         return tool.offer == "always" and not self.only_beside_own
 
-    def names_tool(self, tool: ToolSpec) -> bool:
-        """Whether the header names the tool itself, not only its group."""
-        return self.names is not None and any(name in self.names for name in tool.names)
-
 
 NO_SELECTION = ToolSelection()
 
@@ -272,7 +268,8 @@ def _searchable(
     in_play = {tool.name for tool in (*wanted.declared.values(), *added)}
     first = [tool.name for tool in server_tools if tool.group is None and tool.name in in_play][:most]
     described = {*first, *(tool.name for tool in wanted.demanded)}
-    described.update(tool.name for tool in added if selection.names_tool(tool))
+    named = selection.names or frozenset()  # a group's name in the header describes none of its tools
+    described.update(tool.name for tool in added if not named.isdisjoint(tool.names))
     hidden = [tool for tool in added if tool.name not in described]
     if not hidden:
         return added, ()

@@ -61,14 +61,9 @@ class ToolOutput(Struct, frozen=True):
     @property
     def log_fields(self) -> dict[str, Any]:
         """Fields for the event of a call: the pages found and fetched, the fallback that answered, and the note."""
-        fields: dict[str, Any] = {"results": len(self.hits)} if self.hits else {}
-        if self.answered_by is not None:
-            fields["answered_by"] = self.answered_by
-        if self.note is not None:
-            fields["note"] = self.note
-        if self.pages:
-            fields["pages"] = dict(self.pages)
-        return fields
+        pages = dict(self.pages)
+        fields = {"results": len(self.hits), "answered_by": self.answered_by, "note": self.note, "pages": pages}
+        return {name: value for name, value in fields.items() if value}
 
 
 class ToolResult(Struct, frozen=True):

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from proxy.loop.results import ToolResult
 from proxy.wire.chat import Json, ToolSpec
-from proxy.wire.usage import MOST_TOKENS, add_usage, credible_amount, token_count
+from proxy.wire.usage import MOST_TOKENS, add_usage, credible_amount
 
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
@@ -40,11 +40,6 @@ class Tally(Struct):
     def calls_of(self, name: str) -> int:
         """The number of calls of a tool, by its own name, that count for the limits of the request."""
         return self.tool_calls.get(name, 0) - self.dropped.get(name, 0)
-
-    @property
-    def total_tokens(self) -> int:
-        """The tokens of all turns; 0 while the upstream has sent no count."""
-        return token_count(self.usage, "total_tokens") or 0
 
     @property
     def total_cost(self) -> float | None:

@@ -115,16 +115,12 @@ class Supervisor:
                 self._order(DRAIN if handled == 1 else ABORT)
                 self._kill_at = time.monotonic() + _CLEAN_UP_SECONDS + (self._grace() if handled == 1 else 0)
             if not self._signals:
-                self._hand_out()
+                configuration = self._reload()
+                for worker in self._workers:
+                    worker.configuration = configuration or worker.configuration
+                    worker.hand_over()
             self._workers = [worker for worker in map(self._replace_if_dead, self._workers) if worker is not None]
         self._observe("server.stopped")
-
-    def _hand_out(self) -> None:
-        """Send another configuration, if there is one, to all workers."""
-        configuration = self._reload()
-        for worker in self._workers:
-            worker.configuration = configuration or worker.configuration
-            worker.hand_over()
 
     def _replace_if_dead(self, worker: _Worker) -> _Worker | None:
         """The worker, or its replacement; None if it has ended for good."""

@@ -779,7 +779,7 @@ def test_calls_that_were_started_in_vain_are_counted_with_what_their_turn_has_us
     run.count_unfinished({"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6})
     run.count_dropped([(call(), found), (call(id="b"), None)])
     tally = run.tally
-    assert (tally.total_tool_calls, tally.web_searches, tally.tool_cost, tally.total_tokens) == (2, 2, 0.25, 6)
+    assert (tally.total_tool_calls, tally.web_searches, tally.tool_cost, tally.usage["total_tokens"]) == (2, 2, 0.25, 6)
     assert tally.tool_calls == {"web_search": 2}
 
 
