@@ -73,20 +73,12 @@ class TooMuchWork(ValueError):
 
 
 class BoundedSchema:
-    """A schema, compiled.
-
-    Attributes:
-        schema: the schema.
-        width: the most parts of it that one value is compared with.
-        references: the targets of its references.
-    """
+    """A schema, compiled; `width` is the most parts of it that one value is compared with."""
 
     def __init__(self, schema: Json, *, is_lenient: bool = False) -> None:
         """Count the work of a schema that was `written`, and compile it.
 
-        Args:
-            schema: the schema.
-            is_lenient: whether a text fits a pattern with which it would take too long to compare it.
+        If it is lenient, a text fits a pattern that would take too long to compare with the text.
 
         Raises:
             TooMuchWork: it can make too much work.
@@ -215,15 +207,10 @@ class References:
 
 
 class _Reach(NamedTuple):
-    """How often a schema is compared with a value.
+    """How often a schema is compared with a value."""
 
-    Attributes:
-        width: the most parts of it that the value, or one within it, is compared with.
-        returns: in how many places it contains a schema that it is itself a part of.
-    """
-
-    width: int
-    returns: int
+    width: int  # the most parts of the schema that the value, or one within it, is compared with
+    returns: int  # in how many places the schema contains a schema that it is itself a part of
 
 
 class _Count:

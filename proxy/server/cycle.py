@@ -30,17 +30,11 @@ _log = logging.getLogger(__name__)
 class Cycle:
     """A request and its response; also the ASGI extension of the request, `api.exchange.ClientConnection`.
 
-    Args:
-        scope: of the request.
-        framing: of the request.
-        transport: to the client.
-        flow: of the connection.
-        keep_alive: whether the client wants another request on this connection.
-        default_headers: the first headers of the response.
-        on_response: called when the response is complete.
+    The response begins with the `default_headers`. `on_response` is called when the response is complete.
 
     Attributes:
-        keep_alive: as above. Once the response has begun: whether the connection stays open after it.
+        keep_alive: whether the client wants another request on this connection; once the response has begun, whether
+            the connection stays open after it.
         body: the bytes of the body that have arrived and have not been taken.
         response_started: whether the application has given the head of the response.
     """

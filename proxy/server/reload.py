@@ -254,9 +254,9 @@ def report(loaded: Loaded, observe: Observer, *, before: Loaded | None = None, t
     Args:
         loaded: the configuration.
         observe: takes the events.
-        before: the configuration that was in force; of what is disabled, only the news is logged.
-        tells_unset: whether it is logged what is disabled only because a variable has no value; otherwise the banner of
-            a terminal says so.
+        before: the configuration that was in force; entries that it had disabled for the same reason are not logged.
+        tells_unset: whether to log entries that are disabled only because a variable has no value. The banner of a
+            terminal names them too.
     """
     known = {} if before is None else before.disabled
     for where, entry in loaded.disabled.items():
