@@ -118,7 +118,7 @@ class AccessPolicy(Struct, frozen=True):
             offer = self.offer
         else:
             offer = make_offer(chat, tools, self.selection, search_above=self.search_above)
-        if declared is None or not offer.in_play or FILTER_FIELDS.isdisjoint(declared):
+        if declared is None or not offer.offered or FILTER_FIELDS.isdisjoint(declared):
             return offer, None
         return offer, filters_of(declared, native_search=self.selection.native_search)
 

@@ -17,7 +17,7 @@ from proxy.api.runs import call_context, note_use
 from proxy.execution.deadline import Deadline
 from proxy.execution.observed import observed
 from proxy.loop.limits import Limits
-from proxy.loop.queries import may_have_several, searches_in
+from proxy.loop.queries import searches_in
 from proxy.loop.results import CredentialMissing, ToolOutput
 from proxy.loop.tally import Tally
 from proxy.ports import MayUse
@@ -119,10 +119,8 @@ class DirectCalls:
             server = self._server_of(call.name)
             missing = server.needs - self._own.credentials.names if server is not None else ()
             raise CredentialMissing(call.name, missing)
-        counts, left_out = 1, tuple[str, ...]()
-        if may_have_several(tool, call):
-            most = min(self.calls_left, tool.max_calls or self.calls_left)
-            call, counts, left_out = searches_in(call, self._own.toolset.history_arguments, most)
+        most = min(self.calls_left, tool.max_calls or self.calls_left)
+        call, counts, left_out = searches_in(tool, call, self._own.toolset.history_arguments, most)
         self.calls_left -= counts
         clock = self._ports.clock
         context = call_context(self._caller, self.limits, filters, self._own.credentials, clock)

@@ -106,7 +106,7 @@ class Preparation:
         # Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be
         # streamed at once. With tools, the end has to be waited for anyway.
         check = asked.check
-        if check is not None and request.model.upstream.traits.json_schema and not request.offer.in_play:
+        if check is not None and request.model.upstream.traits.json_schema and not request.offer.offered:
             check = None
         return Prepared(
             request,

@@ -47,7 +47,7 @@ class Runs:
         """
         request = prepared.request
         # A model that is offered no server tools gets no guidance about them.
-        limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
+        limits = request.limits if request.offer.offered else replace(request.limits, guidance=False)
         driver = self._driver  # of all requests, unless the tools of this one or their settings are its own
         execute = reply.execute or request.own.toolset.execute
         if execute != self._ports.toolset.execute:
@@ -70,13 +70,12 @@ class Runs:
 
     def _run_of(self, request: ResolvedRequest, limits: Limits, run_id: str, *, awaits_check: bool) -> Run:
         """A new run of the request."""
-        in_play = request.offer.in_play
         return Run(
             request.chat,
             request.offer,
             limits,
             run_id,
-            dialect=self._ports.dialect(request.offer.server_tools) if in_play else None,
+            dialect=self._ports.dialect(request.offer.server_tools) if request.offer.offered else None,
             earlier_sources=request.sources,
             read_arguments=request.own.toolset.history_arguments,
             awaits_check=awaits_check,

@@ -58,14 +58,6 @@ class Generation:
         loaded: the configuration.
         before: the generation that this one replaces; None at the start.
 
-    Attributes:
-        loaded: the configuration.
-        app: the application that answers requests.
-        open_requests: the number of requests that it is answering.
-        registry: the tools.
-        upstreams: the upstreams, by name.
-        tool_servers: the MCP servers, by name.
-
     Raises:
         ConfigurationError: a tool cannot be made, or two have the same name.
     """

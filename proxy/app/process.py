@@ -29,15 +29,8 @@ class Process:
     """The parts of a process that outlive a configuration.
 
     Attributes:
-        clock: the clock.
-        lifecycle: whether the process is about to stop.
-        telemetry: log, metrics, records and traces.
-        state: the stores.
-        capacity: bounds the number of open requests.
-        resources: the resources of tools, such as the cache of pages.
-        key_pools: makes the pools of upstreams and tools with several keys.
         transport: replaces the transports of upstreams and tools, in tests.
-        tools: further tools, besides those of the configuration.
+        tools: further tools, in addition to the tools of the configuration.
         tasks: the background tasks, while the process serves.
     """
 

@@ -9,13 +9,12 @@ from proxy.kit.timeouts import elapsed
 from proxy.loop import many_tools, results
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.call_context import CallContext
-from proxy.loop.decisions import TurnDecisions
 from proxy.loop.many_tools import FIND_TOOLS, FindTools
 from proxy.loop.results import InvalidArguments, ToolError, ToolResult, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.run_events import CallBegan, CallEnded, CallsAnswered, TurnBegan
 from proxy.ports import Audience, Clock, ExecuteTool, Observer
-from proxy.wire.chat import Json, ToolCall
+from proxy.wire.chat import ToolCall
 
 
 class CallRunner:
@@ -30,6 +29,7 @@ class CallRunner:
 
     Attributes:
         were_shown: whether the client was shown any of the turn's calls.
+        count_unfinished: counts the tokens of an upstream call that ended without a turn.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class CallRunner:
         self._turn = 0
         self._model: str | None = None  # the upstream's name for its model
         self.were_shown = False
+        self.count_unfinished = run.count_unfinished
         self._run = run
         self._execute = execute
         self._context = context
@@ -58,7 +59,6 @@ class CallRunner:
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
-        self._early: TurnDecisions | None = None  # about the complete calls of the turn so far
         self._announced: set[ToolCall] = set()  # of the turn
         self._run_calls: Sequence[ToolCall] = ()  # of the turn
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
@@ -69,7 +69,7 @@ class CallRunner:
         if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         is_repeated = number == self._turn
-        self._turn, self.were_shown, self._early, self._run_calls = number, False, None, ()
+        self._turn, self.were_shown, self._run_calls = number, False, ()
         if self._audience is not None:
             self._announced.clear()
             if not is_repeated:
@@ -80,8 +80,7 @@ class CallRunner:
         if self._audience is None and not start:
             return
         self._model = model
-        self._early = self._early or self._run.early_decisions()
-        resolved = self._run.would_run(call, self._early) if self._deadline.seconds_left() else None
+        resolved = self._run.would_run(call) if self._deadline.seconds_left() else None
         if resolved is None:
             return
         if self._audience is not None:
@@ -98,15 +97,10 @@ class CallRunner:
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
         self._run.count_dropped(ended)
-        self._early = None
         for task in self._started.values():
             task.cancel()
         self._started.clear()
         self._ended.clear()
-
-    def count_unfinished(self, used: Json | None) -> None:
-        """Count the tokens of an upstream call that ended without a turn."""
-        self._run.count_unfinished(used)
 
     async def run_all(self, calls: Sequence[ToolCall], model: str | None) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order; `model` is the upstream's name for its model."""

@@ -9,12 +9,7 @@ from proxy.recording.recording import note_timed
 
 
 class Deadline(Struct):
-    """The end of a run's time.
-
-    Attributes:
-        timer: returns seconds that never go back.
-        at: the time of the deadline, by the timer.
-    """
+    """The end of a run's time, by a timer in seconds that never goes back."""
 
     timer: Callable[[], float]
     at: float

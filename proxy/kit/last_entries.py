@@ -16,13 +16,7 @@ _MOST_FILES: Final = 64  # in a folder; those that were not written for the long
 
 
 class Memory(Generic[T]):
-    """The last entries in the memory of this process.
-
-    Args:
-        most_entries: their number.
-        most_bytes: their bytes.
-        size_of: the bytes of an entry.
-    """
+    """The last entries in the memory of this process, of which `size_of` tells the bytes."""
 
     def __init__(self, most_entries: int, most_bytes: int, size_of: Callable[[Any], int] = len) -> None:
         self._most_entries = most_entries
@@ -54,12 +48,7 @@ class Memory(Generic[T]):
 class Folder:
     """The last entries of several workers, each of which appends lines to a file of its own.
 
-    A full file takes the place of the worker's older one.
-
-    Args:
-        directory: the folder.
-        name: the beginning of the names of the files.
-        part_bytes: the size from which a file is full.
+    The files are named `name-PID`. A file of `part_bytes` is full, and takes the place of the worker's older one.
     """
 
     def __init__(self, directory: Path, name: str, *, part_bytes: int) -> None:

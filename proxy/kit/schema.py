@@ -44,7 +44,7 @@ _MOST_KEY_PATTERNS = 1000  # these are compiled with the schema
 _MOST_BACKTRACKS = 1000  # for patterns with look-around
 
 # Keywords whose schemas apply to the same value, and those whose schemas apply to values within it.
-_SAME_LISTS = ("allOf", "anyOf", "oneOf")
+_SAME_LISTS = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies")
 _SAME = ("not", "if", "then", "else")
 _WITHIN = (
     "additionalProperties",
@@ -55,10 +55,10 @@ _WITHIN = (
     "unevaluatedItems",
     "contains",
 )
-_WITHIN_NAMED = ("properties", "patternProperties")
+_WITHIN_LISTS = ("properties", "patternProperties", "prefixItems")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 # With these the same value is compared more than once, so that there can be more faults than values.
-_ALTERNATIVES = (*_SAME_LISTS, *_SAME, "dependentSchemas", "dependencies", "patternProperties", "unevaluatedProperties")
+_ALTERNATIVES = (*_SAME_LISTS, *_SAME, "patternProperties", "unevaluatedProperties")
 _WORK_OF_MULTIPLE = 250  # `multipleOf` divides exactly, which takes 20 us with the largest numbers
 
 # Keywords whose values are data, not schemas.
@@ -73,20 +73,12 @@ class TooMuchWork(ValueError):
 
 
 class BoundedSchema:
-    """A schema, compiled.
-
-    Attributes:
-        schema: the schema.
-        width: the most parts of it that one value is compared with.
-        references: the targets of its references.
-    """
+    """A schema, compiled; `width` is the most parts of it that one value is compared with."""
 
     def __init__(self, schema: Json, *, is_lenient: bool = False) -> None:
         """Count the work of a schema that was `written`, and compile it.
 
-        Args:
-            schema: the schema.
-            is_lenient: whether a text fits a pattern with which it would take too long to compare it.
+        If it is lenient, a text fits a pattern that would take too long to compare with the text.
 
         Raises:
             TooMuchWork: it can make too much work.
@@ -118,7 +110,9 @@ class BoundedSchema:
         """Whether checking a value, written as this JSON, would take too long."""
         if self._most_costly * len(text) <= _MOST_PATTERN_WORK:
             return False
-        return self.width * _most_values(text) > _MOST_WORK or self._key_patterns * len(text) > _MOST_PATTERN_WORK
+        # Each value in a JSON text but the first stands behind a comma or a bracket.
+        most_values = text.count(",") + text.count("[") + text.count("{") + 1
+        return self.width * most_values > _MOST_WORK or self._key_patterns * len(text) > _MOST_PATTERN_WORK
 
     def is_valid(self, value: Any) -> bool:
         """Whether a value fits, if that is not too much to check. Raises `ValueError`: the value is nested too deep."""
@@ -127,19 +121,17 @@ class BoundedSchema:
 
     def fault(self, value: Any, text: str) -> str | None:
         """The first fault of a value that does not fit, written as `text`; None: it would take too long to describe."""
-        if self._has_alternatives and not self._is_describable(value, text):
-            return None
+        if self._has_alternatives:
+            # The library compares alternatives again, and each level of a recursive schema multiplies them.
+            work = self.width * _values_in(value) * max(self._returns, 1) ** _levels(value)
+            if work > _MOST_DESCRIBED or self.width * len(text) > _MOST_QUOTED:
+                return None
         self._pattern_work.left = _MOST_PATTERN_WORK
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as exc:
             return _described(exc)
         return None
-
-    def _is_describable(self, value: Any, text: str) -> bool:
-        """Whether few alternatives are compared again; each level of a recursive schema multiplies them."""
-        work = self.width * _values_in(value) * max(self._returns, 1) ** _levels(value)
-        return work <= _MOST_DESCRIBED and self.width * len(text) <= _MOST_QUOTED
 
 
 def written(schema: Any) -> bytes:
@@ -215,15 +207,10 @@ class References:
 
 
 class _Reach(NamedTuple):
-    """How often a schema is compared with a value.
+    """How often a schema is compared with a value."""
 
-    Attributes:
-        width: the most parts of it that the value, or one within it, is compared with.
-        returns: in how many places it contains a schema that it is itself a part of.
-    """
-
-    width: int
-    returns: int
+    width: int  # the most parts of the schema that the value, or one within it, is compared with
+    returns: int  # in how many places the schema contains a schema that it is itself a part of
 
 
 class _Count:
@@ -293,15 +280,11 @@ class _Count:
                 yield child, resource
         for keyword in _SAME:
             yield node.get(keyword), resource
-        for keyword in ("dependentSchemas", "dependencies"):
-            for child in _items(node.get(keyword)):
-                yield child, resource
 
 
 def _on_values_within(node: Json) -> Iterator[Any]:
-    for keyword in _WITHIN_NAMED:
+    for keyword in _WITHIN_LISTS:
         yield from _items(node.get(keyword))
-    yield from _items(node.get("prefixItems"))
     for keyword in _WITHIN:
         child = node.get(keyword)
         yield from _items(child) if isinstance(child, list) else (child,)
@@ -325,11 +308,6 @@ def _values_in(value: Any) -> int:
 def _levels(value: Any) -> int:
     """How deep a value is nested."""
     return 1 + max(map(_levels, _items(value)), default=0)
-
-
-def _most_values(text: str) -> int:
-    """The most values that a JSON text can hold: each but the first stands behind a comma or a bracket."""
-    return text.count(",") + text.count("[") + text.count("{") + 1
 
 
 @dataclass(slots=True)

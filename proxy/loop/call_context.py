@@ -16,7 +16,7 @@ class CallContext(Struct, frozen=True):
         scope: the caller; results are cached and shared only within it.
         filters: the filters of the request. No excluded page is among the sources.
         default_timeout: seconds for a call of a tool without its own timeout.
-        max_timeout: the longest timeout in seconds of any tool.
+        max_timeout: the longest timeout of any tool, in seconds.
         tools: the server tools that the caller may use, selected by the request or not; None: all.
         ends: the monotonic time of the deadline, at which calls are cancelled.
         credentials: the user's credentials, for tools that need them.

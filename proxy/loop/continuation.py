@@ -12,14 +12,14 @@ stored under RUN any more, the history stays as it is, complete except for the h
 If a client is shown the whole run, only the fields that the client cannot send back are stored (`carried`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from msgspec import Struct, ValidationError, convert
 
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
-from proxy.loop.results import ToolResult, halved, left_out, with_note, without_note
+from proxy.loop.results import ToolResult, with_note, without_note
 from proxy.turn.call_ids import OURS, SHORTEST
 from proxy.turn.opaque_fields import OpaqueFields
 from proxy.wire.chat import BROKEN_OFF, Json, Turn, in_plain_text
@@ -134,29 +134,13 @@ class Transcript(Struct):
         if ANSWER_NOW not in str(latest.get("content")):
             self.added.append({"role": "user", "content": ANSWER_NOW})
 
-    def halve_results(self) -> bool:
-        """Cut each result to half of its text; whether any could be cut."""
-        return self._replace({at: halved(content) for at, content in self._results().items()})
-
-    def leave_out_results(self) -> bool:
-        """Replace the text of each result by a note. Return whether any could be replaced."""
-        return self._replace({at: left_out(content) for at, content in self._results().items()})
-
-    @property
-    def has_results(self) -> bool:
-        """Whether the run has added results."""
-        return bool(self._results())
-
-    def _results(self) -> dict[int, str]:
-        """The results that the run has added: position -> content."""
-        return {at: message["content"] for at, message in enumerate(self.added) if message["role"] == "tool"}
-
-    def _replace(self, contents: dict[int, str]) -> bool:
-        """Replace the contents of results, and return whether any differs. Shared messages are copied, not changed."""
-        changed = {at: content for at, content in contents.items() if content != self.added[at]["content"]}
-        for at, content in changed.items():
-            self.added[at] = {**self.added[at], "content": content}
-        return bool(changed)
+    def shorten_results(self, shorten: Callable[[str], str]) -> bool:
+        """Shorten each result, and return whether any has changed. Shared messages are copied, not changed."""
+        before = [*self.added]
+        for at, message in enumerate(before):
+            if message["role"] == "tool" and (content := shorten(message["content"])) != message["content"]:
+                self.added[at] = {**message, "content": content}
+        return self.added != before
 
 
 CarriedTurns: TypeAlias = tuple[OpaqueFields, ...]
@@ -258,14 +242,9 @@ def _with_hidden_parts(messages: Sequence[Json], found: Mapping[str, Continuatio
 
 def _runs_of(message: Json) -> list[str]:
     """The runs that a message belongs to, by the ids of its calls or of the call that it answers."""
-    return list(dict.fromkeys(run for run in map(_run_of, _ids_in(message)) if run is not None))
-
-
-def _ids_in(message: Json) -> list[str]:
-    """The ids of a message's calls, or of the call that it answers."""
     ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
     ids += [call.get("id") for call in message.get("tool_calls") or ()]
-    return [identity for identity in ids if isinstance(identity, str)]
+    return list(dict.fromkeys(run for run in map(_run_of, ids) if run is not None))
 
 
 def _run_of(identity: object) -> str | None:

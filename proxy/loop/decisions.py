@@ -13,11 +13,11 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.actions import AnsweredCall, Stop
+from proxy.loop.actions import Stop
 from proxy.loop.limits import Limits
 from proxy.loop.many_tools import CALL_TOOL, FIND_TOOLS, MOST_SEARCHES, called_by, no_such_tool, with_schema
 from proxy.loop.prompts import BUDGET_USED, REPEATED
-from proxy.loop.queries import may_have_several, searches_in, with_left_out
+from proxy.loop.queries import left_out_note, searches_in
 from proxy.loop.results import (
     BEYOND_LIMIT,
     CredentialMissing,
@@ -26,6 +26,7 @@ from proxy.loop.results import (
     ToolResult,
     failure,
     quoting,
+    with_note,
 )
 from proxy.loop.tally import Tally
 from proxy.wire.chat import JSON_BLANKS, Json, ToolCall, ToolSpec, Turn
@@ -165,7 +166,7 @@ class CallHistory(Struct):
                 if self.dialect is not None:
                     result = self.dialect.annotate(decision.to_run, decision.call.name, result)
                 if decision.left_out:
-                    result = with_left_out(result, decision.left_out)
+                    result = replace(result, content=with_note(result, left_out_note(decision.left_out)))
                 if self.searchable and decision.tool is not None and result.outcome == InvalidArguments.outcome:
                     # The model may not have seen the schema.
                     result = with_schema(result, decision.tool, most_bytes=self.limits.max_result_bytes)
@@ -221,25 +222,9 @@ class CallHistory(Struct):
         own = {tool.name: tool for tool in self.tools.values()}  # a client's tool may have taken a tool's own name
         for call, result in calls:
             tool = own[call.name]
-            counts = searches_in(call, self.read, sys.maxsize)[1] if may_have_several(tool, call) else 1
-            self.tally.count_call(tool, counts, dropped=True)
+            self.tally.count_call(tool, searches_in(tool, call, self.read, sys.maxsize)[1], dropped=True)
             if result is not None:
                 self.tally.add_cost(result)
-
-    def answered(
-        self, decisions: Iterable[CallDecision], answers: Iterable[ToolResult], contents: Iterable[str]
-    ) -> list[AnsweredCall]:
-        """The calls of a turn, each with its answer and the text that the model reads as the answer."""
-        return [
-            AnsweredCall(
-                decision.to_run or decision.call,
-                decision.tool.name if decision.tool else "",
-                0 if decision.to_run is None else decision.counts,
-                answer,
-                content,
-            )
-            for decision, answer, content in zip(decisions, answers, contents, strict=True)
-        ]
 
 
 class TurnDecisions:
@@ -301,10 +286,8 @@ class TurnDecisions:
         elif left_of_tool <= 0 and tool.max_calls is not None:
             result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
         else:
-            counts: int = 1
-            left_out: tuple[str, ...] = ()
-            if may_have_several(tool, resolved):
-                resolved, counts, left_out = searches_in(resolved, history.read, max(1, min(left, left_of_tool)))
+            most = max(1, min(left, left_of_tool))
+            resolved, counts, left_out = searches_in(tool, resolved, history.read, most)
             self._total += counts
             self._in_turn[tool.name] = in_turn + counts
             return CallDecision(call, key, self._stop, resolved, tool=tool, counts=counts, left_out=left_out)

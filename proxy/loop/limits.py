@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from proxy.loop.actions import Stop
 from proxy.loop.tally import Tally
+from proxy.wire.usage import token_count
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9, extra_json_schema={"x-unit": "seconds"})]
 Bytes: TypeAlias = Annotated[int, Meta(ge=1, extra_json_schema={"x-unit": "bytes"})]
@@ -76,13 +77,15 @@ class Limits(LimitsConfig, frozen=True, kw_only=True):
         """The limit that permits no more calls, not even in the current turn, because time or tokens are used up."""
         if expired:
             return Stop.DEADLINE
-        if self.max_total_tokens is not None and used.total_tokens >= self.max_total_tokens:
-            return Stop.MAX_TOTAL_TOKENS
-        return None
+        if self.max_total_tokens is None or (token_count(used.usage, "total_tokens") or 0) < self.max_total_tokens:
+            return None
+        return Stop.MAX_TOTAL_TOKENS
 
     def output_left(self, used: Tally) -> int | None:
         """How many tokens the model may still write; None: no limit."""
-        return None if self.max_output_tokens is None else max(0, self.max_output_tokens - used.output_tokens)
+        if self.max_output_tokens is None:
+            return None
+        return max(0, self.max_output_tokens - (token_count(used.usage, "completion_tokens") or 0))
 
     @property
     def allow_tools(self) -> bool:

@@ -108,11 +108,9 @@ def _shortened(names: Sequence[str], most: int) -> str:
 
 
 def called_by(written: str | None, call: ToolCall) -> ToolCall:
-    """The call that `call_tool` was asked to make. Its name may be the name of no tool.
+    """The call that a call of `call_tool` asks for. Its name may be the name of no tool.
 
-    Args:
-        written: the arguments of the call as a JSON object; None: they are no object.
-        call: the call of `call_tool`.
+    `written` is the arguments of `call` as a JSON object, or None if they are no object.
 
     Raises:
         InvalidArguments: the call names no tool.
@@ -151,13 +149,9 @@ def ranked(query: str, fitting: Sequence[str], tools: Collection[str]) -> list[s
 
 
 def found(query: str, names: Sequence[str], tools: Mapping[str, ToolSpec], *, most_bytes: int) -> str:
-    """The result of `find_tools`.
+    """The result of `find_tools`, with the `names` of the tools that fit, the best first.
 
-    Args:
-        query: the query.
-        names: the names of the tools that fit, the best first.
-        tools: the tools that can be found.
-        most_bytes: the longest result. Schemas are not cut: a tool without room is only named.
+    The result has at most `most_bytes`. Schemas are not cut: a tool without room is only named.
     """
     if not names:
         return NO_TOOL_FITS.format(names=", ".join(nearest(query, tools)))

@@ -82,10 +82,6 @@ class ToolSelection(Struct, frozen=True):
             return True
         return tool.offer == "always" and not self.only_beside_own
 
-    def names_tool(self, tool: ToolSpec) -> bool:
-        """Whether the header names the tool itself, not only its group."""
-        return self.names is not None and any(name in self.names for name in tool.names)
-
 
 NO_SELECTION = ToolSelection()
 
@@ -99,7 +95,7 @@ class Offer(Struct, frozen=True):
     Attributes:
         tools: the `tools` that are sent to the upstream.
         server_tools: every name under which a server tool may be called -> the tool.
-        offered: the names of the server tools among `tools`.
+        offered: the names of the server tools among `tools`; empty if the model can call none.
         client_tools: the names of the client's functions.
         tool_choice: the choice for the first turn; None if the request has none.
         schemas: every name that may be called, of a server tool or of a client's function -> its JSON Schema.
@@ -119,11 +115,6 @@ class Offer(Struct, frozen=True):
     searchable: Mapping[str, ToolSpec] = {}
     unlisted: tuple[ToolSpec, ...] = ()
     not_described: int = 0
-
-    @property
-    def in_play(self) -> bool:
-        """Whether any server tool may be called."""
-        return bool(self.offered)
 
     @property
     def answers_calls(self) -> bool:
@@ -171,7 +162,7 @@ def make_offer(
     selection = selection.beside(client_tools, request)
     added = _added_to(wanted, names, server_tools, selection)
     in_play = {tool.name: tool for tool in (*wanted.declared.values(), *added)}
-    callable_tools = _callable(by_name, in_play, server_tools, selection, client_tools)
+    callable_tools = _callable(by_name, in_play, selection, client_tools)
     shown: Sequence[ToolSpec] = added
     finding: Sequence[ToolSpec] = ()
     if search_above is not None and len(in_play) > search_above and many_tools.NAMES.isdisjoint(names):
@@ -193,23 +184,14 @@ def make_offer(
 
 
 class _Wanted(Struct, frozen=True):
-    """What a request itself wants of the server's tools.
+    """The wishes of a request for the server's tools."""
 
-    Attributes:
-        own: its own entries of `tools`, without hosted searches that are the server's.
-        choice: its `tool_choice`, in a form for any upstream.
-        allows_more: whether it leaves room for tools that it does not name.
-        declared: the server tools among `own`, by the names that the client uses.
-        demanded: the other server tools that it asks for, which are added to its own.
-        has_search: whether the server's search is available to it.
-    """
-
-    own: Sequence[Json]
-    choice: Any
-    allows_more: bool
-    declared: dict[str, ToolSpec]
-    demanded: Sequence[ToolSpec]
-    has_search: bool
+    own: Sequence[Json]  # its own entries of `tools`, without hosted searches that are the server's
+    choice: Any  # its `tool_choice`, in a form for any upstream
+    allows_more: bool  # whether it leaves room for tools that it does not name
+    declared: dict[str, ToolSpec]  # the server tools among `own`, by the names that the client uses
+    demanded: Sequence[ToolSpec]  # further server tools that it asks for, which are added to its own
+    has_search: bool  # whether the server's search is available to it
 
 
 def _wanted_by(request: Json, by_name: Mapping[str, ToolSpec], selection: ToolSelection) -> _Wanted:
@@ -248,19 +230,18 @@ def _added_to(
 
 
 def _callable(
-    by_name: Mapping[str, ToolSpec],
-    in_play: Iterable[str],
-    server_tools: Iterable[ToolSpec],
-    selection: ToolSelection,
-    client_tools: Collection[str],
+    by_name: Mapping[str, ToolSpec], in_play: Collection[str], selection: ToolSelection, client_tools: Collection[str]
 ) -> dict[str, ToolSpec]:
     """The tools whose calls are the proxy's to answer, by every name that is not one of the client's own.
 
     A model may call a tool in play by an alias that it was trained on; and a call of a tool whose headers the request
     lacks is answered with what is missing.
     """
-    usable = {*in_play, *(tool.name for tool in server_tools if selection.lacks_headers_for(tool))}
-    return {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
+    return {
+        name: tool
+        for name, tool in by_name.items()
+        if name not in client_tools and (tool.name in in_play or selection.lacks_headers_for(tool))
+    }
 
 
 def _searchable(
@@ -277,7 +258,8 @@ def _searchable(
     in_play = {tool.name for tool in (*wanted.declared.values(), *added)}
     first = [tool.name for tool in server_tools if tool.group is None and tool.name in in_play][:most]
     described = {*first, *(tool.name for tool in wanted.demanded)}
-    described.update(tool.name for tool in added if selection.names_tool(tool))
+    named = selection.names or frozenset()  # a group's name in the header describes none of its tools
+    described.update(tool.name for tool in added if not named.isdisjoint(tool.names))
     hidden = [tool for tool in added if tool.name not in described]
     if not hidden:
         return added, ()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
+from proxy.kit.counted import counted
 from proxy.wire.chat import Json, text_of
 
 GUIDANCE = (
@@ -82,17 +83,13 @@ GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
 @lru_cache(maxsize=256)
 def budget_guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
     """The text about the tools and their budget, for the system message."""
-    return GUIDANCE.format(tools=", ".join(tools), calls=_count(calls, "tool call"), rounds=_count(rounds, "round"))
+    return GUIDANCE.format(tools=", ".join(tools), calls=counted(calls, "tool call"), rounds=counted(rounds, "round"))
 
 
 @lru_cache(maxsize=256)
 def budget_left(calls: int, rounds: int) -> str:
     """The note on the rest of the budget, for the end of a round's results."""
-    return BUDGET_LEFT.format(calls=_count(calls, "tool call"), rounds=_count(rounds, "more round"))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return BUDGET_LEFT.format(calls=counted(calls, "tool call"), rounds=counted(rounds, "more round"))
 
 
 def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:

@@ -10,7 +10,6 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.loop.prompts import QUERIES_LEFT_OUT
-from proxy.loop.results import ToolResult, with_note
 from proxy.wire.chat import ToolCall, ToolSpec
 from proxy.wire.json_text import json_object
 from proxy.wire.search import MOST_QUERIES, queries_of, with_queries
@@ -18,21 +17,19 @@ from proxy.wire.search import MOST_QUERIES, queries_of, with_queries
 _LONGEST_QUOTED = 100  # characters of a query in a note
 
 
-def may_have_several(tool: ToolSpec, call: ToolCall) -> bool:
-    """Whether a call may have several queries. The check is quick, because few calls have."""
-    return tool.searches and "[" in call.arguments
-
-
 def searches_in(
-    call: ToolCall, read: Callable[[ToolCall], str | None], most: int
+    tool: ToolSpec, call: ToolCall, read: Callable[[ToolCall], str | None], most: int
 ) -> tuple[ToolCall, int, tuple[str, ...]]:
-    """A call of a search within a limit: the call with at most `most` queries, their number, and the other queries.
+    """A call within a limit: the call with at most `most` queries, their number, and the other queries.
 
     Args:
+        tool: the tool. A call of a tool that does not search stays as it is, and counts once.
         call: the call, with its tool's own name.
         read: returns its arguments as a JSON object; None: they are no object.
         most: at least 1.
     """
+    if not tool.searches or "[" not in call.arguments:  # few calls have several queries
+        return call, 1, ()
     arguments = json_object(read(call) or "{}") or {}
     queries, beyond = queries_of(arguments)
     if not queries:
@@ -41,11 +38,6 @@ def searches_in(
     if left_out:
         call = replace(call, arguments=orjson.dumps(with_queries(arguments, kept)).decode())
     return call, len(kept), left_out
-
-
-def with_left_out(result: ToolResult, queries: Sequence[str]) -> ToolResult:
-    """A result with a note about the queries that were not run."""
-    return replace(result, content=with_note(result, left_out_note(queries)))
 
 
 def left_out_note(queries: Sequence[str]) -> str:

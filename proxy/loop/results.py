@@ -61,14 +61,9 @@ class ToolOutput(Struct, frozen=True):
     @property
     def log_fields(self) -> dict[str, Any]:
         """Fields for the event of a call: the pages found and fetched, the fallback that answered, and the note."""
-        fields: dict[str, Any] = {"results": len(self.hits)} if self.hits else {}
-        if self.answered_by is not None:
-            fields["answered_by"] = self.answered_by
-        if self.note is not None:
-            fields["note"] = self.note
-        if self.pages:
-            fields["pages"] = dict(self.pages)
-        return fields
+        pages = dict(self.pages)
+        fields = {"results": len(self.hits), "answered_by": self.answered_by, "note": self.note, "pages": pages}
+        return {name: value for name, value in fields.items() if value}
 
 
 class ToolResult(Struct, frozen=True):
@@ -223,14 +218,10 @@ def _part_of(hit: SearchHit, text: str) -> SearchHit:
     return replace(hit, text=part)
 
 
-def _harmless(text: str, max_bytes: int) -> str:
-    return fence.harmless(text if len(text) <= max_bytes and text.isascii() else _cut(text, max_bytes))
-
-
 def _harmless_code(code: CodeResult, max_bytes: int) -> CodeResult:
     """The outcome of code, with each part safe for the model. Errors take at most half of the room."""
-    stderr = _harmless(code.stderr, max_bytes // 2)
-    stdout = _harmless(code.stdout, max(0, max_bytes - len(stderr.encode())))
+    stderr = fence.harmless(_cut(code.stderr, max_bytes // 2))
+    stdout = fence.harmless(_cut(code.stdout, max(0, max_bytes - len(stderr.encode()))))
     return CodeResult(stdout, stderr, code.return_code)
 
 

@@ -53,7 +53,7 @@ from proxy.loop.prompts import (
     budget_left,
     with_system_text,
 )
-from proxy.loop.results import ToolResult
+from proxy.loop.results import ToolResult, halved, left_out
 from proxy.loop.tally import Tally
 from proxy.turn.citations import without_marks
 from proxy.turn.details import DETAILS, count_indices
@@ -126,6 +126,7 @@ class Run:
         self._turn: Turn  # the latest turn with calls
         self._decisions: list[CallDecision] = []  # about that turn's server calls
         self._answers: Sequence[ToolResult] = ()
+        self._early: TurnDecisions | None = None  # about the complete calls of a turn that is still being written
         self._earlier_turns: list[Turn] = []
         # If the client asks for JSON, only the text of the last turn is the answer, and only if that turn does not call
         # the client's tools. Without tools, the first turn is the last, and its text need not be held back.
@@ -148,10 +149,12 @@ class Run:
 
     def count_dropped(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
         """Count early calls that were dropped, with their results if they have any."""
+        self._early = None
         self._calls.count_dropped(calls)
 
     def start_turn(self) -> CallUpstream:
         """Ask for the next or the first turn: the client's request, with the messages of the run."""
+        self._early = None
         body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
         if "tool_choice" in body and (self._transcript.added or self._forcing):
             body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)
@@ -203,7 +206,7 @@ class Run:
                 refusals = self._calls.refuse(turn.calls, BUDGET_USED)
                 self._transcript.add(self._calls.in_history(turn), refusals, ANSWER_NOW)
             return self._force()
-        if (self._offer.in_play or turn.garbled) and is_blank(turn):
+        if (self._offer.offered or turn.garbled) and is_blank(turn):
             return self._receive_blank(turn)
         return self._respond(turn)
 
@@ -224,13 +227,13 @@ class Run:
         Cutting short results makes no room, but a request for the answer without tools may fit. None: nothing is left
         to try.
         """
-        if self._cuts < _MOST_CUTS and self._transcript.halve_results():
+        if self._cuts < _MOST_CUTS and self._transcript.shorten_results(halved):
             self._cuts += 1
             return self.start_turn()
-        less = self._transcript.leave_out_results()
+        less = self._transcript.shorten_results(left_out)
         if self._forcing:
             return self.start_turn() if less else None
-        return self._force() if self._transcript.has_results else None
+        return self._force() if any(message["role"] == "tool" for message in self._transcript.added) else None
 
     def _receive_broken_off(self, turn: Turn) -> CallUpstream | Respond:
         """End the run with a turn that was broken off, unless the turn is blank because the model's context is full."""
@@ -269,21 +272,28 @@ class Run:
 
     def take_answered(self) -> list[AnsweredCall]:
         """The calls of the latest turn that the server has answered. Each call is returned once."""
-        got, self._answers = self._answers, ()
-        return self._calls.answered(self._decisions, got, self._transcript.contents_of(self._turn, got)) if got else []
+        answers, self._answers = self._answers, ()
+        if not answers:
+            return []
+        contents = self._transcript.contents_of(self._turn, answers)
+        return [
+            AnsweredCall(
+                decision.to_run or decision.call,
+                decision.tool.name if decision.tool else "",
+                0 if decision.to_run is None else decision.counts,
+                answer,
+                content,
+            )
+            for decision, answer, content in zip(self._decisions, answers, contents, strict=True)
+        ]
 
-    def early_decisions(self) -> TurnDecisions:
-        """The decisions about the calls of a turn that is still being written: none so far."""
-        return TurnDecisions(self._calls, hints=0)  # only which calls are run matters yet
+    def would_run(self, call: ToolCall) -> ToolCall | None:
+        """The next call of a turn that is being written, resolved; None: the call would be answered without running.
 
-    def would_run(self, call: ToolCall, earlier: TurnDecisions) -> ToolCall | None:
-        """The resolved call if it would run with its turn complete now; None if it would be answered without running.
-
-        Args:
-            call: the call as the model wrote it, with complete arguments.
-            earlier: the decisions about all earlier server calls of the turn. The decision about this call is added.
+        The call is as the model wrote it, with complete arguments.
         """
-        resolved = earlier.decide(call).to_run
+        self._early = self._early or TurnDecisions(self._calls, hints=0)  # only which calls are run matters yet
+        resolved = self._early.decide(call).to_run
         if self._forcing or self._stop or self._expired:
             return None
         return resolved

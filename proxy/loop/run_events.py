@@ -28,10 +28,7 @@ class TurnBegan(Struct, frozen=True):
 class CallBegan(Struct, frozen=True):
     """A call of a server tool is complete. It would run if the turn ended here, or it was answered without running.
 
-    Attributes:
-        turn: the number of its turn.
-        call: the call, with its tool's own name.
-        model: the upstream's name for the model, which no chunk may have had yet; None if not known.
+    The call has its tool's own name. `model` is the upstream's name for the model, which no chunk may have had yet.
     """
 
     turn: int
@@ -41,14 +38,7 @@ class CallBegan(Struct, frozen=True):
 
 @final
 class CallEnded(Struct, frozen=True):
-    """A call that has begun now has its result. The result can also be the answer to a call that was not run.
-
-    Attributes:
-        turn: the number of its turn.
-        call: the call.
-        result: the result, which may be a failure.
-        seconds: how long the call took.
-    """
+    """A call that has begun now has its result. The result can also be the answer to a call that was not run."""
 
     turn: int
     call: ToolCall

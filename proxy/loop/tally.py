@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from proxy.loop.results import ToolResult
 from proxy.wire.chat import Json, ToolSpec
-from proxy.wire.usage import MOST_TOKENS, add_usage, credible_amount, token_count
+from proxy.wire.usage import MOST_TOKENS, add_usage, credible_amount
 
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
@@ -24,6 +24,7 @@ class Tally(Struct):
         tool_cost: the cost of the tool calls; None if no call has a price.
         dropped: the tool's own name -> the number of its calls that were started early for a turn that was dropped.
             These calls count as use and have a cost, but do not count for the limits of the request.
+        calls: the number of all tool calls that count for the limits of the request.
     """
 
     turns: int = 0
@@ -34,25 +35,11 @@ class Tally(Struct):
     failed_tool_calls: int = 0
     tool_cost: float | None = None
     dropped: dict[str, int] = {}
+    calls: int = 0
 
     def calls_of(self, name: str) -> int:
         """The number of calls of a tool, by its own name, that count for the limits of the request."""
         return self.tool_calls.get(name, 0) - self.dropped.get(name, 0)
-
-    @property
-    def calls(self) -> int:
-        """The number of all tool calls that count for the limits of the request."""
-        return self.total_tool_calls - (sum(self.dropped.values()) if self.dropped else 0)
-
-    @property
-    def total_tokens(self) -> int:
-        """The tokens of all turns; 0 while the upstream has sent no count."""
-        return token_count(self.usage, "total_tokens") or 0
-
-    @property
-    def output_tokens(self) -> int:
-        """The tokens that the model has written in all turns; 0 while the upstream has sent no count."""
-        return token_count(self.usage, "completion_tokens") or 0
 
     @property
     def total_cost(self) -> float | None:
@@ -73,6 +60,8 @@ class Tally(Struct):
         """
         if dropped:
             self.dropped[tool.name] = self.dropped.get(tool.name, 0) + times
+        else:
+            self.calls += times
         self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + times
         self.total_tool_calls += times
         self.web_searches += times * tool.searches
@@ -97,10 +86,8 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
         return tallies[0]
     total = Tally()
     for tally in tallies:
-        total.turns += tally.turns
-        total.total_tool_calls += tally.total_tool_calls
-        total.web_searches += tally.web_searches
-        total.failed_tool_calls += tally.failed_tool_calls
+        for name in ("turns", "calls", "total_tool_calls", "web_searches", "failed_tool_calls"):
+            setattr(total, name, getattr(total, name) + getattr(tally, name))
         total.usage = add_usage(total.usage, tally.usage)
         if tally.tool_cost is not None:
             total.tool_cost = (total.tool_cost or 0) + tally.tool_cost

@@ -13,13 +13,7 @@ _QUESTION = "What is new in Python? Search the web."
 
 
 def banner(url: str, loaded: Loaded, style: Style) -> str:
-    """The lines below the address.
-
-    Args:
-        url: where the proxy serves, without `/v1`.
-        loaded: the configuration that it serves.
-        style: of the terminal.
-    """
+    """The lines below the address, with a `url` without `/v1`."""
     lines = [
         f"  {style(f'{label:<{_LABEL}}', 'dim')}{line}"
         for row, text in _rows(url, loaded)
@@ -29,13 +23,12 @@ def banner(url: str, loaded: Loaded, style: Style) -> str:
 
 
 def _rows(url: str, loaded: Loaded) -> Iterator[tuple[str, list[str]]]:
-    """The label of each row, and its lines."""
+    """The label of each row, and its lines. A disabled entry whose variables are not set is no fault."""
     config = loaded.config
     models = [name for name, model in config.models.items() if model.upstream in config.upstreams]
     yield "models", _listed(models)
     yield "tools", _listed(_offered(loaded))
     yield "clients", wrapped(loaded.callers, _WIDTH, _LINES)
-    # Entries that are disabled because their variables are not set, which is no fault.
     if unset := [f"{one.name} ({', '.join(one.variables)})" for one in loaded.disabled.values() if one.variables]:
         yield "without a key", _listed(unset)
     if not config.server.allow_anonymous and not loaded.needs_key:

@@ -30,17 +30,11 @@ _log = logging.getLogger(__name__)
 class Cycle:
     """A request and its response; also the ASGI extension of the request, `api.exchange.ClientConnection`.
 
-    Args:
-        scope: of the request.
-        framing: of the request.
-        transport: to the client.
-        flow: of the connection.
-        keep_alive: whether the client wants another request on this connection.
-        default_headers: the first headers of the response.
-        on_response: called when the response is complete.
+    The response begins with the `default_headers`. `on_response` is called when the response is complete.
 
     Attributes:
-        keep_alive: as above. Once the response has begun: whether the connection stays open after it.
+        keep_alive: whether the client wants another request on this connection; once the response has begun, whether
+            the connection stays open after it.
         body: the bytes of the body that have arrived and have not been taken.
         response_started: whether the application has given the head of the response.
     """
@@ -71,7 +65,7 @@ class Cycle:
         self._more_body = True
         self._news = asyncio.Event()  # for `receive`: more of the body, or the end of the request
         self._head = b""  # of the response, until it is written
-        self._body_end: _BodyEnd = "chunked"
+        self._body_end: _BodyEnd = "close" if scope["http_version"] == "1.0" else "chunked"
         self._left = 0  # bytes of a response of known length that are not written yet
         self._is_streaming = False  # the head is written, and chunks follow
         self._is_complete = False  # the response
@@ -185,14 +179,14 @@ class Cycle:
         """Make the head of the response."""
         self.response_started = True
         self._expects_continue = False
-        self._body_end = self._body_end_of(status)
+        if self._scope["method"] == "HEAD" or status in _WITHOUT_BODY:
+            self._body_end = "none"
         has_read_enough = self._has_small_body or not self._more_body
         self.keep_alive = self.keep_alive and has_read_enough and self._body_end != "close"
         lines = [status_line(status)]
         announces_close = False
-        for name, value in (*self._default_headers, *headers):
-            if not is_field_name(name):
-                raise RuntimeError(_NO_HEAD)
+        fields = (*self._default_headers, *headers)
+        for name, value in fields:
             if name == b"content-length":
                 if status == HTTPStatus.NO_CONTENT:
                     continue  # which must not have it (RFC 9110, section 8.6)
@@ -207,15 +201,9 @@ class Cycle:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
         head = b"".join(lines)
-        if not is_clean(head, line_ends=len(lines)):
+        if not (all(map(is_field_name, dict(fields))) and is_clean(head, line_ends=len(lines))):
             raise RuntimeError(_NO_HEAD)
         self._head = head
-
-    def _body_end_of(self, status: int) -> _BodyEnd:
-        """The end of a body of unknown length."""
-        if self._scope["method"] == "HEAD" or status in _WITHOUT_BODY:
-            return "none"
-        return "close" if self._scope["http_version"] == "1.0" else "chunked"
 
     def _write(self, body: bytes, *, more: bool) -> None:
         """Write a part of the body, with the head before the first one."""

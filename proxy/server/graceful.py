@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import gc
-import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -17,7 +16,7 @@ from proxy.api.middleware.admission import Lifecycle
 from proxy.ports import NoObserver, Observer
 from proxy.server import systemd
 from proxy.server.protocol import HttpProtocol
-from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD
+from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD, handling_stops
 
 # For the first request of a connection that has just been accepted; and the interval at which it is looked for.
 _FIRST_REQUEST_SECONDS, _POLL_SECONDS = 1.0, 0.01
@@ -40,13 +39,10 @@ class Server(uvicorn.Server):
     Args:
         config: uvicorn's.
         lifecycle: tells the application that the process is about to stop.
-        grace: seconds that open requests may take after the first signal.
+        grace: seconds that open requests may take after the first signal; may be changed while the server serves.
         ready: called once the server accepts connections.
         background: runs while the server serves, until it is cancelled; raises nothing.
-        observe: is told when the server begins to drain, and when it has stopped.
-
-    Attributes:
-        grace: as above; may be changed while the server serves.
+        observe: takes an event when the server begins to drain, and one when it has stopped.
     """
 
     def __init__(
@@ -69,8 +65,17 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the server and its listeners."""
         await super().startup(sockets)
-        _tune_gc()
-        _tune_threads()
+        # Objects that exist now are exempt from garbage collection. Requests form few reference cycles, so a collection
+        # after each 50,000 new objects is enough, instead of after 700. With some hundreds of open requests, the
+        # collector would search their objects repeatedly, and find nothing. With 256 connections, this takes 7 to 10 %
+        # of the CPU.
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        # The event loop interrupts threads that run Python code sooner than after the default of 5 ms. While a thread
+        # reads a large request, the median delay of a chunk falls from 3.2 to 0.6 ms.
+        sys.setswitchinterval(0.0005)
         if self.started:
             self._ready()
 
@@ -99,15 +104,9 @@ class Server(uvicorn.Server):
         else:
             self.drain()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # uvicorn's is narrower
         """Stop on SIGINT and SIGTERM, and let the process end with 0. uvicorn would raise the signal again."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handling_stops(self.handle_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in the order above. uvicorn would close the listener first, and health checks could not connect."""
@@ -179,12 +178,7 @@ class Server(uvicorn.Server):
 class Worker(Server):
     """One of several worker processes. Its supervisor orders when to reload, when to stop, and whether at once.
 
-    Args:
-        config: uvicorn's.
-        lifecycle: as for `Server`.
-        grace: as for `Server`.
-        orders: the pipe to the supervisor.
-        apply: puts the configuration of an order in force; raises nothing.
+    `orders` is the pipe to the supervisor. `apply` puts the configuration of an order in force, and raises nothing.
     """
 
     def __init__(
@@ -229,24 +223,3 @@ class Worker(Server):
             await self._apply(await self._configurations.get())
             with contextlib.suppress(OSError):  # the supervisor is gone, which `_obey` notices
                 self._orders.send_bytes(READY)
-
-
-def _tune_gc() -> None:
-    """Exempt the objects that exist now from garbage collection, and collect rarely.
-
-    Requests form few reference cycles, so a collection after each 50,000 new objects is enough, instead of after 700.
-    With some hundreds of open requests, the collector would search their objects repeatedly, and find nothing. With 256
-    connections, this takes 7 to 10 % of the CPU.
-    """
-    gc.enable()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-
-
-def _tune_threads() -> None:
-    """Let the event loop interrupt threads that run Python code sooner than after the default of 5 ms.
-
-    While a thread reads a large request, the median delay of a chunk falls from 3.2 to 0.6 ms.
-    """
-    sys.setswitchinterval(0.0005)

@@ -172,11 +172,7 @@ def request_id_in(headers: Fields) -> str:
 def error_response(error: ProxyError, request_id: str, headers: Fields, *, url: bytes = b"") -> bytes:
     """The whole response for a request that no application sees; the connection ends with it.
 
-    Args:
-        error: why the request is refused.
-        request_id: of the request.
-        headers: of every response.
-        url: of the request, as far as it was read; it decides the form of the error.
+    The response has the `headers` of every response. The URL, as far as it was read, decides the form of the error.
     """
     shape = error_shape(url.partition(b"?")[0].decode("latin-1"))
     body = orjson.dumps(shape.envelope(error, request_id))

@@ -67,14 +67,13 @@ def serve(load: Callable[[], Loaded], *, watched: Sequence[Path] = ()) -> None:
     log.configure(config.telemetry, secrets=secrets_of(loaded))
     report(loaded, log.LogObserver(), tells_unset=not sys.stdout.isatty())
     with workers.shared_directory(config):
+        reloads_for = functools.partial(Reloads, loaded, load=load, check=check_usable, trigger=trigger)
         if config.server.workers == 1:
             app = create_app(loaded, lifecycle=(lifecycle := Lifecycle()))
-            reloads = Reloads(loaded, load=load, check=check_usable, trigger=trigger, observe=app.observe)
-            _serve_alone(app, lifecycle, reloads, listener, url)
+            _serve_alone(app, lifecycle, reloads_for(observe=app.observe), listener, url)
         else:
             observe = build_observer(config, version=__version__)
-            reloads = Reloads(loaded, load=load, check=check_usable, trigger=trigger, observe=observe)
-            _serve_together(reloads, observe, listener, url)
+            _serve_together(reloads_for(observe=observe), observe, listener, url)
     # The interpreter, as it ends, takes its handlers away, and the signal would kill it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 

@@ -82,16 +82,8 @@ class _ParsingEnded(Exception):
 class HttpProtocol(asyncio.Protocol):
     """A connection of a client.
 
-    Args:
-        config: uvicorn's.
-        server_state: of uvicorn: its connections, the tasks of requests, and the headers of all responses.
-        app_state: of the application's lifespan.
-        bounds: of this connection.
-        observe: takes events about requests that are refused here.
-
-    Attributes:
-        transport: of the connection.
-        requests: the requests without a complete answer, the oldest first. Only the first one is being answered.
+    `config` and `server_state` are uvicorn's, and `app_state` is the state of the application's lifespan. `observe`
+    takes events about refused requests. The first of the `requests` without a complete answer is being answered.
     """
 
     transport: asyncio.Transport

@@ -15,7 +15,6 @@ import asyncio
 import hashlib
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -132,14 +131,6 @@ class Trigger:
         return "changed" if was_asked else news
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadedConfig:
-    """A configuration that was read again, and the settings that take effect only after a restart."""
-
-    loaded: Loaded
-    needs_restart: Sequence[str]
-
-
 class Reloads:
     """Reads the configuration again, and reports the result.
 
@@ -176,12 +167,12 @@ class Reloads:
             return None
         systemd.notify_reloading()
         try:
-            reading = self._read()
+            loaded, needs_restart = self._read()
         except ConfigurationError as exc:
             self._refuse(exc)
             return None
-        self._accept(reading)
-        return reading.loaded
+        self._accept(loaded, needs_restart)
+        return loaded
 
     async def run(self, apply: Callable[[Loaded], Awaitable[None]], clock: Clock) -> None:
         """Reload on each request, until cancelled. `apply` puts a valid configuration in force."""
@@ -191,12 +182,12 @@ class Reloads:
                 continue
             systemd.notify_reloading()
             try:
-                reading = await asyncio.to_thread(self._read)
-                await apply(reading.loaded)
+                loaded, needs_restart = await asyncio.to_thread(self._read)
+                await apply(loaded)
             except ConfigurationError as exc:
                 self._refuse(exc)
             else:
-                self._accept(reading)
+                self._accept(loaded, needs_restart)
 
     def _is_due(self) -> bool:
         """Whether a reload is due."""
@@ -207,8 +198,8 @@ class Reloads:
             signal.raise_signal(signal.SIGTERM)  # whose handler stops one process and the supervisor of several alike
         return news == "changed"
 
-    def _read(self) -> ReloadedConfig:
-        """The configuration of the file, with the present values of settings that need a restart.
+    def _read(self) -> tuple[Loaded, list[str]]:
+        """The configuration of the file, as `keep_fixed` returns it.
 
         A bug must not end a process that serves, so every exception becomes a `ConfigurationError`.
         """
@@ -220,14 +211,14 @@ class Reloads:
             raise
         except Exception as exc:
             raise ConfigurationError([f"it cannot be used: {type(exc).__name__}"]) from exc
-        return ReloadedConfig(loaded, needs_restart)
+        return loaded, needs_restart
 
-    def _accept(self, reading: ReloadedConfig) -> None:
-        before, self.loaded = self.loaded, reading.loaded
-        self._trigger.watch_clients(reading.loaded.clients_file)
-        for where in reading.needs_restart:
+    def _accept(self, loaded: Loaded, needs_restart: Sequence[str]) -> None:
+        before, self.loaded = self.loaded, loaded
+        self._trigger.watch_clients(loaded.clients_file)
+        for where in needs_restart:
             self._observe("configuration.needs_restart", where=where)
-        report(reading.loaded, self._observe, before=before)
+        report(loaded, self._observe, before=before)
         self._observe("configuration.reloaded")
         systemd.notify("READY=1")
 
@@ -263,9 +254,9 @@ def report(loaded: Loaded, observe: Observer, *, before: Loaded | None = None, t
     Args:
         loaded: the configuration.
         observe: takes the events.
-        before: the configuration that was in force; of what is disabled, only the news is logged.
-        tells_unset: whether it is logged what is disabled only because a variable has no value; otherwise the banner of
-            a terminal says so.
+        before: the configuration that was in force; entries that it had disabled for the same reason are not logged.
+        tells_unset: whether to log entries that are disabled only because a variable has no value. The banner of a
+            terminal names them too.
     """
     known = {} if before is None else before.disabled
     for where, entry in loaded.disabled.items():

@@ -7,10 +7,11 @@ must not look like a second, impatient signal. If the supervisor dies, its worke
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess
+from types import FrameType
 
 from proxy.ports import Observer
 from proxy.server import systemd
@@ -89,7 +90,7 @@ class Supervisor:
         Raises:
             ConfigurationError: a worker did not start.
         """
-        with self._counting_signals():
+        with handling_stops(self._count_signal):
             self._workers = [self._start_one() for _ in range(self._count)]
             if all(self._is_ready(worker) for worker in self._workers):
                 ready()
@@ -114,16 +115,12 @@ class Supervisor:
                 self._order(DRAIN if handled == 1 else ABORT)
                 self._kill_at = time.monotonic() + _CLEAN_UP_SECONDS + (self._grace() if handled == 1 else 0)
             if not self._signals:
-                self._hand_out()
+                configuration = self._reload()
+                for worker in self._workers:
+                    worker.configuration = configuration or worker.configuration
+                    worker.hand_over()
             self._workers = [worker for worker in map(self._replace_if_dead, self._workers) if worker is not None]
         self._observe("server.stopped")
-
-    def _hand_out(self) -> None:
-        """Send another configuration, if there is one, to all workers."""
-        configuration = self._reload()
-        for worker in self._workers:
-            worker.configuration = configuration or worker.configuration
-            worker.hand_over()
 
     def _replace_if_dead(self, worker: _Worker) -> _Worker | None:
         """The worker, or its replacement; None if it has ended for good."""
@@ -160,14 +157,16 @@ class Supervisor:
             with contextlib.suppress(OSError):  # the worker has ended by itself
                 worker.orders.send_bytes(what)
 
-    @contextlib.contextmanager
-    def _counting_signals(self) -> Iterator[None]:
-        def count(_: int, __: object) -> None:
-            self._signals += 1
+    def _count_signal(self, _: int, __: object) -> None:
+        self._signals += 1
 
-        before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+
+@contextlib.contextmanager
+def handling_stops(handler: Callable[[int, FrameType | None], None]) -> Generator[None, None, None]:
+    """Handle SIGINT and SIGTERM within the `with` statement."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

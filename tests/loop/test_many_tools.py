@@ -53,7 +53,7 @@ def offer(request=None, *, tools=ALL, above=2, **selection):
 )
 def test_of_many_tools_the_first_of_the_file_and_those_that_a_request_names_are_described(made, described):
     assert sorted(names_in(made)) == sorted(described)
-    assert made.in_play
+    assert made.offered
 
 
 def test_the_two_tools_stand_at_the_end_and_list_each_server_on_a_line_in_a_fixed_order():

@@ -21,7 +21,7 @@ def names(made):
 @pytest.mark.parametrize("request_", [{}, {"tool_choice": "auto"}, {"tool_choice": None, "tools": None}])
 def test_tools_are_added_where_the_choice_is_left_to_the_model(request_):
     made = offer(request_)
-    assert made.in_play
+    assert made.offered
     assert names(made) == ["web_search", "current_time"]
 
 
@@ -36,7 +36,7 @@ def test_tools_are_added_where_the_choice_is_left_to_the_model(request_):
 )
 def test_no_tool_is_added_where_tool_choice_excludes_it(request_):
     made = offer(request_)
-    assert not made.in_play
+    assert not made.offered
     assert list(made.tools) == request_.get("tools", [])
 
 
@@ -50,7 +50,7 @@ SIDE_REQUESTS = [
 
 @pytest.mark.parametrize("request_", SIDE_REQUESTS)
 def test_a_side_request_gets_only_the_tools_that_it_asks_for(request_):
-    assert not offer(request_).in_play
+    assert not offer(request_).offered
     assert names(offer({**request_, "web_search_options": {}})) == ["web_search"]
     assert names(offer(request_, names=frozenset({"current_time"}))) == ["current_time"]
     assert names(offer({**request_, "tool_choice": choice_of("web_search")})) == ["web_search"]
@@ -63,7 +63,7 @@ def test_a_request_for_an_answer_is_no_side_request(request_):
 
 
 def test_requests_without_tools_may_be_left_without_the_servers():
-    assert not offer({}, only_beside_own=True).in_play
+    assert not offer({}, only_beside_own=True).offered
     assert names(offer({"web_search_options": {}}, only_beside_own=True)) == ["web_search"]
     assert names(offer({"tools": [function("open_door")]}, only_beside_own=True))[1:] == ["web_search", "current_time"]
 
@@ -106,20 +106,20 @@ def test_a_function_named_like_a_tool_that_the_client_may_not_use_stays_the_clie
     ],
 )
 def test_each_mode_says_when_a_tool_is_shown_that_the_client_did_not_declare(mode, asked, shown):
-    assert offer({}, tools=[replace(SEARCH, offer=mode)], **asked).in_play is shown
+    assert bool(offer({}, tools=[replace(SEARCH, offer=mode)], **asked).offered) is shown
 
 
 @pytest.mark.parametrize(("chosen", "shown"), [("wiki", True), ("web_search", True), ("wik", False)])
 def test_a_group_is_chosen_by_its_name_or_tool_by_tool(chosen, shown):
     of_a_group = replace(SEARCH, group="wiki")
     assert of_a_group.is_among({chosen}) is shown
-    assert offer({}, tools=[of_a_group], names=frozenset({chosen})).in_play is shown
+    assert bool(offer({}, tools=[of_a_group], names=frozenset({chosen})).offered) is shown
     assert not SEARCH.is_among({"wiki"})
 
 
 @pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
 def test_a_tool_that_the_client_declares_is_in_play_whatever_its_mode(mode):
-    assert offer({"tools": [function("web_search")]}, tools=[replace(SEARCH, offer=mode)]).in_play
+    assert offer({"tools": [function("web_search")]}, tools=[replace(SEARCH, offer=mode)]).offered
 
 
 @pytest.mark.parametrize(
@@ -217,12 +217,12 @@ def test_a_choice_of_several_offers_those_of_the_servers_that_it_names():
 def test_a_hosted_search_has_to_be_among_the_allowed_tools(listed, shown):
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [listed]}}
     made = offer({"tools": [{"type": "web_search"}, function("open_door")], "tool_choice": choice})
-    assert made.in_play is shown
+    assert bool(made.offered) is shown
 
 
 def test_a_tool_that_the_client_may_not_use_is_not_offered_because_the_choice_names_it():
     made = offer(CHOSEN, tools=[TIME])
-    assert (made.in_play, made.tool_choice) == (False, function("web_search"))
+    assert (made.offered, made.tool_choice) == ((), function("web_search"))
 
 
 def test_tools_that_are_named_by_header_are_offered_where_a_call_is_required_too():

@@ -636,8 +636,7 @@ def test_text_that_was_held_back_needs_no_separator():
 
 def would_run(run, *calls):
     """What would be run of the last of these calls."""
-    decisions = run.early_decisions()
-    return [run.would_run(one, decisions) for one in calls][-1]
+    return [run.would_run(one) for one in calls][-1]
 
 
 def test_a_call_that_would_be_run_is_announced_under_its_tools_own_name():
@@ -780,7 +779,7 @@ def test_calls_that_were_started_in_vain_are_counted_with_what_their_turn_has_us
     run.count_unfinished({"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6})
     run.count_dropped([(call(), found), (call(id="b"), None)])
     tally = run.tally
-    assert (tally.total_tool_calls, tally.web_searches, tally.tool_cost, tally.total_tokens) == (2, 2, 0.25, 6)
+    assert (tally.total_tool_calls, tally.web_searches, tally.tool_cost, tally.usage["total_tokens"]) == (2, 2, 0.25, 6)
     assert tally.tool_calls == {"web_search": 2}
 
 

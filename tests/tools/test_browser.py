@@ -165,8 +165,8 @@ def test_a_page_without_a_url_is_none_either():
 
 def test_a_link_that_does_not_exist_yet_is_not_opened_early():
     run = run_of(tools=(SEARCH, READER), dialect=Browser(TOOLS))
-    assert run.would_run(call("browser.open", '{"id":0}'), run.early_decisions()) is None
-    assert run.would_run(call("browser.open", '{"id":"https://a.example/"}'), run.early_decisions()) is not None
+    assert run.would_run(call("browser.open", '{"id":0}')) is None
+    assert run.would_run(call("browser.open", '{"id":"https://a.example/"}')) is not None
 
 
 def test_arguments_that_leaked_into_the_text_are_known_as_the_browsers():
