@@ -146,6 +146,11 @@ async def test_a_huge_definition_costs_its_server_that_tool_alone():
         assert "huge: it is malformed: its definition is larger" in str(rig.told)
 
 
+@pytest.mark.parametrize("fields", [{"inputSchema": {"type": "object", "default": 2**70}}, {"description": "\ud800"}])
+def test_a_tool_that_no_request_could_hold_is_malformed(fields):
+    assert "it cannot be written as JSON" in fault_of({**SEEK, **fields}, "2026-07-28")
+
+
 async def test_pages_without_end_are_cut_and_the_server_is_connected_with_what_fits():
     pages = []
 

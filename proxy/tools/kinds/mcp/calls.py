@@ -104,9 +104,9 @@ def _messages_in(result: Json) -> Iterator[str]:
     """The words of the questions in a result of the type `input_required` (MCP 2026-07-28)."""
     requests = result.get("inputRequests")
     for request in requests.values() if isinstance(requests, dict) else ():
-        params = request.get("params") if isinstance(request, dict) else None
-        if isinstance(params, dict) and isinstance(message := params.get("message"), str):
-            yield message
+        match request:
+            case {"params": {"message": str(message)}}:
+                yield message
 
 
 def _question(asked: Iterator[str] | list[str]) -> str:

@@ -54,10 +54,7 @@ class KnownDefinitions:
 
 def definition_of(listed: ListedTool) -> str:
     """What a model reads of a tool: its description, and its schema in one form for all orders of its keys."""
-    try:
-        schema = orjson.dumps(listed.input_schema, option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONEncodeError, RecursionError):  # such a tool is refused for that
-        schema = repr(listed.input_schema)
+    schema = orjson.dumps(listed.input_schema, option=orjson.OPT_SORT_KEYS).decode()
     return f"{listed.description or listed.title or ''}\n{schema}"
 
 
