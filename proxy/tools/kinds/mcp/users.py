@@ -285,7 +285,6 @@ class UserLists:
         self._clock = clock
         self._most = most
         self._kept: OrderedDict[str, UserList] = OrderedDict()  # the latest come last
-        self._counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many lists are kept."""
@@ -293,21 +292,24 @@ class UserLists:
 
     def get(self, user: str) -> UserList | None:
         """What is kept of a user; None: nothing that may still be used."""
-        self._drop_old()
+        now = self._clock.monotonic()
+        for kept in self._kept.values():
+            if kept.until <= now:
+                kept.tools = None  # the hashes stay, for a comparison with the next list
         found = self._kept.get(user)
-        return found if found is not None and self._clock.monotonic() < found.until else None
+        return found if found is not None and now < found.until else None
 
     def put(self, user: str, listed: UserList, *, seconds: float) -> list[tuple[str, str, str]]:
         """Keep a list for some seconds; returns what has changed since the last one: name, hash before, hash now."""
         before = self._kept[user].hashes if user in self._kept else {}
-        self._forget(user)
         listed.until = self._clock.monotonic() + seconds
         self._kept[user] = listed
-        self._counts[listed.client] += 1
-        if self._counts[listed.client] > self._most // 2:
-            self._make_room(listed.client)
-        if len(self._kept) > self._most:
-            self._make_room(self._counts.most_common(1)[0][0])
+        self._kept.move_to_end(user)
+        counts = Counter(kept.client for kept in self._kept.values())
+        if counts[listed.client] > self._most // 2:
+            self._drop_oldest_of(listed.client)
+        elif len(self._kept) > self._most:
+            self._drop_oldest_of(counts.most_common(1)[0][0])
         return [(name, before[name], now) for name, now in listed.hashes.items() if before.get(name, now) != now]
 
     def expire(self, user: str) -> None:
@@ -315,18 +317,5 @@ class UserLists:
         if (kept := self._kept.get(user)) is not None:
             kept.tools, kept.until = None, 0.0
 
-    def _forget(self, user: str) -> None:
-        if (dropped := self._kept.pop(user, None)) is not None:
-            self._counts[dropped.client] -= 1
-            self._counts += Counter()  # without clients that have none
-
-    def _drop_old(self) -> None:
-        """Drop the tools of lists that are out of date; the hashes stay to be compared with."""
-        now = self._clock.monotonic()
-        for kept in self._kept.values():
-            if kept.until <= now:
-                kept.tools = None
-
-    def _make_room(self, client: str) -> None:
-        """Drop the oldest list of a client."""
-        self._forget(next(user for user, kept in self._kept.items() if kept.client == client))
+    def _drop_oldest_of(self, client: str) -> None:
+        del self._kept[next(user for user, kept in self._kept.items() if kept.client == client)]
