@@ -46,12 +46,11 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
         credentials = call.credentials
         headers = httpx.Headers(sent.for_user(credentials))
         request, mask = replace(template.fill(arguments), headers=headers), sent.mask_for(credentials)
-        try:
-            answer = await _answer(resources.client, request, most=config.max_response_bytes)
-            return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
-        except _Refusal as exc:
-            kind = ToolUnavailable if exc.status in _BUSY else ToolError
-            raise kind(_shortened(mask(str(exc)))) from exc
+        answer = await _answer(resources.client, request, most=config.max_response_bytes)
+        if answer.status not in _SUCCESS:
+            kind = ToolUnavailable if answer.status in _BUSY else ToolError
+            raise kind(_shortened(mask(_refusal(answer))))
+        return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
 
     return Tool(
         name=name,
@@ -66,18 +65,10 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
     )
 
 
-class _Refusal(Exception):
-    """The API did not answer with success. The message may still hold secrets."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 async def _answer(client: ServiceClient, request: ServiceRequest, *, most: int) -> ServiceAnswer:
-    """The answer of an API that has carried out the request."""
+    """The answer of an API, whatever its status. Raises `ToolError` if there is none."""
     try:
-        answer = await send(client, request, most=most)
+        return await send(client, request, most=most)
     except httpx.InvalidURL as exc:
         raise InvalidArguments("The arguments are too long for an address.") from exc
     except httpx.DecodingError as exc:
@@ -85,12 +76,10 @@ async def _answer(client: ServiceClient, request: ServiceRequest, *, most: int) 
     except httpx.HTTPError as exc:
         told = "The API could not be reached, or broke off."
         raise ToolUnavailable(told, why=reason(exc), blame=blame_of(exc)) from exc
-    if answer.status not in _SUCCESS:
-        raise _Refusal(answer.status, _refusal(answer))
-    return answer
 
 
 def _refusal(answer: ServiceAnswer) -> str:
+    """The words for an answer without success, which may still hold secrets."""
     if answer.status in _REDIRECTS and "location" in answer.headers:
         where = answer.headers["location"]
         return f"The API answered HTTP {answer.status}, a redirect to {where}; it is not followed."
