@@ -19,14 +19,7 @@ _MOST_KNOWN: Final = 1024  # names of one server: one that lists ever new ones d
 
 
 class Change(NamedTuple):
-    """A tool whose definition has changed.
-
-    Attributes:
-        tool: its name.
-        before: the hash of the earlier definition.
-        after: the hash of the present one.
-        change: both definitions from the first difference on.
-    """
+    """A tool whose definition has changed: its name, the hashes of both definitions, and the first difference."""
 
     tool: str
     before: str

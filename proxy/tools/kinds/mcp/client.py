@@ -56,16 +56,10 @@ _REMEMBERED = 120.0
 
 
 class McpServer:
-    """An MCP server of the configuration. Implements `servers.ToolServer`.
+    """An MCP server of the configuration, whose tools are the same for all users. Implements `servers.ToolServer`.
 
-    Args:
-        name: the name of the entry, and of the group of tools.
-        config: the entry.
-        configured: applies the settings of the entry to a tool.
-        clock: for the waits between attempts.
-        observe: gets the events of sessions that begin and break, and of tools that are refused or have changed.
-        mask: masks the secrets that the server is sent, in all that it says of tools and results.
-        jitter: returns a number from 0 to 1, which spreads the waits.
+    `configured` applies the settings of the entry to a tool. `mask` hides the secrets that the server is sent in all
+    that it says of tools and results. `jitter` returns a number from 0 to 1, which spreads the waits between attempts.
     """
 
     unlisted = None

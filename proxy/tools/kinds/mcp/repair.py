@@ -47,11 +47,8 @@ _LONGEST_KIND = 40
 class RepairedMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """The messages of a server, with every result made well-formed.
 
-    Args:
-        messages: the messages as the server sends them.
-        version: the version of the protocol; raises `RuntimeError` before it is settled.
-        is_allowed: whether the tool of a name may be offered; others are left out of lists.
-        left_out: gets why tools are left out of lists as malformed.
+    `version` returns the version of the protocol, or raises `RuntimeError` before it is settled. Tools whose names are
+    not allowed are left out of lists. `left_out` gets the reasons why others are left out as malformed.
     """
 
     def __init__(
@@ -153,12 +150,7 @@ def name_of(tool: Any) -> str:
 
 
 def fault_of(tool: Any, version: str) -> str | None:
-    """What is malformed in an entry of a server's list of tools; None: nothing is.
-
-    Args:
-        tool: the entry as the server sent it.
-        version: the version of the protocol, which defines well-formed entries.
-    """
+    """The first fault of an entry of a server's list of tools, by the rules of this version of the protocol."""
     if isinstance(tool, dict) and TOO_LARGE in tool:
         return f"its definition holds more than {MOST_VALUES_OF_TOOL} values, in a list that is too large for it"
     try:

@@ -8,6 +8,7 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 import anyio
@@ -141,6 +142,7 @@ def _signal(process: Process, number: int | None) -> None:
         os.killpg(process.pid, number)
 
 
+@dataclass(slots=True)
 class Delivery:
     """The outcome of the HTTP request of one call; the error that the MCP client raises does not have it.
 
@@ -150,10 +152,9 @@ class Delivery:
         was_too_large: the answer was larger than any result may be.
     """
 
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.was_lost = False
-        self.was_too_large = False
+    status: int | None = None
+    was_lost: bool = False
+    was_too_large: bool = False
 
 
 DELIVERY: Final[ContextVar[Delivery | None]] = ContextVar("toolproxy_mcp_delivery", default=None)

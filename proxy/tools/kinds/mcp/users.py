@@ -58,15 +58,9 @@ _NOT_SERVED: Final = "The server of this tool is not reached any more."
 
 
 class UserServer:
-    """A server of the configuration. Implements `servers.ToolServer`.
+    """A server of the configuration, whose headers `sent` hold credentials of users. Implements `servers.ToolServer`.
 
-    Args:
-        name: the name of the entry, and of the group of tools.
-        config: the entry.
-        sent: the headers of the entry.
-        configured: applies the settings of the entry to a tool.
-        clock: times how long lists are kept.
-        observe: gets the events of sessions that cannot begin, and of tools that are refused or have changed.
+    `configured` applies the settings of the entry to a tool. `clock` times how long lists are kept.
     """
 
     def __init__(
@@ -201,14 +195,9 @@ async def _not_run(_: Json) -> str:
 
 
 class RequestSession:
-    """The session of one request.
+    """The session of one request, held by `task`. The headers of `config` are those of the user.
 
-    Args:
-        config: the entry of the server, with the headers of the user.
-        lost: called with the session and the reason if the session ends, or cannot begin, before `close`.
-
-    Attributes:
-        task: the task that holds the session.
+    `lost` is called with the session and the reason if the session ends, or cannot begin, before `close`.
     """
 
     def __init__(self, config: McpConfig, lost: Callable[["RequestSession", str], None]) -> None:
@@ -263,19 +252,12 @@ class RequestSession:
 
 
 class UserList(Struct, eq=False):
-    """What is kept of one value of one client.
-
-    Attributes:
-        client: the client.
-        tools: the tools of the list; None: it is out of date, or none came in time.
-        hashes: the name of each tool -> the hash of its definition.
-        until: the monotonic time until which `tools` may be offered.
-    """
+    """The list of one value of one client."""
 
     client: str
-    tools: UserTools | None = None
-    hashes: Mapping[str, str] = {}
-    until: float = 0.0
+    tools: UserTools | None = None  # None: the list is out of date, or did not come in time
+    hashes: Mapping[str, str] = {}  # the name of each tool -> the hash of its definition
+    until: float = 0.0  # the monotonic time until which `tools` may be offered
 
 
 class UserLists:
