@@ -19,9 +19,8 @@ from proxy.kit import json_pointer
 from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.exchange import ServiceAnswer, ServiceRequest, blame_of, send
-from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
-from proxy.tools.kinds.http.template import host_of, parameters_of, template_of
+from proxy.tools.kinds.http.template import HttpToolConfig, host_of, parameters_of, template_of
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.template import strings_in
 from proxy.tools.tool import Tool

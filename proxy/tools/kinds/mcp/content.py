@@ -28,7 +28,6 @@ from proxy.loop.call_context import NO_CONTEXT
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
 from proxy.tools.tool import RunInCall, Tool
-from proxy.wire.chat import Json
 from proxy.wire.code import CodeResult
 
 # The limit for joining texts; `limits.max_result_bytes` later cuts the result for the model.
@@ -64,12 +63,14 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunInCall) -> 
     Raises:
         ValueError: its schema is not for an object.
     """
+    if listed.input_schema.get("type", "object") != "object":
+        raise ValueError("its schema is not one of an object")
     hints = listed.annotations or ToolAnnotations()
     description = listed.description or listed.title or hints.title or ""
     return Tool(
         name=_NOT_IN_NAMES.sub("_", prefix + listed.name)[:_LONGEST_NAME],
         description=INVISIBLE.sub("", description)[:_LONGEST_DESCRIPTION],
-        parameters=_shown_schema(_schema_of_an_object(listed.input_schema)),
+        parameters=_shown_schema({"properties": {}, **listed.input_schema, "type": "object"}),
         run=lambda arguments: run(arguments, NO_CONTEXT),
         run_in_call=run,
         eager=hints.read_only_hint is True,
@@ -99,12 +100,6 @@ def output_of(result: CallToolResult, *, runs_code: bool = False) -> ToolOutput:
     links = (block for block in result.content if isinstance(block, ResourceLink))
     sources = {link.uri: link.title or link.name for link in links if link.uri.startswith(("http://", "https://"))}
     return ToolOutput(texts or "(nothing)", sources)
-
-
-def _schema_of_an_object(schema: Json) -> Json:
-    if schema.get("type", "object") != "object":
-        raise ValueError("its schema is not one of an object")
-    return {"properties": {}, **schema, "type": "object"}
 
 
 def _shown_schema(schema: Any) -> Any:

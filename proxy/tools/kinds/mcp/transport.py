@@ -87,19 +87,13 @@ async def _read(
     process: Process, to_client: MemoryObjectSendStream[SessionMessage | Exception], ended: Callable[[], None]
 ) -> None:
     assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+    # A line that is too long is the last one, because the beginning of the next is unknown.
     async with to_client:
-        while (line := await _line(process.stdout)) and (message := readable(line)) is not None:
-            with suppress(ValidationError):  # some servers print a greeting before their first message
-                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False)))
+        with suppress(ValueError):
+            while (line := await process.stdout.readline()) and (message := readable(line)) is not None:
+                with suppress(ValidationError):  # some servers print a greeting before their first message
+                    await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False)))
     ended()
-
-
-async def _line(stdout: asyncio.StreamReader) -> bytes:
-    """The next line. Empty at the end, and if the line is too long, because the beginning of the next is unknown."""
-    try:
-        return await stdout.readline()
-    except ValueError:
-        return b""
 
 
 async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
