@@ -50,15 +50,19 @@ class Function:
 
     def __init__(self, function: Callable[..., Any], *, parameters: Json | None = None) -> None:
         taken = _parameters_of(function)
+        named = function
+        while isinstance(named, partial):
+            named = named.func
+        docstring = inspect.getdoc(named) or ""
         self._struct: type[msgspec.Struct] | None = None
         if parameters is None:
-            self._struct, parameters = _derived(function, taken)
+            self._struct, parameters = _derived(taken, docstring)
         else:
             _check_against(taken, parameters)
         if fault := schema_fault(parameters):
             raise ValueError(f"its parameters: {fault}")
-        self.name = _name_of(function)
-        self.description = _description_of(function)
+        self.name = getattr(named, "__name__", type(named).__name__)
+        self.description = _description_of(self.name, docstring)
         self.parameters = parameters
         self._callee = Callee(function, thread_name="toolproxy-tool")
 
@@ -137,25 +141,12 @@ def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - the kind of its `__call__` matters, not its existence
 
 
-def _description_of(function: Callable[..., object]) -> str:
+def _description_of(name: str, docstring: str) -> str:
     """The description for the model: the docstring's first paragraph on one line, or else the name in words."""
-    paragraph = _docstring(function).split("\n\n", 1)[0]
+    paragraph = docstring.split("\n\n", 1)[0]
     if paragraph and not _SECTION.match(paragraph):
         return " ".join(paragraph.split())
-    return _name_of(function).replace("_", " ").strip().capitalize() + "."
-
-
-def _name_of(function: Callable[..., object]) -> str:
-    """The name of a function, a bound method, a partial, or an object that can be called."""
-    while isinstance(function, partial):
-        function = function.func
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _docstring(function: Callable[..., object]) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.getdoc(function) or ""
+    return name.replace("_", " ").strip().capitalize() + "."
 
 
 def _parameters_of(function: Callable[..., object]) -> list[inspect.Parameter]:
@@ -183,12 +174,12 @@ def _check_against(taken: list[inspect.Parameter], schema: Json) -> None:
         raise ValueError(f"the function needs {min(missing)!r}, which parameters does not require")
 
 
-def _derived(function: Callable[..., object], taken: list[inspect.Parameter]) -> tuple[type[msgspec.Struct], Json]:
+def _derived(taken: list[inspect.Parameter], docstring: str) -> tuple[type[msgspec.Struct], Json]:
     """The type of the arguments, and its schema with the descriptions of the docstring."""
     named = [parameter for parameter in taken if parameter.kind not in _VARIADIC]
     struct = _struct(named)
     schema = _schema(struct)
-    documented = _documented(function)
+    documented = _documented(docstring)
     for parameter in named:
         schema["properties"][parameter.name] |= _annotations(parameter, documented)
     return struct, schema
@@ -243,11 +234,11 @@ def _annotations(parameter: inspect.Parameter, documented: Mapping[str, str]) ->
     return found
 
 
-def _documented(function: Callable[..., object]) -> dict[str, str]:
-    """The `Args:` of the docstring: name -> description."""
+def _documented(docstring: str) -> dict[str, str]:
+    """The `Args:` of a docstring: name -> description."""
     found: dict[str, str] = {}
     margin, name = "", None
-    lines = iter(_docstring(function).splitlines())
+    lines = iter(docstring.splitlines())
     for line in lines:
         if _SECTION.fullmatch(line):
             break

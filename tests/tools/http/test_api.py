@@ -17,8 +17,8 @@ from proxy.loop.call_context import CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.catalog import tools_of
 from proxy.tools.kinds.http import template as http_template
-from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
+from proxy.tools.kinds.http.template import HttpToolConfig
 from proxy.tools.registry import Registry
 from proxy.tools.tool_type import Resources
 from proxy.wire.chat import ToolCall

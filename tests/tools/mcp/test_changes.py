@@ -24,7 +24,6 @@ def changed(tool=SEARCH, **fields):
         ({"description": None, "title": "Search"}, '"Finds pages.'),
         ({"input_schema": {**ECHO, "required": []}}, '""text"],"type":"object"}" -> "],"type":"object"}"'),
         ({"description": "x" * 20_000}, "x" * 200),
-        ({"input_schema": {**ECHO, "maximum": 2**70}}, str(2**70)),
     ],
 )
 def test_a_change_has_both_hashes_and_200_characters_from_the_first_difference(fields, change):

@@ -19,9 +19,8 @@ from proxy.kit import json_pointer
 from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.exchange import ServiceAnswer, ServiceRequest, blame_of, send
-from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.kinds.http.faults import pointer_in
-from proxy.tools.kinds.http.template import host_of, parameters_of, template_of
+from proxy.tools.kinds.http.template import HttpToolConfig, host_of, parameters_of, template_of
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.template import strings_in
 from proxy.tools.tool import Tool
@@ -46,12 +45,11 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
         credentials = call.credentials
         headers = httpx.Headers(sent.for_user(credentials))
         request, mask = replace(template.fill(arguments), headers=headers), sent.mask_for(credentials)
-        try:
-            answer = await _answer(resources.client, request, most=config.max_response_bytes)
-            return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
-        except _Refusal as exc:
-            kind = ToolUnavailable if exc.status in _BUSY else ToolError
-            raise kind(_shortened(mask(str(exc)))) from exc
+        answer = await _answer(resources.client, request, most=config.max_response_bytes)
+        if answer.status not in _SUCCESS:
+            kind = ToolUnavailable if answer.status in _BUSY else ToolError
+            raise kind(_shortened(mask(_refusal(answer))))
+        return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
 
     return Tool(
         name=name,
@@ -66,18 +64,10 @@ def http_tool(name: str, config: HttpToolConfig, resources: Resources) -> Tool:
     )
 
 
-class _Refusal(Exception):
-    """The API did not answer with success. The message may still hold secrets."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 async def _answer(client: ServiceClient, request: ServiceRequest, *, most: int) -> ServiceAnswer:
-    """The answer of an API that has carried out the request."""
+    """The answer of an API, whatever its status. Raises `ToolError` if there is none."""
     try:
-        answer = await send(client, request, most=most)
+        return await send(client, request, most=most)
     except httpx.InvalidURL as exc:
         raise InvalidArguments("The arguments are too long for an address.") from exc
     except httpx.DecodingError as exc:
@@ -85,12 +75,10 @@ async def _answer(client: ServiceClient, request: ServiceRequest, *, most: int) 
     except httpx.HTTPError as exc:
         told = "The API could not be reached, or broke off."
         raise ToolUnavailable(told, why=reason(exc), blame=blame_of(exc)) from exc
-    if answer.status not in _SUCCESS:
-        raise _Refusal(answer.status, _refusal(answer))
-    return answer
 
 
 def _refusal(answer: ServiceAnswer) -> str:
+    """The words for an answer without success, which may still hold secrets."""
     if answer.status in _REDIRECTS and "location" in answer.headers:
         where = answer.headers["location"]
         return f"The API answered HTTP {answer.status}, a redirect to {where}; it is not followed."

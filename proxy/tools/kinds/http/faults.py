@@ -6,8 +6,7 @@ from typing import Any
 from proxy.config.model import address_fault
 from proxy.kit import json_pointer
 from proxy.kit.header_names import header_faults
-from proxy.tools.kinds.http.entry import HttpToolConfig
-from proxy.tools.kinds.http.template import CHANGING, URL, placed_in, properties_of, query_of
+from proxy.tools.kinds.http.template import CHANGING, URL, HttpToolConfig, placed_in, properties_of, query_of
 from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.search.faults import NO_JSON, is_json
 from proxy.tools.template import PLACEHOLDER, faults_in

@@ -1,4 +1,4 @@
-"""The request of an HTTP tool: the templates of its entry, filled with a call's arguments. Pure.
+"""The keys of an entry of `type: http`, and the request of a call: the entry's templates with its arguments. Pure.
 
 An argument cannot leave its place: scheme, host and port are never templates, and in the path each argument is
 percent-encoded and stays within its segment.
@@ -13,11 +13,13 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import orjson
 
+from proxy.config.model import HeaderName, Served, Text, ToolConfig, ToolHeaderValue
+from proxy.loop.limits import Bytes
 from proxy.loop.results import InvalidArguments
 from proxy.tools.exchange import ServiceRequest
-from proxy.tools.kinds.http.entry import HttpToolConfig
 from proxy.tools.template import ABSENT, Placeholder, as_text, filled, names_in, parsed, pieces_of
 from proxy.wire.chat import Json
+from proxy.wire.credentials import headers_in
 
 URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?"
@@ -29,6 +31,33 @@ _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 # No file name and hardly any id is longer, and most servers refuse a URL of more than 8 KB.
 _LONGEST_IN_PATH = 1024
 CHANGING: Final = ("POST", "PUT", "PATCH")
+
+
+class HttpToolConfig(ToolConfig, tag="http", frozen=True, kw_only=True):
+    """`type: http`: any HTTP API. `{name}` inserts an argument (docs/tools.md says where)."""
+
+    description: Text  # What the tool does and when to use it. The model reads this.
+    url: Text  # URL. Path and query may have placeholders; scheme, host and port may not.
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"  # HTTP method.
+    headers: dict[HeaderName, ToolHeaderValue] = {}  # Headers, for keys. They have no placeholders.
+    query: dict[str, Any] = {}  # Query parameters: single values or lists, with or without placeholders.
+    body: Any = None  # Body, sent as JSON. None: POST, PUT and PATCH send the arguments that have no placeholder.
+    parameters: dict[str, Any] = {}  # JSON Schema of the arguments, of type object.
+    result: Any = "text"  # `text`, or {json_pointer: /a/b} for that part of a JSON answer (RFC 6901).
+    idempotent: bool = False  # A repeated POST or PATCH does no harm, which `retries` requires.
+    serves: Served | None = None  # Hosted tool that this tool replaces in requests that declare it.
+    # Bytes that are read of an answer. Longer text is cut, longer JSON is refused.
+    max_response_bytes: Bytes = 4 * 1024 * 1024
+
+    @property
+    def user_headers(self) -> frozenset[str]:
+        """See `ToolConfig.user_headers`."""
+        return headers_in(self.headers.values())
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """See `ToolConfig.served`."""
+        return (self.serves,) if self.serves else ()
 
 
 @dataclass(frozen=True, slots=True)

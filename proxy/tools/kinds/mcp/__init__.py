@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from proxy.config.redaction import Redact
 from proxy.kit.counted import counted
 from proxy.kit.header_names import SECRET_NAME, header_faults
 from proxy.loop.results import ToolUnavailable
@@ -28,7 +27,7 @@ def _serve(name: str, entry: McpConfig, configured: Callable[[Tool], Tool], reso
 
     sent, clock, observe = _sent(entry, resources), resources.clock, resources.observe
     if not sent.needs:
-        mask = _mask(entry, resources)
+        mask = sent.mask_for(NO_CREDENTIALS)
         return McpServer(name, entry, configured=configured, clock=clock, observe=observe, mask=mask)
 
     def of_user(tool: Tool) -> Tool:
@@ -43,11 +42,6 @@ def _sent(entry: McpConfig, resources: Resources) -> SentHeaders:
     texts = (*entry.headers.values(), *entry.env.values(), entry.url or "")
     others |= {value for value in resources.secrets if any(value in text for text in texts)}
     return SentHeaders(entry.headers, others)
-
-
-def _mask(entry: McpConfig, resources: Resources) -> Redact:
-    """Masks the secrets of an entry, as far as they are no user's."""
-    return _sent(entry, resources).mask_for(NO_CREDENTIALS)
 
 
 def _faults(entry: McpConfig) -> Faults:
@@ -81,7 +75,8 @@ async def _probe(_: str, entry: McpConfig, resources: Resources) -> ProbeResult:
     if entry.user_headers:
         return ProbeResult(f"not asked: tools are listed {_when_listed(entry)}", is_tried=False)
     try:
-        names = [tool.name for tool in await list_once(entry, _mask(entry, resources))]
+        mask = _sent(entry, resources).mask_for(NO_CREDENTIALS)
+        names = [tool.name for tool in await list_once(entry, mask)]
     except ToolUnavailable as exc:
         return ProbeResult(str(exc), is_fault=True)
     return ProbeResult(f"{counted(len(names), 'tool')}: {', '.join(names)}")

@@ -54,16 +54,14 @@ class ConnectionBroke(ToolUnavailable):
     """The session has ended in the middle of a call."""
 
 
-async def make_call(
-    client: Client, name: str, arguments: Json, *, runs_code: bool, mask: Redact, delivery: Delivery | None = None
-) -> ToolOutput:
+async def make_call(client: Client, name: str, arguments: Json, *, runs_code: bool, mask: Redact) -> ToolOutput:
     """The output of one call; `mask` hides the secrets that the server was sent.
 
     Raises:
         NotCarriedOut: another session has to be begun for it.
         ToolError: the call failed.
     """
-    delivery = delivery or Delivery()
+    delivery = Delivery()
     token = DELIVERY.set(delivery)
     try:
         # Not `call_tool`, which validates results with the server's schema, whose patterns may take forever.
@@ -106,9 +104,9 @@ def _messages_in(result: Json) -> Iterator[str]:
     """The words of the questions in a result of the type `input_required` (MCP 2026-07-28)."""
     requests = result.get("inputRequests")
     for request in requests.values() if isinstance(requests, dict) else ():
-        params = request.get("params") if isinstance(request, dict) else None
-        if isinstance(params, dict) and isinstance(message := params.get("message"), str):
-            yield message
+        match request:
+            case {"params": {"message": str(message)}}:
+                yield message
 
 
 def _question(asked: Iterator[str] | list[str]) -> str:

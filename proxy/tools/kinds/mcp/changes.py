@@ -19,14 +19,7 @@ _MOST_KNOWN: Final = 1024  # names of one server: one that lists ever new ones d
 
 
 class Change(NamedTuple):
-    """A tool whose definition has changed.
-
-    Attributes:
-        tool: its name.
-        before: the hash of the earlier definition.
-        after: the hash of the present one.
-        change: both definitions from the first difference on.
-    """
+    """A tool whose definition has changed: its name, the hashes of both definitions, and the first difference."""
 
     tool: str
     before: str
@@ -54,10 +47,7 @@ class KnownDefinitions:
 
 def definition_of(listed: ListedTool) -> str:
     """What a model reads of a tool: its description, and its schema in one form for all orders of its keys."""
-    try:
-        schema = orjson.dumps(listed.input_schema, option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONEncodeError, RecursionError):  # such a tool is refused for that
-        schema = repr(listed.input_schema)
+    schema = orjson.dumps(listed.input_schema, option=orjson.OPT_SORT_KEYS).decode()
     return f"{listed.description or listed.title or ''}\n{schema}"
 
 

@@ -31,9 +31,8 @@ from proxy.tools.kinds.mcp.calls import AWAY, NotCarriedOut, make_call
 from proxy.tools.kinds.mcp.changes import KnownDefinitions
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.kinds.mcp.offered import ToolFactory
-from proxy.tools.kinds.mcp.repair import ListReading
 from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
-from proxy.tools.kinds.mcp.transport import Delivery, SessionTransport
+from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
@@ -57,16 +56,10 @@ _REMEMBERED = 120.0
 
 
 class McpServer:
-    """An MCP server of the configuration. Implements `servers.ToolServer`.
+    """An MCP server of the configuration, whose tools are the same for all users. Implements `servers.ToolServer`.
 
-    Args:
-        name: the name of the entry, and of the group of tools.
-        config: the entry.
-        configured: applies the settings of the entry to a tool.
-        clock: for the waits between attempts.
-        observe: gets the events of sessions that begin and break, and of tools that are refused or have changed.
-        mask: masks the secrets that the server is sent, in all that it says of tools and results.
-        jitter: returns a number from 0 to 1, which spreads the waits.
+    `configured` applies the settings of the entry to a tool. `mask` hides the secrets that the server is sent in all
+    that it says of tools and results. `jitter` returns a number from 0 to 1, which spreads the waits between attempts.
     """
 
     unlisted = None
@@ -97,7 +90,7 @@ class McpServer:
         self._definitions = KnownDefinitions()
         self._listed: list[ListedTool] | None = None  # as last published
         self._changed = asyncio.Event()  # the tools may have changed, or the session has been lost
-        self._calls: set[Delivery] = set()  # those that wait for their answers
+        self._calls = 0  # the number of calls that wait for their answers
         self._is_idle = asyncio.Event()  # set when no call waits
         self._is_idle.set()
         self._why_not = "not connected yet"
@@ -152,7 +145,7 @@ class McpServer:
 
     async def _hold_session(self, transport: SessionTransport, publish: Publish) -> str:
         """Keep one session open until it breaks, and return the reason."""
-        ended, reading = asyncio.Event(), transport.reading
+        ended, left_out = asyncio.Event(), transport.left_out
 
         def end() -> None:
             ended.set()
@@ -161,10 +154,10 @@ class McpServer:
         try:
             client = open_client(self._config, transport, on_message=self._on_message, ended=end)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
-                await self._list(client, reading, publish)
+                await self._list(client, left_out, publish)
                 patience.reschedule(None)
                 try:
-                    await self._keep_listed(client, reading, ended, publish)
+                    await self._keep_listed(client, left_out, ended, publish)
                 except Exception:
                     await self._let_calls_end()
                     raise
@@ -172,7 +165,7 @@ class McpServer:
             return why_not(exc, transport)
         return "the session ended"
 
-    async def _keep_listed(self, client: Client, reading: ListReading, ended: asyncio.Event, publish: Publish) -> None:
+    async def _keep_listed(self, client: Client, left_out: list[str], ended: asyncio.Event, publish: Publish) -> None:
         """Let calls use the session, and list the tools again whenever they may have changed."""
         self._client, self._why_not = client, "the connection broke"
         self._observe("mcp.connected", server=self.name, tools=len(self._listed or ()))
@@ -188,7 +181,7 @@ class McpServer:
                     await self._clock.sleep(_BURST)
                     self._changed.clear()
                     async with asyncio.timeout(_LISTING_PATIENCE):
-                        await self._list(client, reading, publish)
+                        await self._list(client, left_out, publish)
         finally:
             self._forget(client)
             self._changed.clear()
@@ -222,11 +215,9 @@ class McpServer:
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
-    async def _list(self, client: Client, reading: ListReading, publish: Publish) -> None:
+    async def _list(self, client: Client, left_out: list[str], publish: Publish) -> None:
         """Read the list of the server, and publish it unless it is as it was."""
-        listed = await list_tools(client, reading, self._mask)
-        if listed is not None:
-            await self._publish(listed, reading.refused, publish)
+        await self._publish(await list_tools(client, left_out, self._mask), left_out, publish)
 
     async def _publish(self, listed: list[ListedTool], left_out: list[str], publish: Publish) -> None:
         """Publish the tools, but only if they have changed, because publishing resets caches and circuit breakers."""
@@ -255,17 +246,16 @@ class McpServer:
 
     async def _answer(self, client: Client, name: str, arguments: Json, *, runs_code: bool) -> ToolOutput:
         """The output of one call in a session, which waits for it when it ends. Raises as `make_call` does."""
-        delivery = Delivery()
-        self._calls.add(delivery)
+        self._calls += 1
         self._is_idle.clear()
         try:
-            return await make_call(client, name, arguments, runs_code=runs_code, mask=self._mask, delivery=delivery)
+            return await make_call(client, name, arguments, runs_code=runs_code, mask=self._mask)
         except ToolError as exc:
             if isinstance(exc.__cause__, MCPError):
                 self._changed.set()  # a new list shows whether only the tool has gone, or the session
             raise
         finally:
-            self._calls.discard(delivery)
+            self._calls -= 1
             if not self._calls:
                 self._is_idle.set()
 
@@ -296,7 +286,7 @@ async def list_once(config: McpConfig, mask: Redact) -> list[ListedTool]:
     transport = SessionTransport()
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport) as client:
-            return await list_tools(client, transport.reading, mask) or []
+            return await list_tools(client, transport.left_out, mask)
     except Exception as exc:
         raise ToolUnavailable(why_not(exc, transport)) from exc
 

@@ -5,7 +5,7 @@ nothing, and the length of results is limited.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -28,7 +28,6 @@ from proxy.loop.call_context import NO_CONTEXT
 from proxy.loop.fence import INVISIBLE
 from proxy.loop.results import ToolOutput
 from proxy.tools.tool import RunInCall, Tool
-from proxy.wire.chat import Json
 from proxy.wire.code import CodeResult
 
 # The limit for joining texts; `limits.max_result_bytes` later cuts the result for the model.
@@ -62,15 +61,16 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunInCall) -> 
     A call starts early only if the tool declares itself read-only: by MCP's default, tools change things.
 
     Raises:
-        ValueError: its schema is not for an object, or it cannot be written as JSON.
+        ValueError: its schema is not for an object.
     """
+    if listed.input_schema.get("type", "object") != "object":
+        raise ValueError("its schema is not one of an object")
     hints = listed.annotations or ToolAnnotations()
     description = listed.description or listed.title or hints.title or ""
-    _check_writable([description, listed.input_schema])
     return Tool(
         name=_NOT_IN_NAMES.sub("_", prefix + listed.name)[:_LONGEST_NAME],
         description=INVISIBLE.sub("", description)[:_LONGEST_DESCRIPTION],
-        parameters=_shown_schema(_schema_of_an_object(listed.input_schema)),
+        parameters=_shown_schema({"properties": {}, **listed.input_schema, "type": "object"}),
         run=lambda arguments: run(arguments, NO_CONTEXT),
         run_in_call=run,
         eager=hints.read_only_hint is True,
@@ -91,29 +91,15 @@ def output_of(result: CallToolResult, *, runs_code: bool = False) -> ToolOutput:
         result: the result.
         runs_code: whether the tool runs code, whose outcome as an object says more than as words.
     """
-    texts = _joined(_text_of(block) for block in result.content)
+    texts = _joined(map(_text_of, result.content))
     structured = result.structured_content
     if runs_code and structured is not None and any(name in structured for name in CodeResult.__struct_fields__):
         texts = _json_of(structured)
     elif structured is not None and not any(_has_words(block) for block in result.content):
-        texts = _joined(iter((_json_of(structured), texts)))
+        texts = _joined((_json_of(structured), texts))
     links = (block for block in result.content if isinstance(block, ResourceLink))
     sources = {link.uri: link.title or link.name for link in links if link.uri.startswith(("http://", "https://"))}
     return ToolOutput(texts or "(nothing)", sources)
-
-
-def _schema_of_an_object(schema: Json) -> Json:
-    if schema.get("type", "object") != "object":
-        raise ValueError("its schema is not one of an object")
-    return {"properties": {}, **schema, "type": "object"}
-
-
-def _check_writable(definition: Any) -> None:
-    """Raise `ValueError` for a definition that is not valid JSON, because every request that offers it would fail."""
-    try:
-        orjson.dumps(definition)
-    except (orjson.JSONEncodeError, RecursionError) as exc:
-        raise ValueError(f"it cannot be written as JSON: {exc}") from exc
 
 
 def _shown_schema(schema: Any) -> Any:
@@ -135,47 +121,30 @@ def _shown_keyword(key: str, value: Any) -> Any:
     return value if key in _VALUES else _shown_schema(value)
 
 
-def _joined(texts: Iterator[str]) -> str:
-    """The texts with a blank line between them; further texts are not evaluated once there is enough."""
-    kept: list[str] = []
-    left = MOST_CHARACTERS
-    for text in texts:
-        if not text:
-            continue
-        kept.append(text[:left])
-        left -= len(text)
-        if left <= 0:
-            break
-    return "\n\n".join(kept)
+def _joined(texts: Iterable[str]) -> str:
+    """The texts with a blank line between them; all come from one message of a server, whose size is bounded."""
+    return "\n\n".join(filter(None, texts))[:MOST_CHARACTERS]
 
 
 def _has_words(block: ContentBlock) -> bool:
-    match block:
-        case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
-            return bool(text.strip())
-        case _:
-            return False
+    source = block.resource if isinstance(block, EmbeddedResource) else block
+    return isinstance(source, (TextContent, TextResourceContents)) and bool(source.text.strip())
 
 
 def _text_of(block: ContentBlock) -> str:
-    match block:
-        case TextContent():
-            return block.text
+    source = block.resource if isinstance(block, EmbeddedResource) else block
+    match source:
+        case TextContent() | TextResourceContents():
+            return source.text
         case ImageContent():
-            return f"[an image, {_kind(block.mime_type)}, {_bytes_in(block.data)} bytes: it cannot be shown here]"
+            return f"[an image, {_kind(source.mime_type)}, {_bytes_in(source.data)} bytes: it cannot be shown here]"
         case AudioContent():
-            return f"[a sound, {_kind(block.mime_type)}, {_bytes_in(block.data)} bytes: it cannot be played here]"
+            return f"[a sound, {_kind(source.mime_type)}, {_bytes_in(source.data)} bytes: it cannot be played here]"
         case ResourceLink():
-            return f"{_label(block.title or block.name)}: {block.uri}"
-        case EmbeddedResource():
-            return _embedded(block.resource)
-
-
-def _embedded(resource: TextResourceContents | BlobResourceContents) -> str:
-    if isinstance(resource, TextResourceContents):
-        return resource.text
-    kind, size = _kind(resource.mime_type), _bytes_in(resource.blob)
-    return f"[a file, {_label(resource.uri)}, {kind}, {size} bytes: it cannot be read here]"
+            return f"{_label(source.title or source.name)}: {source.uri}"
+        case BlobResourceContents():
+            kind, size = _kind(source.mime_type), _bytes_in(source.blob)
+            return f"[a file, {_label(source.uri)}, {kind}, {size} bytes: it cannot be read here]"
 
 
 def _kind(mime_type: str | None) -> str:

@@ -31,15 +31,7 @@ class CallTool(Protocol):
 
 
 class ToolFactory:
-    """Makes the tools of one entry of the configuration.
-
-    Args:
-        name: the name of the entry.
-        config: the entry.
-        configured: applies the settings of the entry to a tool.
-        call: makes the calls of the tools.
-        observe: gets an event for each tool that is refused.
-    """
+    """Makes the tools of one entry of the configuration; `configured` applies the settings of the entry to a tool."""
 
     def __init__(
         self, name: str, config: McpConfig, *, configured: Callable[[Tool], Tool], call: CallTool, observe: Observer

@@ -58,15 +58,9 @@ _NOT_SERVED: Final = "The server of this tool is not reached any more."
 
 
 class UserServer:
-    """A server of the configuration. Implements `servers.ToolServer`.
+    """A server of the configuration, whose headers `sent` hold credentials of users. Implements `servers.ToolServer`.
 
-    Args:
-        name: the name of the entry, and of the group of tools.
-        config: the entry.
-        sent: the headers of the entry.
-        configured: applies the settings of the entry to a tool.
-        clock: times how long lists are kept.
-        observe: gets the events of sessions that cannot begin, and of tools that are refused or have changed.
+    `configured` applies the settings of the entry to a tool. `clock` times how long lists are kept.
     """
 
     def __init__(
@@ -201,14 +195,9 @@ async def _not_run(_: Json) -> str:
 
 
 class RequestSession:
-    """The session of one request.
+    """The session of one request, held by `task`. The headers of `config` are those of the user.
 
-    Args:
-        config: the entry of the server, with the headers of the user.
-        lost: called with the session and the reason if the session ends, or cannot begin, before `close`.
-
-    Attributes:
-        task: the task that holds the session.
+    `lost` is called with the session and the reason if the session ends, or cannot begin, before `close`.
     """
 
     def __init__(self, config: McpConfig, lost: Callable[["RequestSession", str], None]) -> None:
@@ -249,11 +238,11 @@ class RequestSession:
         """The list of the server, and what is left out of it. Raises `ToolUnavailable`."""
         client = await self.client()
         try:
-            listed = await list_tools(client, self._transport.reading, mask)
+            listed = await list_tools(client, self._transport.left_out, mask)
         except Exception as exc:
             self._lost(self, why_not(exc, self._transport))
             raise ToolUnavailable(AWAY, blame="nobody") from exc
-        return listed or (), self._transport.reading.refused
+        return listed, [*self._transport.left_out]
 
     def close(self) -> None:
         """End the session, or the attempt to begin it. Its task ends by itself if the cancellation is swallowed."""
@@ -263,19 +252,12 @@ class RequestSession:
 
 
 class UserList(Struct, eq=False):
-    """What is kept of one value of one client.
-
-    Attributes:
-        client: the client.
-        tools: the tools of the list; None: it is out of date, or none came in time.
-        hashes: the name of each tool -> the hash of its definition.
-        until: the monotonic time until which `tools` may be offered.
-    """
+    """The list of one value of one client."""
 
     client: str
-    tools: UserTools | None = None
-    hashes: Mapping[str, str] = {}
-    until: float = 0.0
+    tools: UserTools | None = None  # None: the list is out of date, or did not come in time
+    hashes: Mapping[str, str] = {}  # the name of each tool -> the hash of its definition
+    until: float = 0.0  # the monotonic time until which `tools` may be offered
 
 
 class UserLists:
@@ -285,7 +267,6 @@ class UserLists:
         self._clock = clock
         self._most = most
         self._kept: OrderedDict[str, UserList] = OrderedDict()  # the latest come last
-        self._counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many lists are kept."""
@@ -293,21 +274,24 @@ class UserLists:
 
     def get(self, user: str) -> UserList | None:
         """What is kept of a user; None: nothing that may still be used."""
-        self._drop_old()
+        now = self._clock.monotonic()
+        for kept in self._kept.values():
+            if kept.until <= now:
+                kept.tools = None  # the hashes stay, for a comparison with the next list
         found = self._kept.get(user)
-        return found if found is not None and self._clock.monotonic() < found.until else None
+        return found if found is not None and now < found.until else None
 
     def put(self, user: str, listed: UserList, *, seconds: float) -> list[tuple[str, str, str]]:
         """Keep a list for some seconds; returns what has changed since the last one: name, hash before, hash now."""
         before = self._kept[user].hashes if user in self._kept else {}
-        self._forget(user)
         listed.until = self._clock.monotonic() + seconds
         self._kept[user] = listed
-        self._counts[listed.client] += 1
-        if self._counts[listed.client] > self._most // 2:
-            self._make_room(listed.client)
-        if len(self._kept) > self._most:
-            self._make_room(self._counts.most_common(1)[0][0])
+        self._kept.move_to_end(user)
+        counts = Counter(kept.client for kept in self._kept.values())
+        if counts[listed.client] > self._most // 2:
+            self._drop_oldest_of(listed.client)
+        elif len(self._kept) > self._most:
+            self._drop_oldest_of(counts.most_common(1)[0][0])
         return [(name, before[name], now) for name, now in listed.hashes.items() if before.get(name, now) != now]
 
     def expire(self, user: str) -> None:
@@ -315,18 +299,5 @@ class UserLists:
         if (kept := self._kept.get(user)) is not None:
             kept.tools, kept.until = None, 0.0
 
-    def _forget(self, user: str) -> None:
-        if (dropped := self._kept.pop(user, None)) is not None:
-            self._counts[dropped.client] -= 1
-            self._counts += Counter()  # without clients that have none
-
-    def _drop_old(self) -> None:
-        """Drop the tools of lists that are out of date; the hashes stay to be compared with."""
-        now = self._clock.monotonic()
-        for kept in self._kept.values():
-            if kept.until <= now:
-                kept.tools = None
-
-    def _make_room(self, client: str) -> None:
-        """Drop the oldest list of a client."""
-        self._forget(next(user for user, kept in self._kept.items() if kept.client == client))
+    def _drop_oldest_of(self, client: str) -> None:
+        del self._kept[next(user for user, kept in self._kept.items() if kept.client == client)]
