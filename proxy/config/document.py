@@ -121,15 +121,12 @@ def read(text: str, *, name: str, environ: Mapping[str, str] | None = None) -> N
     """
     try:
         root = yaml.compose(text, Loader=_Loader)
+        return None if root is None else _Builder(environ).node(root)
     except yaml.MarkedYAMLError as exc:
         line, mistake = explained(text, exc)
         raise ConfigurationError([f"{name}:{line}: is not YAML: {mistake}"]) from exc
     except yaml.YAMLError as exc:
         raise ConfigurationError([unreadable(text, exc, name)]) from exc
-    except RecursionError as exc:
-        raise ConfigurationError([f"{name}: {_TOO_DEEP}"]) from exc
-    try:
-        return None if root is None else _Builder(environ).node(root)
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: {_TOO_DEEP}"]) from exc
 
