@@ -1,6 +1,5 @@
 """What `toolproxy init` writes: the shipped configuration, its schema (see `toolproxy schema`) and its variables."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,26 +32,21 @@ def write(path: Path) -> bool:
     Raises:
         ConfigurationError: the file exists, or a file cannot be written.
     """
-    try:
-        _write_new(path, shipped(CONFIGURATION))
-    except FileExistsError as exc:
-        raise ConfigurationError([f"{path} already exists, and is not changed"]) from exc
-    with suppress(FileExistsError):
-        _write_new(path.with_name(VARIABLES), shipped(VARIABLES))
+    if not _write_new(path, CONFIGURATION):
+        raise ConfigurationError([f"{path} already exists, and is not changed"])
+    _write_new(path.with_name(VARIABLES), VARIABLES)
     schema = path.with_name(SCHEMA)
-    try:
-        _write_new(schema, shipped(SCHEMA))
-    except FileExistsError:
-        return schema.is_file() and schema.read_bytes() == shipped(SCHEMA).encode()
-    return True
+    return _write_new(schema, SCHEMA) or (schema.is_file() and schema.read_bytes() == shipped(SCHEMA).encode())
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new(path: Path, name: str) -> bool:
+    """Write a shipped file to a path, and return whether it was written: a file that is there already stays."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(shipped(name))
     except FileExistsError:
-        raise
+        return False
     except OSError as exc:
         raise ConfigurationError([f"{path} cannot be written: {exc.strerror}"]) from exc
+    return True
