@@ -160,7 +160,9 @@ def _add_run_command(commands: Any) -> None:
         "--config", type=Path, help="default: TOOLPROXY_CONFIG, ~/.config/toolproxy/config.yaml, or the shipped file"
     )
     _add_no_env_file(run)
-    run.add_argument("--key-env", metavar="NAME", help="variable with the client's key; default: TOOLPROXY_KEY")
+    run.add_argument(
+        "--key-env", dest="key_variable", metavar="NAME", help="variable with the client's key; default: TOOLPROXY_KEY"
+    )
     _add_address(run)
     run.set_defaults(run=_run)
 
@@ -363,18 +365,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.agent is None:
         print("\n".join(command.agents()))
         return
-    said = {"host": arguments.host, "port": arguments.port}
-    command.run(
-        command.Order(
-            agent=arguments.agent,
-            arguments=arguments.of_agent,
-            model=arguments.model,
-            config=arguments.config,
-            env_file=arguments.env_file,
-            key_variable=arguments.key_env,
-            address={name: value for name, value in said.items() if value is not None},
-        )
-    )
+    command.run(msgspec.convert(arguments, command.Order, from_attributes=True))
 
 
 def _add_key(arguments: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from proxy.commands.run.agent import (
     ModelChoice,
     Setting,
     folder_of,
+    home_of,
     object_in,
     option_at,
     parse_json,
@@ -85,7 +86,7 @@ def _files(setting: Setting) -> Iterator[Path]:
     """The settings files, the one that beats the others first (https://code.claude.com/docs/en/settings)."""
     yield setting.directory / ".claude" / "settings.local.json"
     yield setting.directory / ".claude" / "settings.json"
-    yield folder_of("CLAUDE_CONFIG_DIR", setting.home / ".claude", setting.environ) / "settings.json"
+    yield folder_of("CLAUDE_CONFIG_DIR", home_of(setting.environ) / ".claude", setting.environ) / "settings.json"
 
 
 def _without_settings(setting: Setting) -> tuple[list[str], Json]:

@@ -22,7 +22,6 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from proxy.config.loaded import Loaded
-from proxy.config.model import ServerConfig
 from proxy.server.port_owner import is_all_of_user
 from proxy.wire.errors import ConfigurationError
 
@@ -67,9 +66,9 @@ class Proxy:
         return _get(self.url, f"/v1/models/{quote(name, safe='/')}", self.key)[0] == http.HTTPStatus.OK
 
 
-def running_at(server: ServerConfig) -> str | None:
+def running_at(host: str, port: int) -> str | None:
     """The address of a proxy that answers at the configured address, if the process belongs to this user."""
-    host, port = _ANY.get(server.host, server.host), server.port
+    host = _ANY.get(host, host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     if not port or not is_all_of_user(port, os.geteuid()):
         return None

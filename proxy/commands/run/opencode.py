@@ -13,6 +13,7 @@ from proxy.commands.run.agent import (
     Launch,
     Setting,
     folder_of,
+    home_of,
     object_in,
     option_at,
     parse_json,
@@ -98,7 +99,7 @@ def _providers(users: Json) -> Json:
 
 def _files(setting: Setting) -> Iterator[Path]:
     """The configuration files, the one that is beaten by the others first (https://opencode.ai/docs/config)."""
-    folder = folder_of("XDG_CONFIG_HOME", setting.home / ".config", setting.environ) / "opencode"
+    folder = folder_of("XDG_CONFIG_HOME", home_of(setting.environ) / ".config", setting.environ) / "opencode"
     for name in ("config.json", "opencode.json", "opencode.jsonc"):
         yield folder / name
     if named := setting.environ.get("OPENCODE_CONFIG"):
