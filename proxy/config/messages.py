@@ -34,6 +34,7 @@ _TYPES: Final[Mapping[type[inspect.Type], str]] = {
     inspect.StrType: "text",
     inspect.BoolType: "true or false",
 }
+_NOT_ALLOWED: Final = "has characters that are not allowed here"
 _WITH_UNIT: Final = re.compile(r"[0-9.]+ ?[A-Za-z]{1,7}")
 _VALUES: Final[tuple[tuple[type, str], ...]] = (
     (bool, "true or false"),
@@ -113,16 +114,12 @@ def why_not(value: object, kind: Any) -> str:
             known = [*map(str, get_args(kind))]
             return f"must be one of {', '.join(known)}{did_you_mean(value, known) if isinstance(value, str) else ''}"
         case inspect.StrType(min_length=least) if isinstance(value, str):
-            return "must not be empty" if least and not value else _pattern(kind)
+            return "must not be empty" if least and not value else PATTERNS.get(kind, _NOT_ALLOWED)
         case inspect.IntType() | inspect.FloatType() if (number := _number(value, info)) is not None:
             return _out_of_range(number, info) or f"must be {_TYPES[type(info)]}, not {_kind_of(value)}"
         case _:
             unit = "; write it without a unit" if isinstance(value, str) and _WITH_UNIT.fullmatch(value) else ""
             return f"must be {_TYPES.get(type(info), 'another value')}, not {_kind_of(value)}{unit}"
-
-
-def _pattern(kind: Any) -> str:
-    return PATTERNS.get(kind, "has characters that are not allowed here")
 
 
 def _number(value: object, info: inspect.Type) -> float | None:
