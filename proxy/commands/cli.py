@@ -28,7 +28,6 @@ from proxy.kit.terminal import style_of
 from proxy.wire.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from proxy.commands.overview import CheckSummary
     from proxy.commands.probe import Finding
 
 _DEFAULT_CONFIG = "config.yaml"
@@ -300,17 +299,21 @@ def _check(arguments: argparse.Namespace) -> None:
     try:
         loaded = _configuration(arguments)
         redact = redactor(secrets_of(loaded))  # a URL may contain a key, and an error message may quote a key
-        verdict = _checked(loaded, arguments, redact)
+        faults, asked = _checked(loaded, redact, is_probed=arguments.probe)
     except ConfigurationError as exc:
         _complain(exc.faults)
-        verdict = overview.CheckSummary(arguments.config.name, len(exc.faults))
-    print(verdict, flush=True)
-    if verdict.faults:
+        faults, asked = len(exc.faults), None
+    print(overview.verdict(arguments.config.name, faults, asked), flush=True)
+    if faults:
         sys.exit(_FAULT)
 
 
-def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "CheckSummary":
-    """Print the faults and the parts of a configuration. Raises `ConfigurationError` where a tool cannot be made."""
+def _checked(loaded: Loaded, redact: Redact, *, is_probed: bool) -> tuple[int, int | None]:
+    """Print the faults and the parts of a configuration; returns the numbers for the verdict.
+
+    Raises:
+        ConfigurationError: a tool cannot be made.
+    """
     from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
     from proxy.commands import overview  # noqa: PLC0415 - as above
     from proxy.server.checks import check_startable  # noqa: PLC0415 - as above
@@ -321,13 +324,13 @@ def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "
     except ConfigurationError as exc:
         faults, findings = list(exc.faults), None
     else:
-        findings = _probed(loaded) if arguments.probe else None
+        findings = _probed(loaded) if is_probed else None
         faults = [f"{loaded.place_of(one.path)}: {redact(one.message)}" for one in findings or () if one.is_fault]
     _complain([*faults, *(f"warning: {redact(warning)}" for warning in loaded.warnings)])
     style = style_of(sys.stdout)
     for line in [*lines, *overview.answers(findings or ())]:
         print(overview.tinted(redact(line), style))
-    return overview.CheckSummary(arguments.config.name, len(faults), None if findings is None else len(findings))
+    return len(faults), None if findings is None else len(findings)
 
 
 def _probed(loaded: Loaded) -> "Sequence[Finding]":

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx
@@ -47,6 +47,7 @@ _FAULTS_OF_KEYS: Final[Mapping[str | None, str]] = {
     "credit": "no credit is left for this key",
     "window": "the quota of this key is used up",
 }
+_AskTool: TypeAlias = Callable[[str, c.ToolConfig, Resources], Awaitable[ProbeResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +202,7 @@ def _nothing_there(path: str) -> Finding:
     return Finding(f"{path}.base_url", "there is no API at this address (HTTP 404)", is_fault=True)
 
 
-async def _ask_tool(
-    name: str,
-    ask: Callable[[str, c.ToolConfig, Resources], Awaitable[ProbeResult]],
-    resources: Resources,
-    tool: c.ToolConfig,
-) -> Finding:
+async def _ask_tool(name: str, ask: _AskTool, resources: Resources, tool: c.ToolConfig) -> Finding:
     path = f"tools.{name}"
     try:
         found = await ask(name, tool, resources)

@@ -70,9 +70,8 @@ def _launch(setting: Setting) -> Launch:
     merged = {**given, "env": {**object_in(given, "env"), **variables, **beating}}
     if any(text_in(layer, _HELPER) for layer in layers):
         merged[_HELPER] = ""  # a command whose output Claude Code would send as a key beside ours
-    if (
-        setting.is_of_run
-    ):  # where a search is run by the proxy, nobody is asked whether it may; a rule of the user's stays
+    # Where a search is run by the proxy, nobody is asked whether it may; a rule of the user's stays.
+    if setting.is_of_run:
         permissions = object_in(given, "permissions")
         allowed = permissions.get("allow")
         rules = [*(allowed if isinstance(allowed, list) else []), _SEARCH]

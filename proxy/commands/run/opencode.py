@@ -34,8 +34,7 @@ def _launch(setting: Setting) -> Launch:
     users: Json = {}
     for layer in (*map(read_json, _files(setting)), inline):
         users = _merged(users, layer)
-    argument = option_at(arguments, "-m", "--model")
-    if argument:
+    if argument := option_at(arguments, "-m", "--model"):
         at, before, named = argument
         main = _model(setting, named, "--model")
         arguments[at] = before + main

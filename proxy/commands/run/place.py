@@ -109,13 +109,9 @@ def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
 def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) -> Loaded:
     """The configuration of a proxy for one run: a free port of loopback, one process, a key, state in our folder.
 
-    Its tools are offered so that the agent shows what it searches for, and no request for a title is offered any.
-
-    Args:
-        loaded: the configuration as it was read.
-        key: what the proxy demands, unless the configuration itself has a demand.
-        runs: the folder of the state, unless the configuration names another place by an absolute path or a URL.
-        declares_search: as for `Agent`.
+    Its tools are offered so that the agent shows what it searches for, and no request for a title is offered any. The
+    proxy demands `key`, unless the configuration itself demands keys. The state is kept in the folder `runs`, unless
+    the configuration names another place by an absolute path or a URL. For `declares_search`, see `Agent`.
     """
     config = loaded.config
     hidden = {SEARCH} if declares_search else config.tools.keys()
