@@ -47,11 +47,7 @@ _NEVER_NAMES: Final = (*_EMPTY_IF_UNSET, c.Url)
 def load(path: File, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: File | None = None) -> Loaded:
     """Read and check a configuration file.
 
-    Args:
-        path: the file.
-        environ: the values of its variables.
-        kinds: the types of tools.
-        env_file: a file with values of variables that are not set, or empty, in `environ`; it need not exist.
+    A variable that is not set, or empty, in `environ` has its value from `env_file`, which need not exist.
 
     Raises:
         ConfigurationError: with one line per fault, `config.yaml:LINE: path: what is wrong`.

@@ -102,10 +102,8 @@ class ReadableConfig:
         """The names that no tool has, except names with the prefix of an MCP server, whose tools are not known yet."""
         defined, tools = self.names_in("tools"), self.tools
         servers = (tool.prefix_of(name) for name, tool in tools.items())
-        prefixes = (
-            *(prefix for prefix in servers if prefix is not None),
-            *(f"{name}_" for name in defined - set(tools)),
-        )
+        unread = (f"{name}_" for name in defined - set(tools))
+        prefixes = (*(prefix for prefix in servers if prefix is not None), *unread)
         return sorted(name for name in set(names or ()) - defined if not name.startswith(prefixes))
 
     def is_faulty(self, path: str) -> bool:
