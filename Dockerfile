@@ -20,7 +20,7 @@ RUN python -m venv /opt/build \
 
 # --- The package, installed below /package so that it can be a layer of its own.
 FROM dependencies AS package
-COPY pyproject.toml README.md LICENSE config.yaml config.schema.json sbom.cdx.json deploy/healthcheck /src/
+COPY pyproject.toml README.md LICENSE config.yaml .env.example config.schema.json sbom.cdx.json deploy/healthcheck /src/
 COPY docs/case.schema.json /src/docs/
 COPY proxy /src/proxy
 # Modes are set here because those of a checkout depend on its umask.

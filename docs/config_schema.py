@@ -1,4 +1,4 @@
-"""Writes `config.schema.json`, the JSON Schema of `config.yaml` for editors and `toolproxy schema`, and `.env.example`.
+"""Writes `config.schema.json`, the JSON Schema of `config.yaml` for editors and `toolproxy schema`.
 
     python docs/config_schema.py        # what `make docs` runs
 
@@ -15,7 +15,6 @@ import msgspec
 import orjson
 import reference
 
-from proxy.commands import starter
 from proxy.config import model as c
 from proxy.config.syntax import VARIABLE
 from proxy.loop.limits import LimitOverrides, LimitsConfig
@@ -168,9 +167,8 @@ def text() -> str:
 
 
 def main() -> None:
-    """Write the schema, and the form for variables beside it."""
+    """Write the schema."""
     FILE.write_text(text(), encoding="utf-8")
-    FILE.with_name(starter.VARIABLES).write_text(starter.variables(), encoding="utf-8")
 
 
 if __name__ == "__main__":

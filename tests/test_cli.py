@@ -584,7 +584,10 @@ def test_a_starter_configuration_is_written_once(tmp_path):
     assert "toolproxy serve --config 'a folder/my config.yaml'" in done.stdout
     assert (tmp_path / "a folder/my config.yaml").read_text() == SHIPPED
     form = (tmp_path / "a folder/.env.example").read_text()
-    assert form == (ROOT / ".env.example").read_text(), "run `make docs`"  # people look for it in a checkout
+    assert form == (ROOT / ".env.example").read_text()  # people look for it in a checkout
+    without_default = dict.fromkeys(re.findall(r"^[^#\n]*\$\{(\w+)\}", SHIPPED, re.MULTILINE))
+    listed = re.findall(r"^(?!#)(.+)=", form, re.MULTILINE)
+    assert [name for name in listed if name != "ZAI_BASE_URL"] == [*without_default]
     assert re.findall(r"^(?!#).*", form, re.MULTILINE)[:-1] == [
         f"{name}="
         for name in (

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
@@ -28,13 +28,11 @@ from proxy.kit.terminal import style_of
 from proxy.wire.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from proxy.commands.overview import CheckSummary
     from proxy.commands.probe import Finding
 
 _DEFAULT_CONFIG = "config.yaml"
 _FAULT = 1
 _USAGE = 2
-_VERSION_WORDS = (["version"], ["-v"], ["-V"])
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 
 
@@ -96,7 +94,7 @@ def _as_options(words: Sequence[str]) -> Sequence[str]:
     match list(words):
         case ["help", *command]:
             return [*command, "--help"]
-        case found if found in _VERSION_WORDS:
+        case ["version" | "-v" | "-V"]:
             return ["--version"]
         case _:
             return words
@@ -111,43 +109,40 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"toolproxy {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = commands.add_parser("serve", help="run the proxy")
+    serve = _command(commands, "serve", _serve, "run the proxy")
     _add_config(serve)
     watch = "reload the configuration when it, .env or clients_file changes"
     serve.add_argument("--watch", action="store_true", help=watch)
-    serve.set_defaults(run=_serve)
+    _add_config_path(_command(commands, "init", _init, "write a starter configuration, unless there is one"))
 
-    init = commands.add_parser("init", help="write a starter configuration, unless there is one")
-    _add_config_path(init)
-    init.set_defaults(run=_init)
-
-    check = commands.add_parser("check", help="check the configuration: what is wrong, and which keys are set")
+    check = _command(commands, "check", _check, "check the configuration: what is wrong, and which keys are set")
     _add_config(check)
     probes = "also try every key: ask each upstream, search provider and MCP server, and Redis"
     check.add_argument("--probe", action="store_true", help=probes)
-    check.set_defaults(run=_check)
 
-    schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
-    schema.set_defaults(run=_schema)
-
-    demo = commands.add_parser("demo", help="show a conversation with searches, without keys and network")
+    _command(commands, "schema", _schema, "print the JSON Schema of the configuration, for editors")
+    demo = _command(commands, "demo", _demo, "show a conversation with searches, without keys and network")
     demo.add_argument("--serve", action="store_true", help="keep it running, with a chat page to try")
     demo.add_argument("--port", type=_port, default=8080, help="port of the chat page; default: 8080; 0: any free port")
-    demo.set_defaults(run=_demo)
 
     _add_test_commands(commands)
     _add_run_command(commands)
     _add_key_commands(commands)
-    spend = commands.add_parser("spend", help="show what each client has used today, and what is left of its budget")
+    what = "show what each client has used today, and what is left of its budget"
+    spend = _command(commands, "spend", _spend, what)
     spend.add_argument("--client", metavar="NAME", help="show this client only")
     spend.add_argument("--month", action="store_true", help="show this month instead of today, in UTC")
     spend.add_argument("--json", action="store_true", help="print JSON")
     _add_config_path(spend)
     _add_no_env_file(spend)
-    spend.set_defaults(run=_spend)
+    _command(commands, "hash-key", _hash_key, "read a client key and print its key_sha256")
+    return parser
 
-    hash_key = commands.add_parser("hash-key", help="read a client key and print its key_sha256")
-    hash_key.set_defaults(run=_hash_key)
+
+def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], what: str) -> argparse.ArgumentParser:
+    """Add a command, which calls `run` with its arguments."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
+    parser.set_defaults(run=run)
     return parser
 
 
@@ -164,26 +159,27 @@ def _add_run_command(commands: Any) -> None:
         "--config", type=Path, help="default: TOOLPROXY_CONFIG, ~/.config/toolproxy/config.yaml, or the shipped file"
     )
     _add_no_env_file(run)
-    run.add_argument("--key-env", metavar="NAME", help="variable with the client's key; default: TOOLPROXY_KEY")
+    run.add_argument(
+        "--key-env", dest="key_variable", metavar="NAME", help="variable with the client's key; default: TOOLPROXY_KEY"
+    )
     _add_address(run)
     run.set_defaults(run=_run)
 
 
 def _add_test_commands(commands: Any) -> None:
-    mock = commands.add_parser("mock-upstream", help="run a scripted model server, for tests and load runs")
+    what = "run a scripted model server, for tests and load runs"
+    mock = _command(commands, "mock-upstream", _mock_upstream, what)
     mock.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
     mock.add_argument("--port", type=_port, default=0, help="default: 0, any free port")
     mock.add_argument("--workers", type=_count, default=1, help="number of processes; default: 1")
     mock.add_argument(
         "--script", type=Path, metavar="FILE", help="YAML file with your conversations; default: the demo's"
     )
-    mock.set_defaults(run=_mock_upstream)
 
-    again = commands.add_parser("replay", help="play recorded requests (cases) again, and show what differs")
+    again = _command(commands, "replay", _replay, "play recorded requests (cases) again, and show what differs")
     again.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a case, or a folder of cases")
     again.add_argument("--config", type=Path, help="no effect: each case has its own configuration")
     again.add_argument("--json", action="store_true", help="print JSON")
-    again.set_defaults(run=_replay)
 
 
 def _add_key_commands(commands: Any) -> None:
@@ -194,12 +190,11 @@ def _add_key_commands(commands: Any) -> None:
         ("list", "list the clients", _list_keys),
         ("remove", "remove a client and its key", _remove_key),
     ):
-        command = actions.add_parser(action, help=what)
+        command = _command(actions, action, run, what)
         if action != "list":
             command.add_argument("name", metavar="NAME", help="name of the client")
         _add_config_path(command)
         _add_no_env_file(command)
-        command.set_defaults(run=run)
 
 
 def _add_config_path(command: argparse.ArgumentParser) -> None:
@@ -235,18 +230,14 @@ def _environment(name: str) -> str | None:
     return None if not value or value.startswith("tcp://") else value
 
 
-def _port(text: str) -> int:
-    return _number(text, "a port", 0, 65535)
-
-
-def _count(text: str) -> int:
-    return _number(text, "a number of processes", 1, 1024)
-
-
-def _number(text: str, what: str, least: int, most: int) -> int:
+def _number(what: str, least: int, most: int, text: str) -> int:
     if not text.isdecimal() or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what} ({least} to {most})")
     return int(text)
+
+
+_port = functools.partial(_number, "a port", 0, 65535)
+_count = functools.partial(_number, "a number of processes", 1, 1024)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -283,7 +274,7 @@ def _init(arguments: argparse.Namespace) -> None:
 
     if not starter.write(arguments.config):
         schema = arguments.config.with_name(starter.SCHEMA)
-        print(f"toolproxy: warning: {schema} already exists, and is not changed", file=sys.stderr)
+        _complain([f"warning: {schema} already exists, and is not changed"])
     print(
         f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search, "
         f"in the environment or in {arguments.config.with_name(env_file.NAME)} "
@@ -308,17 +299,21 @@ def _check(arguments: argparse.Namespace) -> None:
     try:
         loaded = _configuration(arguments)
         redact = redactor(secrets_of(loaded))  # a URL may contain a key, and an error message may quote a key
-        verdict = _checked(loaded, arguments, redact)
+        faults, asked = _checked(loaded, redact, is_probed=arguments.probe)
     except ConfigurationError as exc:
         _complain(exc.faults)
-        verdict = overview.CheckSummary(arguments.config.name, len(exc.faults))
-    print(verdict, flush=True)
-    if verdict.faults:
+        faults, asked = len(exc.faults), None
+    print(overview.verdict(arguments.config.name, faults, asked), flush=True)
+    if faults:
         sys.exit(_FAULT)
 
 
-def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "CheckSummary":
-    """Print the faults and the parts of a configuration. Raises `ConfigurationError` where a tool cannot be made."""
+def _checked(loaded: Loaded, redact: Redact, *, is_probed: bool) -> tuple[int, int | None]:
+    """Print the faults and the parts of a configuration; returns the numbers for the verdict.
+
+    Raises:
+        ConfigurationError: a tool cannot be made.
+    """
     from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
     from proxy.commands import overview  # noqa: PLC0415 - as above
     from proxy.server.checks import check_startable  # noqa: PLC0415 - as above
@@ -329,13 +324,13 @@ def _checked(loaded: Loaded, arguments: argparse.Namespace, redact: Redact) -> "
     except ConfigurationError as exc:
         faults, findings = list(exc.faults), None
     else:
-        findings = _probed(loaded) if arguments.probe else None
+        findings = _probed(loaded) if is_probed else None
         faults = [f"{loaded.place_of(one.path)}: {redact(one.message)}" for one in findings or () if one.is_fault]
     _complain([*faults, *(f"warning: {redact(warning)}" for warning in loaded.warnings)])
     style = style_of(sys.stdout)
     for line in [*lines, *overview.answers(findings or ())]:
         print(overview.tinted(redact(line), style))
-    return overview.CheckSummary(arguments.config.name, len(faults), None if findings is None else len(findings))
+    return len(faults), None if findings is None else len(findings)
 
 
 def _probed(loaded: Loaded) -> "Sequence[Finding]":
@@ -353,14 +348,12 @@ def _make_importable(directory: Path) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> None:
+    from proxy.demo import serve, show  # noqa: PLC0415 - as above
+
     if arguments.serve:
-        from proxy.demo import serve  # noqa: PLC0415 - as above
-
         serve.main(port=arguments.port)
-        return
-    from proxy.demo import show  # noqa: PLC0415 - as above
-
-    show.main()
+    else:
+        show.main()
 
 
 def _mock_upstream(arguments: argparse.Namespace) -> None:
@@ -375,18 +368,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.agent is None:
         print("\n".join(command.agents()))
         return
-    said = {"host": arguments.host, "port": arguments.port}
-    command.run(
-        command.Order(
-            agent=arguments.agent,
-            arguments=arguments.of_agent,
-            model=arguments.model,
-            config=arguments.config,
-            env_file=arguments.env_file,
-            key_variable=arguments.key_env,
-            address={name: value for name, value in said.items() if value is not None},
-        )
-    )
+    command.run(msgspec.convert(arguments, command.Order, from_attributes=True))
 
 
 def _add_key(arguments: argparse.Namespace) -> None:
@@ -449,8 +431,5 @@ def _hash_key(_: argparse.Namespace) -> None:
     if not key:
         raise ConfigurationError(["no key was given"])
     if len(key) < SHORT_CLIENT_KEY:
-        print(
-            f"toolproxy: warning: a key of fewer than {SHORT_CLIENT_KEY} characters can be guessed",
-            file=sys.stderr,
-        )
+        _complain([f"warning: a key of fewer than {SHORT_CLIENT_KEY} characters can be guessed"])
     print(sha256(key.encode()).hexdigest())

@@ -55,12 +55,9 @@ def _clients_in(loaded: Loaded) -> Iterator[tuple[str, str, str]]:
 
 
 def add_key(file: Path, name: str, known: Mapping[str, str]) -> str:
-    """Make a key for a new client, and keep its hash in the file.
+    """Make a key for a new client, and keep its hash in `clients_file`, which need not exist yet.
 
-    Args:
-        file: `clients_file`, which need not be there yet.
-        name: the client's name.
-        known: the names of the clients, as they were read -> their places.
+    `known` has the place of each client by its name.
 
     Raises:
         ConfigurationError: there is a client of that name, or the file cannot be read or written.

@@ -1,16 +1,20 @@
 """The output of `toolproxy check`: the parts of a configuration, whether each has its key, and the verdict."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import Final
 
+from proxy.api.middleware.use import kinds_of
 from proxy.commands.probe import Finding
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, ToolConfig, UpstreamConfig, keys_of
 from proxy.http.forward_proxy import environment_proxies
 from proxy.kit.counted import counted
 from proxy.kit.terminal import Style
+from proxy.loop.tally import Use
 from proxy.tools.kinds import kind_of
 from proxy.tools.kinds.python import unused_entry_points
+
+_VALID: Final = "is valid: the proxy would start"
 
 
 def describe(loaded: Loaded, origins: Mapping[str, str]) -> list[str]:
@@ -71,27 +75,19 @@ def _key(entry: UpstreamConfig | ToolConfig) -> str:
             return f"{len(keys)} keys set"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSummary:
+def verdict(file: str, faults: int, asked: int | None) -> str:
     """The last line of `toolproxy check`.
 
-    Attributes:
+    Args:
         file: the name of the configuration.
         faults: how many faults the configuration has; of a valid one, how many servers cannot be used.
         asked: how many servers were asked; None: none.
     """
-
-    file: str
-    faults: int
-    asked: int | None = None
-
-    def __str__(self) -> str:
-        if self.asked is None:
-            wrong = f"has {counted(self.faults, 'fault')}: the proxy would not start"
-            return f"{self.file} {wrong if self.faults else 'is valid: the proxy would start'}"
-        if self.faults:
-            return f"{self.file} is valid, but {self.faults} of {counted(self.asked, 'server')} cannot be used"
-        return f"{self.file} is valid, and every server that was asked can be used"
+    if asked is None:
+        return f"{file} has {counted(faults, 'fault')}: the proxy would not start" if faults else f"{file} {_VALID}"
+    if faults:
+        return f"{file} is valid, but {faults} of {counted(asked, 'server')} cannot be used"
+    return f"{file} is valid, and every server that was asked can be used"
 
 
 def answers(findings: Iterable[Finding]) -> list[str]:
@@ -111,10 +107,8 @@ def _budget(client: ClientConfig) -> str:
     """A client's budget, in words."""
     if (budget := client.budget) is None:
         return ""
-    amounts = {"tokens": budget.tokens, "tool calls": budget.tool_calls, "cost": budget.cost}
-    return f", budget per {budget.per}: " + ", ".join(
-        f"{kind} {amount:,}" for kind, amount in amounts.items() if amount
-    )
+    amounts = [f"{kind.replace('_', ' ')} {limit:,}" for kind, limit, _ in kinds_of(budget, Use())]
+    return f", budget per {budget.per}: {', '.join(amounts)}"
 
 
 def _own_name(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,16 +20,7 @@ import msgspec
 import orjson
 
 from proxy import stores
-from proxy.config.model import (
-    Config,
-    Keyed,
-    StateConfig,
-    Timeouts,
-    ToolConfig,
-    UpstreamConfig,
-    keys_of,
-    with_single_keys,
-)
+from proxy.config import model as c
 from proxy.config.redaction import without_pieces
 from proxy.http.client import HttpClient, ServiceClient
 from proxy.http.connect import causes
@@ -47,7 +38,7 @@ from proxy.wire.chat import Json
 from proxy.wire.errors import ProxyError, UpstreamRefused
 
 _SECONDS: Final = 30.0  # timeout of a response: a model that thinks needs some seconds for its first token
-_TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
+_TIMEOUTS: Final = c.Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
 _LONGEST_MESSAGE: Final = 300
 _QUESTION: Final = "Answer with one word: ready?"
 _NOT_FOUND, _TOO_MANY = 404, 429
@@ -56,6 +47,7 @@ _FAULTS_OF_KEYS: Final[Mapping[str | None, str]] = {
     "credit": "no credit is left for this key",
     "window": "the quota of this key is used up",
 }
+_AskTool: TypeAlias = Callable[[str, c.ToolConfig, Resources], Awaitable[ProbeResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +67,21 @@ class Finding:
 class ProbeClients:
     """The HTTP clients and resources of a probe, which are those that `serve` uses."""
 
-    http_client_for: Callable[[UpstreamConfig], HttpClient]
+    http_client_for: Callable[[c.UpstreamConfig], HttpClient]
     tool_client: Callable[[], ServiceClient]
     clock: Clock
 
 
-async def probe(config: Config, clients: ProbeClients) -> list[Finding]:
+async def probe(config: c.Config, clients: ProbeClients) -> list[Finding]:
     """Probe all servers of a configuration at the same time; the findings are in the order of the file."""
     entries = (*config.upstreams.values(), *config.tools.values())
-    keys = [key for entry in entries for key in keys_of(getattr(entry, "api_key", None)).values()]
+    keys = [key for entry in entries for key in c.keys_of(getattr(entry, "api_key", None)).values()]
     async with aclosing(clients.tool_client()) as client:
         findings = await asyncio.gather(*_questions(config, clients, client))
     return [replace(finding, message=without_pieces(finding.message, keys)) for finding in findings]
 
 
-def _questions(config: Config, clients: ProbeClients, client: ServiceClient) -> Iterator[Awaitable[Finding]]:
+def _questions(config: c.Config, clients: ProbeClients, client: ServiceClient) -> Iterator[Awaitable[Finding]]:
     """Ask each upstream and tool with each of its keys, and the state."""
     for name, upstream in config.upstreams.items():
         ask_upstream = partial(_ask_upstream, name, model=_model_of(name, config), clients=clients)
@@ -102,19 +94,19 @@ def _questions(config: Config, clients: ProbeClients, client: ServiceClient) -> 
         yield _ask_state(config.state, clients.clock)
 
 
-def _by_number(name: str, entry: Keyed, ask: Callable[[Keyed], Awaitable[Finding]]) -> Iterator[Awaitable[Finding]]:
+def _by_number(name: str, entry: c.Keyed, ask: Callable[[c.Keyed], Awaitable[Finding]]) -> Iterator[Awaitable[Finding]]:
     """The findings with each key of an entry; each of several is named by its number."""
 
     async def named(number: int, finding: Awaitable[Finding]) -> Finding:
         found = await finding
         return replace(found, message=f"{name} key {number}: {found.message}")
 
-    single = with_single_keys(entry)
+    single = c.with_single_keys(entry)
     for number, one in single.items():
         yield ask(one) if len(single) == 1 else named(number, ask(one))
 
 
-def _model_of(upstream: str, config: Config) -> str | None:
+def _model_of(upstream: str, config: c.Config) -> str | None:
     """The upstream's name of a model to request; None if only patterns are configured for the upstream."""
     for name, model in config.models.items():
         if model.upstream == upstream and (model.model or "*" not in name):
@@ -122,7 +114,7 @@ def _model_of(upstream: str, config: Config) -> str | None:
     return None
 
 
-async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, clients: ProbeClients) -> Finding:
+async def _ask_upstream(name: str, upstream: c.UpstreamConfig, model: str | None, clients: ProbeClients) -> Finding:
     finding = await _ask(name, upstream, model, clients)
     other = failures.other_endpoint(PROFILES[upstream.profile], upstream.base_url)
     if not finding.path.endswith(".api_key") or not finding.is_fault or other is None:
@@ -134,7 +126,7 @@ async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, 
     return Finding(f"upstreams.{name}.base_url", advice, is_fault=True)
 
 
-async def _ask(name: str, upstream: UpstreamConfig, model: str | None, clients: ProbeClients) -> Finding:
+async def _ask(name: str, upstream: c.UpstreamConfig, model: str | None, clients: ProbeClients) -> Finding:
     """The finding about one endpoint."""
     upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
     endpoint = Endpoint.of(name, clients.http_client_for(upstream), upstream)
@@ -156,7 +148,7 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, clients: 
         await endpoint.client.aclose()
 
 
-async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:
+async def _complete(endpoint: Endpoint, path: str, upstream: c.UpstreamConfig, model: str) -> Finding:
     # The response is closed with the endpoint.
     body = await endpoint.read_whole(await endpoint.respond(endpoint.whole, orjson.dumps(_request(model, upstream))))
     try:
@@ -169,7 +161,7 @@ async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, mod
     return Finding(f"{path}.base_url", "the server at this address does not answer with a completion", is_fault=True)
 
 
-def _request(model: str, upstream: UpstreamConfig) -> Json:
+def _request(model: str, upstream: c.UpstreamConfig) -> Json:
     profile, question = PROFILES[upstream.profile], {"role": "user", "content": _QUESTION}
     thinking = {"thinking": {"type": "disabled"}} if profile.thinking_switch else {}
     return prepare({"model": model, "messages": [question], "max_tokens": 1, "stream": False, **thinking}, profile)
@@ -210,12 +202,7 @@ def _nothing_there(path: str) -> Finding:
     return Finding(f"{path}.base_url", "there is no API at this address (HTTP 404)", is_fault=True)
 
 
-async def _ask_tool(
-    name: str,
-    ask: Callable[[str, ToolConfig, Resources], Awaitable[ProbeResult]],
-    resources: Resources,
-    tool: ToolConfig,
-) -> Finding:
+async def _ask_tool(name: str, ask: _AskTool, resources: Resources, tool: c.ToolConfig) -> Finding:
     path = f"tools.{name}"
     try:
         found = await ask(name, tool, resources)
@@ -227,7 +214,7 @@ async def _ask_tool(
     return Finding(path, _plain(found.message) if found.is_fault else found.message, found.is_fault, found.is_tried)
 
 
-async def _ask_state(config: StateConfig, clock: Clock) -> Finding:
+async def _ask_state(config: c.StateConfig, clock: Clock) -> Finding:
     shared = stores.connect(config, clock=clock, observe=NoObserver())
     try:
         await shared.probe()
@@ -249,7 +236,7 @@ def _network_fault(exc: BaseException) -> str | None:
     return next(filter(None, (*faults, *several)), None)
 
 
-def _where(tool: ToolConfig) -> str:
+def _where(tool: c.ToolConfig) -> str:
     """The host of a tool that could not be reached; empty if it is not known."""
     host = urlsplit(kind_of(tool).address(tool) or "").hostname
     return f" ({host})" if host else ""

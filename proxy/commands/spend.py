@@ -26,11 +26,7 @@ _IN_MEMORY: Final = (
 async def spend_of(config: Config, clock: Clock, *, month: bool, client: str | None = None) -> Json:
     """The use of clients in the present day or month, in UTC, read from the state store.
 
-    Args:
-        config: the configuration.
-        clock: tells the day.
-        month: whether it is the use of the month.
-        client: the only client to report; None: all that are configured, or have used something.
+    Without `client`, all clients are reported that are configured or have used something.
 
     Raises:
         ConfigurationError: the store cannot be read, or there is no such client.

@@ -1,8 +1,5 @@
 """What `toolproxy init` writes: the shipped configuration, its schema (see `toolproxy schema`) and its variables."""
 
-import re
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,18 +10,7 @@ CONFIGURATION: Final = "config.yaml"
 SCHEMA: Final = "config.schema.json"
 """The name in the first line of the shipped configuration: editors look for the schema beside the file."""
 VARIABLES: Final = f"{env_file.NAME}.example"
-_REQUIRED: Final = re.compile(r"^[^#\n]*\$\{(\w+)\}", re.MULTILINE)
-_HEAD: Final = f"""\
-# Copy this to {env_file.NAME} and fill in your keys. One key for a model is enough; parts without a key are off.
-"""
-_ABOUT: Final[Mapping[str, str]] = {
-    "TOOLPROXY_KEY": "The keys of your own apps, which you make up. Without one, anyone on this machine may call.",
-    "ZAI_API_KEY": "https://z.ai/manage-apikey/apikey-list",
-    "ZAI_BASE_URL": "Empty for a key of the coding plan; https://api.z.ai/api/paas/v4 for a pay-as-you-go key.",
-    "GMI_API_KEY": "https://console.gmicloud.ai",
-    "SERPER_API_KEY": "https://serper.dev/api-key, for web search; without it Z.AI's own search is tried.",
-}
-_AFTER: Final[Mapping[str, str]] = {"ZAI_API_KEY": "ZAI_BASE_URL"}
+"""The form for a `.env`: the variables of the shipped configuration that have no default, and Z.AI's address."""
 PACKAGE: Final = Path(__file__).parent.parent
 
 
@@ -38,13 +24,6 @@ def shipped(name: str) -> str:
     return place(name).read_text(encoding="utf-8")
 
 
-def variables() -> str:
-    """A `.env` to fill in, with the variables of the shipped configuration that have no default, and Z.AI's address."""
-    names = dict.fromkeys(_REQUIRED.findall(shipped(CONFIGURATION)))
-    listed = [one for name in names for one in (name, _AFTER.get(name)) if one]
-    return _HEAD + "".join(f"# {_ABOUT[name]}\n{name}=\n" if name in _ABOUT else f"{name}=\n" for name in listed)
-
-
 def write(path: Path) -> bool:
     """Write the shipped configuration to a file that does not exist yet, and its schema and variables beside it.
 
@@ -53,26 +32,21 @@ def write(path: Path) -> bool:
     Raises:
         ConfigurationError: the file exists, or a file cannot be written.
     """
-    try:
-        _write_new(path, shipped(CONFIGURATION))
-    except FileExistsError as exc:
-        raise ConfigurationError([f"{path} already exists, and is not changed"]) from exc
-    with suppress(FileExistsError):
-        _write_new(path.with_name(VARIABLES), variables())
+    if not _write_new(path, CONFIGURATION):
+        raise ConfigurationError([f"{path} already exists, and is not changed"])
+    _write_new(path.with_name(VARIABLES), VARIABLES)
     schema = path.with_name(SCHEMA)
-    try:
-        _write_new(schema, shipped(SCHEMA))
-    except FileExistsError:
-        return schema.is_file() and schema.read_bytes() == shipped(SCHEMA).encode()
-    return True
+    return _write_new(schema, SCHEMA) or (schema.is_file() and schema.read_bytes() == shipped(SCHEMA).encode())
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new(path: Path, name: str) -> bool:
+    """Write a shipped file to a path, and return whether it was written: a file that is there already stays."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(shipped(name))
     except FileExistsError:
-        raise
+        return False
     except OSError as exc:
         raise ConfigurationError([f"{path} cannot be written: {exc.strerror}"]) from exc
+    return True

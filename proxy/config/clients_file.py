@@ -3,8 +3,8 @@
     - name: app-one
       key_sha256: 4bf5...
 
-A file that somebody else has written may also be a mapping whose only key `clients` has the list. With the next change
-it is written anew: comments at its beginning stay, and others do not.
+A file may also be a mapping with `clients` as its only key. A change rewrites the file as a list, and keeps only the
+comments at its beginning.
 """
 
 import re
@@ -39,7 +39,7 @@ def entries_in(text: str) -> list[Any]:
 
 
 def text_of(entries: Sequence[Any], before: str) -> str:
-    """The text with these entries, which takes the place of the one `before`."""
+    """The text with these entries, and with the comments at the beginning of the text `before` the change."""
     head = _COMMENTS.match(before)
     written = yaml.safe_dump([*entries], sort_keys=False, allow_unicode=True, width=10**6)
     return f"{(head and head[0]) or _HEAD}{written}"

@@ -83,7 +83,8 @@ class Converter:
         if nullable and isinstance(node, Leaf) and node.is_null:
             return None
         options = [option for option in options if option is not _NONE]
-        return self.read(node, _suitable(options, node), path, nullable=nullable)
+        suitable = next((option for option in options if isinstance(node, _node_of(option))), options[0])
+        return self.read(node, suitable, path, nullable=nullable)
 
     def read(self, node: Node, kind: Any, path: Path, *, nullable: bool = False) -> Any:
         """The value of a node as a `kind` that is no union, or one option of a union, which may be `nullable`."""
@@ -217,11 +218,6 @@ def line_of(path: str, lines: Mapping[str, int]) -> int:
 def _unwrapped(kind: Any) -> Any:
     """The type itself, without what is said about it."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
-
-
-def _suitable(options: list[Any], node: Node) -> Any:
-    """The option for a mapping, a list or a single value, whichever the node is; the first one if none is."""
-    return next((option for option in options if isinstance(node, _node_of(option))), options[0])
 
 
 def _node_of(kind: Any) -> type:

@@ -68,14 +68,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a mapping.
-
-    Attributes:
-        key: the key as it is written.
-        line: the line of the key.
-        node: the value.
-        name: the key as YAML reads it.
-    """
+    """An entry of a mapping: its key as it is written, the key's line, its value, and its key as YAML reads it."""
 
     key: str
     line: int
@@ -109,27 +102,21 @@ Node: TypeAlias = Leaf | Branch | Items
 
 
 def read(text: str, *, name: str, environ: Mapping[str, str] | None = None) -> Node | None:
-    """The tree of a YAML text; None: it is empty.
+    """The tree of the text of a file, which messages call `name`; None: the text is empty.
 
-    Args:
-        text: the text.
-        name: the name of the file, for messages.
-        environ: the values of variables; None: there are no variables in the text.
+    `environ` has the values of variables; without it, a text holds no variables.
 
     Raises:
-        ConfigurationError: it is not YAML, or a part of it contains itself.
+        ConfigurationError: the text is not YAML, or a part of it contains itself.
     """
     try:
         root = yaml.compose(text, Loader=_Loader)
+        return None if root is None else _Builder(environ).node(root)
     except yaml.MarkedYAMLError as exc:
         line, mistake = explained(text, exc)
         raise ConfigurationError([f"{name}:{line}: is not YAML: {mistake}"]) from exc
     except yaml.YAMLError as exc:
         raise ConfigurationError([unreadable(text, exc, name)]) from exc
-    except RecursionError as exc:
-        raise ConfigurationError([f"{name}: {_TOO_DEEP}"]) from exc
-    try:
-        return None if root is None else _Builder(environ).node(root)
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: {_TOO_DEEP}"]) from exc
 

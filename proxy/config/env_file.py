@@ -4,8 +4,6 @@ It is read by the rules of python-dotenv, without its expansion: a `${NAME}` wit
 """
 
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,25 +13,11 @@ from proxy.wire.errors import ConfigurationError
 NAME: Final = ".env"
 
 
-@dataclass(frozen=True, slots=True)
-class EnvFile:
-    """The variables of a `.env` file, with the lines that could not be read.
+def read_env_file(path: Path) -> tuple[dict[str, str], list[str]]:
+    """The variables of a file, and a warning about each line that is no assignment.
 
-    Attributes:
-        values: name -> value; of several lines with the same name, the last one holds.
-        warnings: the lines that are no assignments. They are not quoted, because they may be half of a secret.
-    """
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    def under(self, environ: Mapping[str, str]) -> Mapping[str, str]:
-        """The environment, with the values of the file for names that are not set, or empty, there."""
-        return {**self.values, **{name: value for name, value in environ.items() if value}}
-
-
-def read_env_file(path: Path) -> EnvFile:
-    """Read a file; one that does not exist says nothing, and neither does a folder, such as a virtual environment.
+    Of several lines with the same name, the last one holds. Warnings do not quote a line: it may be half of a secret.
+    A file that does not exist says nothing, and neither does a folder, such as a virtual environment.
 
     Raises:
         ConfigurationError: it cannot be read, or is no UTF-8 text.
@@ -41,7 +25,7 @@ def read_env_file(path: Path) -> EnvFile:
     try:
         data = read_file(path)
     except (FileNotFoundError, IsADirectoryError):
-        return EnvFile()
+        return {}, []
     except OSError as exc:
         raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}; --no-env-file ignores it"]) from exc
     from dotenv.parser import parse_stream  # noqa: PLC0415 - most configurations have no such file
@@ -56,7 +40,7 @@ def read_env_file(path: Path) -> EnvFile:
             blank = written[: len(written) - len(written.lstrip())]  # the empty lines before it belong to a binding
             line = binding.original.line + blank.count("\n")
             warnings.append(f"{path.name}:{line}: is not an assignment NAME=value, and is ignored")
-    return EnvFile(values, tuple(warnings))
+    return values, warnings
 
 
 def _text_of(data: bytes, path: Path) -> str:

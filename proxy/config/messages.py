@@ -34,6 +34,7 @@ _TYPES: Final[Mapping[type[inspect.Type], str]] = {
     inspect.StrType: "text",
     inspect.BoolType: "true or false",
 }
+_NOT_ALLOWED: Final = "has characters that are not allowed here"
 _WITH_UNIT: Final = re.compile(r"[0-9.]+ ?[A-Za-z]{1,7}")
 _VALUES: Final[tuple[tuple[type, str], ...]] = (
     (bool, "true or false"),
@@ -76,27 +77,21 @@ def _plain(name: str) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """What is wrong with a key that has no meaning at its place, with the known one that looks most like it."""
+    """The fault of a key that has no meaning at its place, with the known key that looks most like it."""
     if missed := GLUED.match(key):
         return glued(missed[1])
     return f"unknown key; known are {', '.join(sorted(known))}{did_you_mean(key, known)}"
 
 
 def unknown_type(name: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
-    """What is wrong with a `type:` of a tool that there is not.
-
-    Args:
-        name: the type.
-        known: the types that there are.
-        instead: names under which people look for a type -> what to write for each.
-    """
+    """The fault of an unknown `type:` of a tool; `instead`: names that people write for a type -> what to write."""
     if wanted := instead.get(name):
         return f"unknown type {name!r}; write {wanted}"
     return f"unknown type {name!r}; known are {', '.join(known)}{did_you_mean(name, (*known, *instead))}"
 
 
 def wrong_form(path: str, wanted: str, node: Node) -> str:
-    """What is wrong with a part that should be a list or a mapping, with an example of its form."""
+    """The fault of a part that should be a list or a mapping, with an example of its form."""
     if isinstance(node, Leaf) and (missed := GLUED.match(node.text)):
         return glued(missed[1])
     form = next((form for pattern, form in _FORMS if pattern.fullmatch(path)), None)
@@ -104,7 +99,7 @@ def wrong_form(path: str, wanted: str, node: Node) -> str:
 
 
 def why_not(value: object, kind: Any) -> str:
-    """Why a value is none of a single-valued type, which has found it not to be."""
+    """The fault of a value that msgspec does not convert to a type of single values."""
     info = inspect.type_info(kind)
     if isinstance(info, inspect.Metadata):
         info = info.type
@@ -113,16 +108,12 @@ def why_not(value: object, kind: Any) -> str:
             known = [*map(str, get_args(kind))]
             return f"must be one of {', '.join(known)}{did_you_mean(value, known) if isinstance(value, str) else ''}"
         case inspect.StrType(min_length=least) if isinstance(value, str):
-            return "must not be empty" if least and not value else _pattern(kind)
+            return "must not be empty" if least and not value else PATTERNS.get(kind, _NOT_ALLOWED)
         case inspect.IntType() | inspect.FloatType() if (number := _number(value, info)) is not None:
             return _out_of_range(number, info) or f"must be {_TYPES[type(info)]}, not {_kind_of(value)}"
         case _:
             unit = "; write it without a unit" if isinstance(value, str) and _WITH_UNIT.fullmatch(value) else ""
             return f"must be {_TYPES.get(type(info), 'another value')}, not {_kind_of(value)}{unit}"
-
-
-def _pattern(kind: Any) -> str:
-    return PATTERNS.get(kind, "has characters that are not allowed here")
 
 
 def _number(value: object, info: inspect.Type) -> float | None:

@@ -47,30 +47,32 @@ _NEVER_NAMES: Final = (*_EMPTY_IF_UNSET, c.Url)
 def load(path: File, environ: Mapping[str, str], *, kinds: ToolKinds, env_file: File | None = None) -> Loaded:
     """Read and check a configuration file.
 
-    Args:
-        path: the file.
-        environ: the values of its variables.
-        kinds: the types of tools.
-        env_file: a file with values of variables that are not set, or empty, in `environ`; it need not exist.
+    A variable that is not set, or empty, in `environ` has its value from `env_file`, which need not exist.
 
     Raises:
         ConfigurationError: with one line per fault, `config.yaml:LINE: path: what is wrong`.
     """
+    text = _text_of(path)
+    if text is None:
+        raise ConfigurationError([f"{path}: cannot be read: no such file; `toolproxy init` writes one to start from"])
+    if env_file is None:
+        return parse(text, environ, kinds=kinds, name=path.name, folder=path.parent)
+    values, warnings = read_env_file(env_file)
+    both = {**values, **{name: value for name, value in environ.items() if value}}
+    loaded = parse(text, both, kinds=kinds, name=path.name, folder=path.parent)
+    return msgspec.structs.replace(loaded, warnings=(*warnings, *loaded.warnings))
+
+
+def _text_of(path: File) -> str | None:
+    """The text of a file; None: it does not exist. Raises `ConfigurationError`: it cannot be read."""
     try:
-        text = read_file(path).decode()
-    except FileNotFoundError as exc:
-        raise ConfigurationError(
-            [f"{path}: cannot be read: no such file; `toolproxy init` writes one to start from"]
-        ) from exc
+        return read_file(path).decode()
+    except FileNotFoundError:
+        return None
     except OSError as exc:
         raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
     except UnicodeDecodeError as exc:
         raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
-    if env_file is None:
-        return parse(text, environ, kinds=kinds, name=path.name, folder=path.parent)
-    beside = read_env_file(env_file)
-    loaded = parse(text, beside.under(environ), kinds=kinds, name=path.name, folder=path.parent)
-    return msgspec.structs.replace(loaded, warnings=(*beside.warnings, *loaded.warnings))
 
 
 def parse(
@@ -141,22 +143,12 @@ def _misspelt(disabled: Mapping[str, Disabled], text: str, environ: Mapping[str,
 
 
 def _read_clients_file(path: File, environ: Mapping[str, str]) -> tuple[ClientsFile, Node | None]:
-    """A file of clients and its parsed content; None: the file is empty, or does not exist.
-
-    Raises:
-        ConfigurationError: it cannot be read.
-    """
-    try:
-        data = read_file(path)
-    except FileNotFoundError:
+    """A file of clients and its parsed content; None: the file is empty, or does not exist."""
+    text = _text_of(path)
+    if text is None:
         return ClientsFile(str(path.absolute()), digest=None, closes=False), None
-    except OSError as exc:
-        raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
-    found = ClientsFile(str(path.absolute()), sha256(data).digest(), closes=True)
-    try:
-        return found, document.read(data.decode(), name=path.name, environ=environ)
-    except UnicodeDecodeError as exc:
-        raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
+    found = ClientsFile(str(path.absolute()), sha256(text.encode()).digest(), closes=True)
+    return found, document.read(text, name=path.name, environ=environ)
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,6 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-Level = Literal["warning", "fault"]
-
 
 class Removed(Struct, frozen=True):
     """An option that is gone.
@@ -24,7 +22,7 @@ class Removed(Struct, frozen=True):
     """
 
     path: str
-    level: Level
+    level: Literal["warning", "fault"]
     sentence: str
     harmless: tuple[str, ...] = ()
     values: tuple[str, ...] = ()

@@ -4,59 +4,51 @@
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from proxy.config import model as c
 from proxy.config.keys import FROM_CLIENT, is_placeholder
 from proxy.config.messages import did_you_mean
-from proxy.config.model import appended_path_fault
 from proxy.kit.header_names import READ_BY_US, WRITTEN_BY_US
 from proxy.loop.many_tools import NAMES
 
 _OF_OUR_OWN = "is the name of one of the proxy's own tools (see offer.search_above)"
+_TWO_USES = "from_client cannot be combined with clients: both use the key of the request"
 _TRACES = "opentelemetry.proto"  # what the extra otel installs
-_Faults: TypeAlias = Iterator[tuple[str, str]]
-"""The path of each fault, and its message."""
+Faults: TypeAlias = Iterator[tuple[str, str]]
+"""The path of each fault, or its key in an entry, and its message."""
 
 
-class ToolKind(Protocol):
-    """What the reader of a configuration has to know of a type of tools: see `tools.tool_type.ToolType`."""
-
-    @property
-    def config(self) -> type[c.ToolConfig]:
-        """The keys of an entry."""
-        ...
-
-    @property
-    def faults(self) -> Callable[[Any], _Faults]:
-        """Finds what is wrong in an entry; each fault has the key, empty for the whole entry."""
-        ...
-
-    @property
-    def instead(self) -> Mapping[str, str]:
-        """Names that people write for this type -> what to write in the place of each."""
-        ...
-
-    @property
-    def judges_parts(self) -> bool:
-        """Whether `faults` also takes an entry of which some keys could not be read, and have their defaults."""
-        ...
-
-    @property
-    def variables_are_secrets(self) -> bool:
-        """Whether the values of all variables in an entry are secrets, because a key may stand in any of its keys."""
-        ...
-
-    @property
-    def warnings(self) -> Callable[[Any, c.Config], _Faults]:
-        """Finds what is permitted in an entry, but probably a mistake, given the rest of the configuration."""
-        ...
+Entry = TypeVar("Entry", bound=c.ToolConfig)
 
 
-ToolKinds: TypeAlias = Mapping[str, ToolKind]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolKind(Generic[Entry]):
+    """What the reader of a configuration has to know of a type of tools: see `tools.tool_type.ToolType`.
+
+    Attributes:
+        config: the keys of an entry: their types, defaults and descriptions.
+        faults: finds what is wrong in an entry beyond the types of its keys; each fault has the key, such as
+            `headers.Host`, empty for the whole entry.
+        instead: names that people write for this type -> what to write in the place of each.
+        judges_parts: whether `faults` also takes entries with keys that could not be read, and have their defaults.
+        variables_are_secrets: whether the values of all variables in an entry are secrets, because a key may stand in
+            any of its keys.
+        warnings: finds what is permitted in an entry, but probably a mistake, given the rest of the configuration.
+    """
+
+    config: type[Entry]
+    faults: Callable[[Entry], Faults] = lambda _: iter(())
+    instead: Mapping[str, str] = field(default_factory=dict)
+    judges_parts: bool = False
+    variables_are_secrets: bool = False
+    warnings: Callable[[Entry, c.Config], Faults] = lambda _, __: iter(())
+
+
+ToolKinds: TypeAlias = Mapping[str, ToolKind[Any]]
 """The types of tools, by the `type:` of their entries."""
 
 
@@ -110,10 +102,8 @@ class ReadableConfig:
         """The names that no tool has, except names with the prefix of an MCP server, whose tools are not known yet."""
         defined, tools = self.names_in("tools"), self.tools
         servers = (tool.prefix_of(name) for name, tool in tools.items())
-        prefixes = (
-            *(prefix for prefix in servers if prefix is not None),
-            *(f"{name}_" for name in defined - set(tools)),
-        )
+        unread = (f"{name}_" for name in defined - set(tools))
+        prefixes = (*(prefix for prefix in servers if prefix is not None), *unread)
         return sorted(name for name in set(names or ()) - defined if not name.startswith(prefixes))
 
     def is_faulty(self, path: str) -> bool:
@@ -143,7 +133,7 @@ def _there_is_no(what: str, name: str, names: Collection[str]) -> str:
     return f"there is no {what} {name!r}{did_you_mean(name, sorted(names))}"
 
 
-def _model_faults(parts: ReadableConfig) -> _Faults:
+def _model_faults(parts: ReadableConfig) -> Faults:
     for name, model in parts.config.models.items():
         if model.upstream not in parts.names_in("upstreams"):
             yield f"models.{name}.upstream", _there_is_no("upstream", model.upstream, parts.names_in("upstreams"))
@@ -162,7 +152,7 @@ def _model_faults(parts: ReadableConfig) -> _Faults:
                 yield f"models.{name}.fallbacks", _there_is_no("other model", other, patterns)
 
 
-def _client_faults(parts: ReadableConfig) -> _Faults:
+def _client_faults(parts: ReadableConfig) -> Faults:
     names: set[str] = set()
     keys: set[str] = set()
     for path, client in parts.clients.items():
@@ -182,20 +172,17 @@ def _client_faults(parts: ReadableConfig) -> _Faults:
         keys |= client.digests
     for name, upstream in parts.config.upstreams.items():
         if upstream.api_key == FROM_CLIENT and parts.needs_key:
-            yield (
-                f"upstreams.{name}.api_key",
-                "from_client cannot be combined with clients: both use the key of the request",
-            )
+            yield f"upstreams.{name}.api_key", _TWO_USES
 
 
-def _address_faults(parts: ReadableConfig) -> _Faults:
+def _address_faults(parts: ReadableConfig) -> Faults:
     """Base URLs that already end with the path that is appended to them."""
     for name, upstream in parts.upstreams.items():
-        if fault := appended_path_fault(upstream.base_url, "/chat/completions", "/completions", "/responses"):
+        if fault := c.appended_path_fault(upstream.base_url, "/chat/completions", "/completions", "/responses"):
             yield f"upstreams.{name}.base_url", fault
 
 
-def _key_faults(parts: ReadableConfig) -> _Faults:
+def _key_faults(parts: ReadableConfig) -> Faults:
     """Keys that cannot be beside others."""
     for path, entry in parts.entries.items():
         keys = c.keys_of(getattr(entry, "api_key", None))
@@ -213,28 +200,24 @@ _NOT_OF_UPSTREAMS: Final = WRITTEN_BY_US | {"authorization"}
 _OF_CLIENTS: Final = _NOT_OF_UPSTREAMS | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
 
 
-def _header_faults(parts: ReadableConfig) -> _Faults:
+def _header_faults(parts: ReadableConfig) -> Faults:
     for name, upstream in parts.upstreams.items():
+        forwarded = f"upstreams.{name}.forward_headers"
         for header in upstream.headers:
             if header.lower() in _NOT_OF_UPSTREAMS:
                 yield f"upstreams.{name}.headers.{header}", "is written by the proxy itself"
         for header in upstream.forward_headers:
             if header.lower() in _OF_CLIENTS:
-                yield (
-                    f"upstreams.{name}.forward_headers",
-                    f"must not forward {header!r}: it concerns only the client and the proxy",
-                )
+                yield forwarded, f"must not forward {header!r}: it concerns only the client and the proxy"
             for tool in (tool for tool, entry in parts.tools.items() if header.lower() in entry.user_headers):
-                yield (
-                    f"upstreams.{name}.forward_headers",
-                    f"must not forward {header!r}: it holds a user's credential for the tool {tool!r} alone",
-                )
+                fault = f"must not forward {header!r}: it holds a user's credential for the tool {tool!r} alone"
+                yield forwarded, fault
     for name, entry in parts.tools.items():
         for header in sorted(entry.user_headers & READ_BY_US):
             yield f"tools.{name}.headers", f"cannot refer to {header!r}, which the proxy itself reads"
 
 
-def _package_faults(config: c.Config) -> _Faults:
+def _package_faults(config: c.Config) -> Faults:
     needed = (
         ("state.url", c.BACKENDS[config.state.backend].package, "needs"),
         ("server.mcp", "mcp" if config.server.mcp else None, "needs"),
@@ -252,14 +235,14 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _state_faults(config: c.Config) -> _Faults:
+def _state_faults(config: c.Config) -> Faults:
     if config.state.url.endswith("/:memory:"):
         yield "state.url", "is not a file; to keep state in memory, write memory://"
     if any(map(is_placeholder, config.state.secrets)):
         yield "state.secret", "is a placeholder, not a secret"
 
 
-def _fallback_faults(parts: ReadableConfig) -> _Faults:
+def _fallback_faults(parts: ReadableConfig) -> Faults:
     servers = {name for name, tool in parts.tools.items() if tool.prefix_of(name) is not None}
     for name, tool in parts.tools.items():
         for other in tool.fallbacks:
@@ -269,7 +252,7 @@ def _fallback_faults(parts: ReadableConfig) -> _Faults:
                 yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"
 
 
-def _tool_faults(parts: ReadableConfig) -> _Faults:
+def _tool_faults(parts: ReadableConfig) -> Faults:
     """The faults that each type of tool finds in its entries."""
     for name, tool in parts.tools.items():
         where, kind = f"tools.{name}", parts.kinds[tool.type]
@@ -277,7 +260,7 @@ def _tool_faults(parts: ReadableConfig) -> _Faults:
             yield from ((f"{where}.{key}" if key else where, fault) for key, fault in kind.faults(tool))
 
 
-def _served_faults(parts: ReadableConfig) -> _Faults:
+def _served_faults(parts: ReadableConfig) -> Faults:
     """Hosted tools in whose place two tools would stand."""
     serving: dict[str, str] = {}
     for name, tool in parts.tools.items():
@@ -286,7 +269,7 @@ def _served_faults(parts: ReadableConfig) -> _Faults:
                 yield f"tools.{name}.serves", f"{serving[hosted]!r} serves {hosted} already"
 
 
-def _alias_faults(parts: ReadableConfig) -> _Faults:
+def _alias_faults(parts: ReadableConfig) -> Faults:
     owners = {name: name for name in parts.names_in("tools")}
     for name in sorted(NAMES.intersection(owners)):
         yield f"tools.{name}", _OF_OUR_OWN

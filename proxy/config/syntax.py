@@ -6,7 +6,7 @@ between the begin of what it was reading and its complaint have the mistake, and
 
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import yaml
 
@@ -30,25 +30,21 @@ _BLOCK_ENDS: Final = {"'<scalar>'": _BEHIND_QUOTE, "':'": "the key is missing be
 _SECOND: Final = "a second document begins here, with ---; a file has only one"
 
 
-class Mistake(NamedTuple):
-    """The line of a mistake, counted from 1, and its description with the cure. Values are not quoted."""
-
-    line: int
-    words: str
-
-
 def glued(key: str) -> str:
     """The fault of a key without a space after its colon."""
     return f"a space is missing after the colon: write `{key}: ...`"
 
 
-def explained(text: str, exc: yaml.MarkedYAMLError) -> Mistake:
-    """The mistake that a parser's error is about; the parser's own words if it is not one of the common ones."""
+def explained(text: str, exc: yaml.MarkedYAMLError) -> tuple[int, str]:
+    """The line of a mistake, counted from 1, and its description with the cure. Values are not quoted.
+
+    A mistake that is not one of the common ones is described by the parser's own words.
+    """
     lines = text.splitlines() or [""]
     at = min(exc.problem_mark.line, len(lines) - 1) if exc.problem_mark else 0
     began = min(exc.context_mark.line, at) if exc.context_mark else _line_above(lines, at)
-    found = next(_mistakes(lines, began, at, exc), (at, exc.problem or "the reason is unknown"))
-    return Mistake(found[0] + 1, found[1])
+    line, words = next(_mistakes(lines, began, at, exc), (at, exc.problem or "the reason is unknown"))
+    return line + 1, words
 
 
 def unreadable(text: str, exc: yaml.YAMLError, name: str) -> str:
@@ -101,13 +97,8 @@ def _unclosed(began: int, at: int, problem: str, context: str) -> Iterator[tuple
     """A brace or bracket that is not closed, or what stands in it without a comma or quotes."""
     if flow := _FLOW_END.match(problem):
         opened, where = _CLOSED_BY[flow[1]], f" of line {began + 1}" if began < at else ""
-        has_colon = flow[2] == "':'" and not where
-        yield (
-            at,
-            _NEEDS_QUOTES
-            if has_colon
-            else f"before this, a comma is missing, or the {flow[1]} for the {opened}{where}",
-        )
+        missing = f"before this, a comma is missing, or the {flow[1]} for the {opened}{where}"
+        yield at, _NEEDS_QUOTES if flow[2] == "':'" and not where else missing
     elif problem.startswith("expected the node content") and "stream end" in problem:
         yield at, "a brace or bracket is not closed" if "flow" in context else "the value is missing"
 

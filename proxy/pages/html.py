@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from proxy.wire.relayed import Headers
 
@@ -52,8 +52,23 @@ def join(*children: Child) -> Html:
     return Html("".join(parts))
 
 
-def document(title: str, *body: Child, style: str, scripts: Sequence[str]) -> Html:
-    """A whole page, with its style and its scripts, which are run in their order."""
+class Look(NamedTuple):
+    """The style of a page, its scripts in the order in which they run, and the headers that permit both."""
+
+    style: str
+    scripts: Sequence[str]
+    headers: Headers
+
+
+def look_of(folder: Path, *scripts: str, base: str = "") -> Look:
+    """The look of a page: `page.css` after the style `base`, and scripts, from files of a folder."""
+    style = base + (folder / "page.css").read_text(encoding="utf-8")
+    texts = [(folder / name).read_text(encoding="utf-8") for name in scripts]
+    return Look(style, texts, _headers_for(style, texts))
+
+
+def document(title: str, *body: Child, look: Look) -> Html:
+    """A whole page, with its style and its scripts."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -61,9 +76,9 @@ def document(title: str, *body: Child, style: str, scripts: Sequence[str]) -> Ht
         tag("meta", name="color-scheme", content="light dark"),
         tag("link", rel="icon", href=_ICON_ADDRESS),
         tag("title", f"{title} - toolproxy"),
-        tag("style", Html(style)),
+        tag("style", Html(look.style)),
     )
-    end = [tag("script", Html(script)) for script in scripts]
+    end = [tag("script", Html(script)) for script in look.scripts]
     return join(Html("<!doctype html>"), tag("html", head, tag("body", *body, *end), lang="en"))
 
 
@@ -71,20 +86,16 @@ def _source_of(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def policy_for(style: str, scripts: Sequence[str]) -> str:
-    """A Content-Security-Policy that permits one style, these scripts, and requests to this server."""
+def _headers_for(style: str, scripts: Sequence[str]) -> Headers:
+    """The headers of a page; their policy permits its style, its scripts, and requests to this server."""
     permitted = " ".join(map(_source_of, scripts))
-    return (
+    policy = (
         f"default-src 'none'; style-src {_source_of(style)}; script-src {permitted}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
-
-
-def headers_for(style: str, scripts: Sequence[str]) -> Headers:
-    """The headers of a page with this style and these scripts."""
     return (
         (b"content-type", b"text/html; charset=utf-8"),
-        (b"content-security-policy", policy_for(style, scripts).encode()),
+        (b"content-security-policy", policy.encode()),
         (b"x-content-type-options", b"nosniff"),
         (b"x-frame-options", b"DENY"),
         (b"referrer-policy", b"no-referrer"),

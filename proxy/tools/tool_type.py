@@ -3,13 +3,14 @@
 A type is a module in `tools/kinds/` that has the type's name and a `ToolType` called `KIND`; no other file names it.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import structs
 
-from proxy.config.model import Config, ToolConfig
+from proxy.config.model import ToolConfig
+from proxy.config.rules import Entry, ToolKind
 from proxy.http.client import ServiceClient
 from proxy.keys.pool import KeyPools
 from proxy.ports import Caches, Clock, NoObserver, Observer
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from proxy.tools.web.pages import PageCache
     from proxy.tools.web.reader import PageReader, PageRules
 
-Entry = TypeVar("Entry", bound=ToolConfig)
-
-Faults: TypeAlias = Iterator[tuple[str, str]]
-"""The key of an entry that is at fault, such as `headers.Host`, empty for the whole entry, and the fault."""
-
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -35,7 +31,7 @@ class Resources:
     clock        the time
     caches       makes the caches of results and pages; None: in this process
     observe      takes the events of tools themselves
-    secrets      the values of the variables in the tool's entry: see `ToolType.variables_are_secrets`; for a server,
+    secrets      the values of the variables in the tool's entry: see `ToolKind.variables_are_secrets`; for a server,
                  those of all variables with a secret's name
     page_rules   which pages searches may read; None: all public ones
     key_pools    makes the pools of tools with several keys; None: a tool uses the first of its keys
@@ -102,19 +98,14 @@ def _address(entry: ToolConfig) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolType(Generic[Entry]):
+class ToolType(ToolKind[Entry]):
     """A `type:` of tools. Either `make` or `serve` is needed; all other parts may be left out.
 
+    The parts that the reader of a configuration needs are those of `ToolKind`.
+
     Attributes:
-        config: the keys of an entry: their types, defaults and descriptions.
         make: makes the tool of an entry.
         serve: makes the server of an entry that stands for several tools, which come and go.
-        faults: finds what is wrong in an entry beyond the types of its keys.
-        instead: names that people write for this type -> what to write in the place of each.
-        judges_parts: whether `faults` also takes entries with keys that could not be read, and have their defaults.
-        variables_are_secrets: whether the values of all variables in an entry are secrets, because a key may stand in
-            any of its keys; `Resources.secrets` has them.
-        warnings: finds what is permitted in an entry, but probably a mistake, given the rest of the configuration.
         address: the URL of an entry's server, to which a forward proxy may lead; None: there is no such server.
         describe: the lines of `toolproxy check` about an entry, given the origin of its tool.
         page_rules: which pages an entry may read, for a type that fetches pages itself. The first such entry of a file
@@ -123,14 +114,8 @@ class ToolType(Generic[Entry]):
             or `TimeoutError` if there is no answer.
     """
 
-    config: type[Entry]
     make: Make[Entry] | None = None
     serve: Serve[Entry] | None = None
-    faults: Callable[[Entry], Faults] = lambda _: iter(())
-    instead: Mapping[str, str] = field(default_factory=dict)
-    judges_parts: bool = False
-    variables_are_secrets: bool = False
-    warnings: Callable[[Entry, Config], Faults] = lambda _, __: iter(())
     address: Callable[[Entry], str | None] = _address
     describe: Callable[[Entry, str], Iterator[str]] = _describe
     page_rules: "Callable[[Entry], PageRules] | None" = None

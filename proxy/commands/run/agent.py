@@ -94,11 +94,6 @@ class Setting:
     keep_private: Callable[[str, bytes], Path]
     is_of_run: bool = False
 
-    @property
-    def home(self) -> Path:
-        """The user's home directory."""
-        return Path(self.environ.get("HOME") or Path.home())
-
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -193,6 +188,11 @@ def option_at(arguments: Sequence[str], *names: str) -> tuple[int, str, str] | N
         elif at + 1 < end:
             found = (at + 1, "", arguments[at + 1])
     return found
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    """The user's home directory."""
+    return Path(environ.get("HOME") or Path.home())
 
 
 def folder_of(variable: str, default: Path, environ: Mapping[str, str]) -> Path:

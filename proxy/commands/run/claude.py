@@ -13,6 +13,7 @@ from proxy.commands.run.agent import (
     ModelChoice,
     Setting,
     folder_of,
+    home_of,
     object_in,
     option_at,
     parse_json,
@@ -69,9 +70,8 @@ def _launch(setting: Setting) -> Launch:
     merged = {**given, "env": {**object_in(given, "env"), **variables, **beating}}
     if any(text_in(layer, _HELPER) for layer in layers):
         merged[_HELPER] = ""  # a command whose output Claude Code would send as a key beside ours
-    if (
-        setting.is_of_run
-    ):  # where a search is run by the proxy, nobody is asked whether it may; a rule of the user's stays
+    # Where a search is run by the proxy, nobody is asked whether it may; a rule of the user's stays.
+    if setting.is_of_run:
         permissions = object_in(given, "permissions")
         allowed = permissions.get("allow")
         rules = [*(allowed if isinstance(allowed, list) else []), _SEARCH]
@@ -85,7 +85,7 @@ def _files(setting: Setting) -> Iterator[Path]:
     """The settings files, the one that beats the others first (https://code.claude.com/docs/en/settings)."""
     yield setting.directory / ".claude" / "settings.local.json"
     yield setting.directory / ".claude" / "settings.json"
-    yield folder_of("CLAUDE_CONFIG_DIR", setting.home / ".claude", setting.environ) / "settings.json"
+    yield folder_of("CLAUDE_CONFIG_DIR", home_of(setting.environ) / ".claude", setting.environ) / "settings.json"
 
 
 def _without_settings(setting: Setting) -> tuple[list[str], Json]:

@@ -14,6 +14,7 @@ from proxy.commands.run.agent import (
     Launch,
     Setting,
     folder_of,
+    home_of,
     option_at,
     read_text,
     text_in,
@@ -70,7 +71,7 @@ def _model(setting: Setting, arguments: list[str], files: Mapping[str, Any]) -> 
 
 def _files(setting: Setting) -> dict[str, Any]:
     """The user's settings: `config.toml`, and over it the profile that an argument names."""
-    folder = folder_of("CODEX_HOME", setting.home / ".codex", setting.environ)
+    folder = folder_of("CODEX_HOME", home_of(setting.environ) / ".codex", setting.environ)
     profile = option_at(setting.arguments, *_PROFILE_OPTIONS)
     return {
         **_read(folder / "config.toml"),

@@ -8,8 +8,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -42,27 +41,28 @@ def agents() -> Iterator[str]:
         yield f"{agent.name:<10}{agent.title:<13}{found or f'not installed: {_installation(agent)}'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """The parsed command line of `toolproxy run`.
 
     Attributes:
         agent: the name of the agent, one of `AGENTS`.
-        arguments: the agent's.
+        of_agent: the agent's own arguments.
         model: the model to use, whatever the user has set in the agent.
         config: the file; None: `place.configuration_file` says which.
         env_file: whether variables of the configuration come from the file `.env` beside it, too.
         key_variable: the variable with the key; None: `TOOLPROXY_KEY`, which need not be set.
-        address: what stands in the place of `server.host` and `server.port` of the configuration.
+        host: the address in the place of `server.host` of the configuration, if it is given.
+        port: the port in the place of `server.port`, if it is given.
     """
 
     agent: str
-    arguments: Sequence[str]
-    model: str | None = None
-    config: Path | None = None
-    env_file: bool = True
-    key_variable: str | None = None
-    address: Mapping[str, str | int] = field(default_factory=dict)
+    of_agent: tuple[str, ...]
+    model: str | None
+    config: Path | None
+    env_file: bool
+    key_variable: str | None
+    host: str | None
+    port: int | None
 
     @property
     def key(self) -> str | None:
@@ -114,7 +114,7 @@ def _launch(agent: Agent, order: Order) -> Launch:
     models = _models(proxy, order)
     launch = agent.launch(
         Setting(
-            arguments=order.arguments,
+            arguments=order.of_agent,
             environ=os.environ,
             directory=Path.cwd(),
             url=proxy.url,
@@ -134,7 +134,8 @@ def _proxy(order: Order, path: Path, runs: Path) -> companion.Proxy:
     beside = path.with_name(env_file.NAME) if order.env_file else None
     read = partial(configuration.load, path, os.environ, env_file=beside)
     loaded, key = read(), order.key
-    if url := companion.running_at(msgspec.structs.replace(loaded.config.server, **order.address)):
+    server = loaded.config.server
+    if url := companion.running_at(order.host or server.host, server.port if order.port is None else order.port):
         _say(f"proxy: {url}, which is running already")
         return companion.Proxy(url, key or _NO_KEY)
     if not place.demands_key(loaded):

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import quote, urlsplit
@@ -22,7 +23,6 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from proxy.config.loaded import Loaded
-from proxy.config.model import ServerConfig
 from proxy.server.port_owner import is_all_of_user
 from proxy.wire.errors import ConfigurationError
 
@@ -67,9 +67,9 @@ class Proxy:
         return _get(self.url, f"/v1/models/{quote(name, safe='/')}", self.key)[0] == http.HTTPStatus.OK
 
 
-def running_at(server: ServerConfig) -> str | None:
+def running_at(host: str, port: int) -> str | None:
     """The address of a proxy that answers at the configured address, if the process belongs to this user."""
-    host, port = _ANY.get(server.host, server.host), server.port
+    host = _ANY.get(host, host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     if not port or not is_all_of_user(port, os.geteuid()):
         return None
@@ -98,7 +98,7 @@ def start(load: Callable[[], Loaded], *, folder: Path, log: Path, last_words: Ca
     sys.stdout.flush()
     sys.stderr.flush()
     if os.fork() == 0:
-        _serve(load, parent=parent, folder=folder, log=log, writing=writing, last_words=last_words)
+        _serve(load, folder, log, writing, end=partial(_end_with, parent, last_words))
     os.close(writing)
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a descriptor
         line = pipe.readline()
@@ -111,16 +111,8 @@ def start(load: Callable[[], Loaded], *, folder: Path, log: Path, last_words: Ca
     return line.removeprefix(_SAID).decode().strip().removesuffix("/v1")
 
 
-def _serve(
-    load: Callable[[], Loaded],
-    *,
-    parent: int,
-    folder: Path,
-    log: Path,
-    writing: int,
-    last_words: Callable[[], Iterable[str]],
-) -> NoReturn:
-    """Serve until the parent has ended. Nothing gets out of here into the code of the parent."""
+def _serve(load: Callable[[], Loaded], folder: Path, log: Path, writing: int, end: Callable[[int], None]) -> NoReturn:
+    """Serve until `end`, in a thread of its own, ends this process. No exception reaches the code of the parent."""
     from proxy.server import process  # noqa: PLC0415 - imported before, by the check of the configuration
 
     status = 1
@@ -129,7 +121,7 @@ def _serve(
         os.chdir(folder)
         said = os.dup(2)
         _redirect(writing, log)
-        threading.Thread(target=_end_with, args=(parent, said, last_words), daemon=True).start()
+        threading.Thread(target=end, args=(said,), daemon=True).start()
         process.serve(load)
         status = 0
     except ConfigurationError as exc:
@@ -149,7 +141,7 @@ def _redirect(writing: int, log: Path) -> None:
     os.close(writing)
 
 
-def _end_with(parent: int, said: int, last_words: Callable[[], Iterable[str]]) -> None:
+def _end_with(parent: int, last_words: Callable[[], Iterable[str]], said: int) -> None:
     """Say the last words, and end this process, when its parent has ended: another process is its parent then."""
     _await_end(parent)
     with suppress(OSError), open(said, "w", encoding="utf-8") as terminal:

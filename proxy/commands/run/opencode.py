@@ -13,6 +13,7 @@ from proxy.commands.run.agent import (
     Launch,
     Setting,
     folder_of,
+    home_of,
     object_in,
     option_at,
     parse_json,
@@ -33,8 +34,7 @@ def _launch(setting: Setting) -> Launch:
     users: Json = {}
     for layer in (*map(read_json, _files(setting)), inline):
         users = _merged(users, layer)
-    argument = option_at(arguments, "-m", "--model")
-    if argument:
+    if argument := option_at(arguments, "-m", "--model"):
         at, before, named = argument
         main = _model(setting, named, "--model")
         arguments[at] = before + main
@@ -98,7 +98,7 @@ def _providers(users: Json) -> Json:
 
 def _files(setting: Setting) -> Iterator[Path]:
     """The configuration files, the one that is beaten by the others first (https://opencode.ai/docs/config)."""
-    folder = folder_of("XDG_CONFIG_HOME", setting.home / ".config", setting.environ) / "opencode"
+    folder = folder_of("XDG_CONFIG_HOME", home_of(setting.environ) / ".config", setting.environ) / "opencode"
     for name in ("config.json", "opencode.json", "opencode.jsonc"):
         yield folder / name
     if named := setting.environ.get("OPENCODE_CONFIG"):

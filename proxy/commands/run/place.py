@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from proxy.commands import starter
-from proxy.commands.run.agent import folder_of
+from proxy.commands.run.agent import folder_of, home_of
 from proxy.config.loaded import Loaded
 from proxy.config.model import ClientConfig, StateConfig, TelemetryConfig, ToolConfig
 from proxy.loop.offer import SEARCH
@@ -42,7 +42,7 @@ def configuration_file(chosen: Path | None, environ: Mapping[str, str]) -> Path:
                 [f"TOOLPROXY_CONFIG is the relative path {named!r}: give its whole path, or use --config"]
             )
         return Path(named)
-    own = folder_of("XDG_CONFIG_HOME", _home(environ) / ".config", environ) / _NAME / starter.CONFIGURATION
+    own = folder_of("XDG_CONFIG_HOME", home_of(environ) / ".config", environ) / _NAME / starter.CONFIGURATION
     return own if own.exists() else shipped()
 
 
@@ -57,7 +57,7 @@ def folder_of_runs(environ: Mapping[str, str]) -> Path:
     Raises:
         ConfigurationError: it cannot be made, or belongs to another user.
     """
-    folder = folder_of("XDG_STATE_HOME", _home(environ) / ".local" / "state", environ) / _NAME
+    folder = folder_of("XDG_STATE_HOME", home_of(environ) / ".local" / "state", environ) / _NAME
     try:
         folder.mkdir(mode=_ONLY_THIS_USER, parents=True, exist_ok=True)
         found = folder.stat()
@@ -109,13 +109,9 @@ def keep_private(runs: Path, pid: int, name: str, content: bytes) -> Path:
 def for_one_run(loaded: Loaded, *, key: str, runs: Path, declares_search: bool) -> Loaded:
     """The configuration of a proxy for one run: a free port of loopback, one process, a key, state in our folder.
 
-    Its tools are offered so that the agent shows what it searches for, and no request for a title is offered any.
-
-    Args:
-        loaded: the configuration as it was read.
-        key: what the proxy demands, unless the configuration itself has a demand.
-        runs: the folder of the state, unless the configuration names another place by an absolute path or a URL.
-        declares_search: as for `Agent`.
+    Its tools are offered so that the agent shows what it searches for, and no request for a title is offered any. The
+    proxy demands `key`, unless the configuration itself demands keys. The state is kept in the folder `runs`, unless
+    the configuration names another place by an absolute path or a URL. For `declares_search`, see `Agent`.
     """
     config = loaded.config
     hidden = {SEARCH} if declares_search else config.tools.keys()
@@ -156,7 +152,3 @@ def _state(loaded: Loaded, runs: Path) -> StateConfig:
     elif url.startswith(SCHEME) and not url.startswith(f"{SCHEME}/"):
         url = f"{SCHEME}{runs / Path(url.removeprefix(SCHEME)).name}"
     return msgspec.structs.replace(loaded.config.state, url=url)
-
-
-def _home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HOME") or Path.home())

@@ -12,16 +12,11 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.exchange import send_bytes
 from proxy.api.local import is_local
 from proxy.api.ports import Ports
-from proxy.config.keys import FROM_CLIENT
-from proxy.pages.html import BASE_STYLE, Html, document, headers_for, tag
+from proxy.pages.html import BASE_STYLE, Html, document, look_of, tag
 from proxy.wire.errors import NotFound
 
-_HERE: Final = Path(__file__).parent
-_STYLE: Final = BASE_STYLE + (_HERE / "page.css").read_text(encoding="utf-8")
-_SCRIPTS: Final = tuple(
-    (_HERE / name).read_text(encoding="utf-8") for name in ("markdown-it.js", "prose.js", "answer.js", "page.js")
-)
-_HEADERS: Final = headers_for(_STYLE, _SCRIPTS)
+_SCRIPTS: Final = ("markdown-it.js", "prose.js", "answer.js", "page.js")
+_LOOK: Final = look_of(Path(__file__).parent, *_SCRIPTS, base=BASE_STYLE)
 _QUESTIONS: Final = (
     "What is new in the latest Python? Search the web.",
     "Compare two electric bicycles that came out this year.",
@@ -34,16 +29,15 @@ class ChatPage:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        config = ports.config
-        has_debug = ports.recent_requests is not None and not config.server.allow_anonymous
-        takes_key = ports.needs_key or any(one.api_key == FROM_CLIENT for one in config.upstreams.values())
+        has_debug = ports.recent_requests is not None and not ports.config.server.allow_anonymous
+        takes_key = ports.needs_key or ports.config.forwards_client_keys
         self._page = _page(takes_key=takes_key, has_debug=has_debug).encode()
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if not serves_chat(scope, self._ports):
             raise NotFound("There is no /chat here: server.chat_page is off.")
-        await send_bytes(send, 200, _HEADERS, self._page)
+        await send_bytes(send, 200, _LOOK.headers, self._page)
 
 
 def serves_chat(scope: Scope, ports: Ports) -> bool:
@@ -74,4 +68,4 @@ def _page(*, takes_key: bool, has_debug: bool) -> Html:
     form = tag("form", question, tag("button", "Send", type="submit", id="send"), id="form")
     note = tag("p", "Kept in this browser tab only. “New chat” forgets it.", class_="note")
     main = tag("main", tag("h1", "Chat", class_="unseen"), talk, form, note)
-    return document("Chat", tag("header", settings), main, style=_STYLE, scripts=_SCRIPTS)
+    return document("Chat", tag("header", settings), main, look=_LOOK)

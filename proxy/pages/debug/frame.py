@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from proxy.pages.html import Child, Html, document, headers_for, tag
+from proxy.pages.html import Child, Html, document, look_of, tag
 
-_HERE: Final = Path(__file__).parent
-_STYLE: Final = (_HERE / "page.css").read_text(encoding="utf-8")
-_SCRIPTS: Final = ((_HERE / "page.js").read_text(encoding="utf-8"),)
-HEADERS: Final = headers_for(_STYLE, _SCRIPTS)
+LOOK: Final = look_of(Path(__file__).parent, "page.js")
 _PATHS: Final = (("/debug", "Requests"), ("/debug/usage", "Usage"), ("/chat", "Chat"))
 
 
@@ -20,4 +17,4 @@ def page(title: str, *body: Child, current: str, has_chat: bool, is_live: bool =
     ]
     navigation = tag("nav", tag("a", tag("strong", "toolproxy"), href="/"), *links, aria_label="Pages")
     main = tag("main", *body, data_live=is_live)
-    return document(title, tag("header", navigation), main, style=_STYLE, scripts=_SCRIPTS)
+    return document(title, tag("header", navigation), main, look=LOOK)

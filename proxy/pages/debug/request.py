@@ -30,19 +30,14 @@ def request_page(record: Json, *, has_chat: bool) -> Html:
     request_id = record["request_id"]
     copy = tag("button", "copy", type="button", class_="copy", data_copy=request_id, title="copy the id")
     case = _case_link(request_id) if _has_content(record) else None
-    left_out = f"{record['left_out']} more steps are not shown." if record["left_out"] else None
+    left_out = (
+        tag("p", f"{record['left_out']} more steps are not shown.", class_="quiet") if record["left_out"] else None
+    )
     return page(
         f"Request {request_id}",
         tag("p", tag("a", "← all requests", href="/debug", id="back"), class_="back"),
         tag("h1", "Request ", tag("code", request_id), " ", copy, " ", case),
-        tag(
-            "div",
-            _facts(record),
-            _waterfall(record),
-            tag("p", left_out, class_="quiet") if left_out else None,
-            _more(record),
-            id="live",
-        ),
+        tag("div", _facts(record), _waterfall(record), left_out, _more(record), id="live"),
         _content_note(record),
         current="/debug",
         has_chat=has_chat,
@@ -149,9 +144,8 @@ def _note(note: Json) -> Html:
 
 def _more(record: Json) -> Html:
     """All other fields of the request's record."""
-    fields = [
-        _pair(name.replace("_", " "), field(name, value)) for name, value in record.items() if name not in _SHOWN_ABOVE
-    ]
+    others = {name: value for name, value in record.items() if name not in _SHOWN_ABOVE}
+    fields = [_pair(name.replace("_", " "), field(name, value)) for name, value in others.items()]
     notes = tag("ul", *(_note(note) for note in record["notes"])) if record["notes"] else None
     raw = tag("p", tag("a", "as JSON", href="?format=json"))
     began = _pair("began", day_of(record["began_at"]))

@@ -13,18 +13,13 @@ from proxy.wire.chat import Json
 
 FILTERS: Final = ("client", "model", "outcome", "tool")
 _OUTCOMES: Final = ("ok", "error", "left", "open")
+_UNFINISHED: Final = {"error": "failed", "left": "left", "open": "open"}
 _SHOWN: Final = 200
 _COLUMNS: Final = ("time", "request", "client", "model", "status", "duration", "turns", "tools", "tokens", "ended by")
 
 
 def list_page(records: Sequence[Json], chosen: Mapping[str, str], *, has_chat: bool) -> Html:
-    """The requests that match a filter.
-
-    Args:
-        records: all records that are kept, the newest first.
-        chosen: the wanted values of `FILTERS`.
-        has_chat: whether the reader may see the chat page.
-    """
+    """The requests that match the `chosen` values of `FILTERS`; `records` has all that are kept, the newest first."""
     found = [record for record in records if matches(record, chosen) and not _is_look_up(record)]
     rows = [_row(record) for record in found[:_SHOWN]]
     head = tag("tr", *(tag("th", name, scope="col") for name in _COLUMNS))
@@ -79,15 +74,10 @@ def _filter(records: Sequence[Json], chosen: Mapping[str, str]) -> Html:
 def _summary(found: Sequence[Json]) -> Html:
     kinds = [outcome_of(record) for record in found]
     durations = [record["seconds"] for record in found if record["seconds"] is not None]
-    parts = [
-        counted(len(found), "request"),
-        *(
-            f"{kinds.count(kind)} {word}"
-            for kind, word in (("error", "failed"), ("left", "left"), ("open", "open"))
-            if kind in kinds
-        ),
-        *([f"median {seconds(median(durations))}"] if durations else []),
-    ]
+    parts = [counted(len(found), "request")]
+    parts += [f"{kinds.count(kind)} {word}" for kind, word in _UNFINISHED.items() if kind in kinds]
+    if durations:
+        parts.append(f"median {seconds(median(durations))}")
     return tag("p", " · ".join(parts), class_="summary", aria_live="off")
 
 

@@ -7,14 +7,13 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.calendar import last_days
-from proxy.api.exchange import send_json
 from proxy.api.middleware.use import ANYONE
 from proxy.api.ports import Ports
 from proxy.config.model import BudgetConfig
 from proxy.loop.tally import DAYS_KEPT
 from proxy.pages.chat import serves_chat
 from proxy.pages.client_use import use_of_client, written
-from proxy.pages.debug.endpoint import may_read, send_page, wants_json
+from proxy.pages.debug.endpoint import may_read, respond
 from proxy.pages.debug.frame import page
 from proxy.pages.html import Html, tag
 from proxy.wire.chat import Json
@@ -43,7 +42,7 @@ class UsageEndpoint:
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if not may_read(scope, allow_anonymous=self._ports.config.server.allow_anonymous):
+        if not may_read(scope, self._ports):
             raise AdminOnly
         now, budgets = self._ports.clock.time(), self._ports.budgets
         days = last_days(now, DAYS_KEPT)
@@ -51,13 +50,10 @@ class UsageEndpoint:
             await use_of_client(name, budget, budgets, days=days, now=now) for name, budget in self._budget_of.items()
         ]
         use = {"counted": self._ports.config.counts_use, "clients": clients}
-        if wants_json(scope):
-            await send_json(send, use)
-        else:
-            await send_page(scope, send, usage_page(use, has_chat=serves_chat(scope, self._ports)))
+        await respond(scope, send, use, lambda: _page(use, has_chat=serves_chat(scope, self._ports)))
 
 
-def usage_page(use: Json, *, has_chat: bool) -> Html:
+def _page(use: Json, *, has_chat: bool) -> Html:
     """The page for `use`, which is the page as JSON."""
     clients = [part for client in use["clients"] for part in _client(client)]
     off = None if use["counted"] else tag("p", _OFF, class_="empty")

@@ -15,13 +15,10 @@ from proxy.api.exchange import send_bytes, send_json
 from proxy.api.ports import Ports
 from proxy.pages.chat import serves_chat
 from proxy.pages.debug.endpoint import may_read
-from proxy.pages.html import BASE_STYLE, ICON, Child, Html, document, headers_for, tag
+from proxy.pages.html import BASE_STYLE, ICON, Child, Html, document, look_of, tag
 from proxy.wire.chat import Json
 
-_HERE: Final = Path(__file__).parent
-_STYLE: Final = BASE_STYLE + (_HERE / "page.css").read_text(encoding="utf-8")
-_SCRIPTS: Final = ((_HERE / "page.js").read_text(encoding="utf-8"),)
-_HEADERS: Final = headers_for(_STYLE, _SCRIPTS)
+_LOOK: Final = look_of(Path(__file__).parent, "page.js", base=BASE_STYLE)
 _ICON_HEADERS: Final = ((b"content-type", b"image/svg+xml"), (b"cache-control", b"max-age=86400"))
 _WHAT: Final = "An OpenAI-compatible proxy that runs tools, such as web search, between an app and its model."
 _EXAMPLE: Final = """\
@@ -58,7 +55,7 @@ class FrontPage:
         """Handle one ASGI connection."""
         facts = self._facts(scope)
         if "text/html" in (header(scope, b"accept") or ""):
-            await send_bytes(send, 200, _HEADERS, _page(facts, needs_key=self._ports.needs_key).encode())
+            await send_bytes(send, 200, _LOOK.headers, _page(facts, needs_key=self._ports.needs_key).encode())
         else:
             await send_json(send, facts)
 
@@ -68,10 +65,9 @@ class FrontPage:
         if caller is not None:
             models = [name for name in self._ports.router.names() if caller.may_use(name)]
             facts |= {"version": __version__, "base_url": f"{_address(scope)}/v1", "models": models}
-        config = self._ports.config
         if serves_chat(scope, self._ports):
             facts["chat"] = "/chat"
-        if self._ports.recent_requests and may_read(scope, allow_anonymous=config.server.allow_anonymous):
+        if self._ports.recent_requests and may_read(scope, self._ports):
             facts["debug"] = "/debug"
         return facts
 
@@ -115,8 +111,7 @@ def _page(facts: Json, *, needs_key: bool) -> Html:
     return document(
         "An OpenAI-compatible proxy",
         tag("main", tag("h1", "toolproxy"), tag("p", _WHAT, class_="lead"), *known, tag("div", *ways, class_="ways")),
-        style=_STYLE,
-        scripts=_SCRIPTS,
+        look=_LOOK,
     )
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from proxy.config.model import FunctionName, Served, Text, ToolConfig
+from proxy.config.rules import Faults
 from proxy.tools.python.function import imported
 from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.tool import Tool
-from proxy.tools.tool_type import Faults, Resources, ToolType
+from proxy.tools.tool_type import Resources, ToolType
 from proxy.wire.errors import ConfigurationError
 
 ENTRY_POINTS = "toolproxy.tools"

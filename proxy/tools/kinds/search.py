@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from proxy.config.keys import KEYLESS
 from proxy.config.messages import did_you_mean
 from proxy.config.model import ApiKeys, Characters, PageCount, ReadConfig, Text, ToolConfig, Url, keys_of, only_key
+from proxy.config.rules import Faults
 from proxy.loop.limits import CountOrZero
 from proxy.tools.search.description import Description, description_of, shipped
 from proxy.tools.search.faults import NO_JSON, faults, is_json
@@ -18,7 +19,7 @@ from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.tool import MOST_CHARACTERS, search_tool_of
 from proxy.tools.template import names_in
 from proxy.tools.tool import Tool
-from proxy.tools.tool_type import Faults, Resources
+from proxy.tools.tool_type import Resources
 from proxy.wire.search import SearchFilters, domain_rule
 
 # Characters of one result's text, by `content`: ten pages fit `limits.max_result_bytes`.

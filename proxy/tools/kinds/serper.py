@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from proxy.config.model import ApiKeys, PageCount, ReadConfig, ToolConfig, Url, appended_path_fault, only_key
+from proxy.config.rules import Faults
 from proxy.loop.limits import CountOrZero
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.hits import plain_text
@@ -17,7 +18,7 @@ from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
-from proxy.tools.tool_type import Faults, Resources
+from proxy.tools.tool_type import Resources
 from proxy.wire.chat import Json
 
 DESCRIPTIONS = {

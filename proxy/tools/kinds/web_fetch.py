@@ -1,9 +1,10 @@
 """`type: web_fetch`: one web page as clean text, a part at a time."""
 
 from proxy.config.model import Characters, HeaderValue, Text, ToolConfig
+from proxy.config.rules import Faults
 from proxy.loop.limits import Bytes, Count
 from proxy.tools.tool import Tool
-from proxy.tools.tool_type import Faults, Resources, ToolType
+from proxy.tools.tool_type import Resources, ToolType
 from proxy.tools.web.guard import UrlGuard
 from proxy.tools.web.page import page_tool
 from proxy.tools.web.reader import PageRules

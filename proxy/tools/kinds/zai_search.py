@@ -21,6 +21,7 @@ from proxy.config.model import (
     keys_of,
     only_key,
 )
+from proxy.config.rules import Faults
 from proxy.keys.reset_times import CHINA
 from proxy.loop.limits import CountOrZero
 from proxy.tools.search.description import Description, Fields, Most, Refusal
@@ -28,7 +29,7 @@ from proxy.tools.search.kind import search_kind
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
-from proxy.tools.tool_type import Faults, Resources
+from proxy.tools.tool_type import Resources
 
 DESCRIPTION = "Search the web. Returns titles, URLs, dates and summaries of the best results."
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from proxy.config.rules import Entry
 from proxy.loop.results import ToolOutput
 from proxy.tools.search.provider import Provider
-from proxy.tools.tool_type import Entry, Make, ProbeResult, Resources, ToolType
+from proxy.tools.tool_type import Make, ProbeResult, Resources, ToolType
 
 _SEARCHED, _RESULTS = "news", 5
 _PROBE_SECONDS: Final = 30.0

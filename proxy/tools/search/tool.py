@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from proxy.config.model import only_key, with_single_keys
+from proxy.config.rules import Entry
 from proxy.loop.call_context import NO_CONTEXT, CallContext
 from proxy.loop.results import ToolOutput
 from proxy.tools import browser
@@ -24,7 +25,7 @@ from proxy.tools.search.reading import NONE_READ, HitReader, reading_of
 from proxy.tools.search.refusals import Refused
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
-from proxy.tools.tool_type import Entry, Resources
+from proxy.tools.tool_type import Resources
 from proxy.wire.chat import Json
 from proxy.wire.search import queries_of
 

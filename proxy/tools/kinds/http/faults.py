@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.config.model import address_fault
+from proxy.config.rules import Faults
 from proxy.kit import json_pointer
 from proxy.kit.header_names import header_faults
 from proxy.tools.kinds.http.template import CHANGING, URL, HttpToolConfig, placed_in, properties_of, query_of
 from proxy.tools.schema import schema_fault, serving_fault
 from proxy.tools.search.faults import NO_JSON, is_json
 from proxy.tools.template import PLACEHOLDER, faults_in
-from proxy.tools.tool_type import Faults
 
 _NOT_IDEMPOTENT = ("POST", "PATCH")
 _WRONG_URL = (

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from proxy.config.rules import Faults
 from proxy.kit.counted import counted
 from proxy.kit.header_names import SECRET_NAME, header_faults
 from proxy.loop.results import ToolUnavailable
@@ -17,7 +18,7 @@ from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.sent_headers import SentHeaders
 from proxy.tools.servers import ToolServer
 from proxy.tools.tool import Tool
-from proxy.tools.tool_type import Faults, ProbeResult, Resources, ToolType
+from proxy.tools.tool_type import ProbeResult, Resources, ToolType
 from proxy.wire.credentials import NO_CREDENTIALS
 
 
