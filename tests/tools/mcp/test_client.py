@@ -313,9 +313,9 @@ async def test_a_server_that_was_killed_takes_its_tools_with_it_and_brings_them_
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_a_server_that_was_killed_and_started_again_costs_the_next_call_a_new_session(legacy):
     port = free_port()
-    async with reached_once(port, Wiki(legacy=legacy, page=50)) as rig:
+    async with reached_once(port, Wiki(legacy=legacy)) as rig:
         for _ in range(3):
-            async with wiki_at(Wiki(legacy=legacy, page=50), port=port):
+            async with wiki_at(Wiki(legacy=legacy), port=port):
                 assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
 
 

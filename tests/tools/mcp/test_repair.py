@@ -9,7 +9,7 @@ import pytest
 
 from proxy.loop.results import ToolError
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.repair import MOST_VALUES, fault_of
+from proxy.tools.kinds.mcp.repair import MOST_VALUES, ListReading, fault_of
 from proxy.tools.kinds.mcp.transport import _Bounded
 from tests.serving import serving
 from tests.tools.mcp.test_client import session
@@ -206,11 +206,18 @@ async def test_each_event_of_a_stream_is_passed_on_whole_and_counted_by_itself(e
 
     event = b"data: " + orjson.dumps([0] * (MOST_VALUES // 2 if cut > 7 else 20)) + end
     sent = event * 5
-    bounded = _Bounded(Body(), 10**6, is_stream=True)
+    bounded = _Bounded(Body(), 10**6, ListReading(), is_stream=True)
     assert [part async for part in bounded if part] == [event] * 5
 
 
-async def test_a_list_of_pages_is_published_again_only_if_one_of_them_has_changed():
+async def test_a_list_that_has_not_changed_is_not_checked_again(monkeypatch):
+    checked = []
+
+    def counting(tool, version):
+        checked.append(tool["name"])
+        return fault_of(tool, version)
+
+    monkeypatch.setattr("proxy.tools.kinds.mcp.repair.fault_of", counting)
     tools, asked = [[SEEK], [{**SEEK, "name": "hide"}]], asyncio.Queue()
 
     def page(params):
@@ -221,6 +228,7 @@ async def test_a_list_of_pages_is_published_again_only_if_one_of_them_has_change
     async def look(rig):
         while not asked.empty():
             asked.get_nowait()
+        checked.clear()
         rig.clock.looks.put_nowait(None)
         async with asyncio.timeout(20):
             for _ in tools:
@@ -230,6 +238,7 @@ async def test_a_list_of_pages_is_published_again_only_if_one_of_them_has_change
     async with written({**answers(), "tools/list": page}) as url, session(McpConfig(url=url)) as rig:
         await look(rig)
         assert await look(rig) == "found"
+        assert checked == []
         assert list(rig.registry.specs) == ["wiki_seek", "wiki_hide"]
         tools[1] = [{**SEEK, "name": "hide", "description": "Now it hides."}]
         rig.clock.looks.put_nowait(None)

@@ -31,8 +31,9 @@ from proxy.tools.kinds.mcp.calls import AWAY, NotCarriedOut, make_call
 from proxy.tools.kinds.mcp.changes import KnownDefinitions
 from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.kinds.mcp.offered import ToolFactory
+from proxy.tools.kinds.mcp.repair import ListReading
 from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
-from proxy.tools.kinds.mcp.transport import SessionTransport
+from proxy.tools.kinds.mcp.transport import Delivery, SessionTransport
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
@@ -90,7 +91,7 @@ class McpServer:
         self._definitions = KnownDefinitions()
         self._listed: list[ListedTool] | None = None  # as last published
         self._changed = asyncio.Event()  # the tools may have changed, or the session has been lost
-        self._calls = 0  # the number of calls that wait for their answers
+        self._calls: set[Delivery] = set()  # those that wait for their answers
         self._is_idle = asyncio.Event()  # set when no call waits
         self._is_idle.set()
         self._why_not = "not connected yet"
@@ -145,7 +146,7 @@ class McpServer:
 
     async def _hold_session(self, transport: SessionTransport, publish: Publish) -> str:
         """Keep one session open until it breaks, and return the reason."""
-        ended, left_out = asyncio.Event(), transport.left_out
+        ended, reading = asyncio.Event(), transport.reading
 
         def end() -> None:
             ended.set()
@@ -154,10 +155,10 @@ class McpServer:
         try:
             client = open_client(self._config, transport, on_message=self._on_message, ended=end)
             async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
-                await self._list(client, left_out, publish)
+                await self._list(client, reading, publish)
                 patience.reschedule(None)
                 try:
-                    await self._keep_listed(client, left_out, ended, publish)
+                    await self._keep_listed(client, reading, ended, publish)
                 except Exception:
                     await self._let_calls_end()
                     raise
@@ -165,7 +166,7 @@ class McpServer:
             return why_not(exc, transport)
         return "the session ended"
 
-    async def _keep_listed(self, client: Client, left_out: list[str], ended: asyncio.Event, publish: Publish) -> None:
+    async def _keep_listed(self, client: Client, reading: ListReading, ended: asyncio.Event, publish: Publish) -> None:
         """Let calls use the session, and list the tools again whenever they may have changed."""
         self._client, self._why_not = client, "the connection broke"
         self._observe("mcp.connected", server=self.name, tools=len(self._listed or ()))
@@ -181,7 +182,7 @@ class McpServer:
                     await self._clock.sleep(_BURST)
                     self._changed.clear()
                     async with asyncio.timeout(_LISTING_PATIENCE):
-                        await self._list(client, left_out, publish)
+                        await self._list(client, reading, publish)
         finally:
             self._forget(client)
             self._changed.clear()
@@ -215,9 +216,11 @@ class McpServer:
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
-    async def _list(self, client: Client, left_out: list[str], publish: Publish) -> None:
+    async def _list(self, client: Client, reading: ListReading, publish: Publish) -> None:
         """Read the list of the server, and publish it unless it is as it was."""
-        await self._publish(await list_tools(client, left_out, self._mask), left_out, publish)
+        listed = await list_tools(client, reading, self._mask)
+        if listed is not None:
+            await self._publish(listed, reading.refused, publish)
 
     async def _publish(self, listed: list[ListedTool], left_out: list[str], publish: Publish) -> None:
         """Publish the tools, but only if they have changed, because publishing resets caches and circuit breakers."""
@@ -246,16 +249,17 @@ class McpServer:
 
     async def _answer(self, client: Client, name: str, arguments: Json, *, runs_code: bool) -> ToolOutput:
         """The output of one call in a session, which waits for it when it ends. Raises as `make_call` does."""
-        self._calls += 1
+        delivery = Delivery()
+        self._calls.add(delivery)
         self._is_idle.clear()
         try:
-            return await make_call(client, name, arguments, runs_code=runs_code, mask=self._mask)
+            return await make_call(client, name, arguments, runs_code=runs_code, mask=self._mask, delivery=delivery)
         except ToolError as exc:
             if isinstance(exc.__cause__, MCPError):
                 self._changed.set()  # a new list shows whether only the tool has gone, or the session
             raise
         finally:
-            self._calls -= 1
+            self._calls.discard(delivery)
             if not self._calls:
                 self._is_idle.set()
 
@@ -286,7 +290,7 @@ async def list_once(config: McpConfig, mask: Redact) -> list[ListedTool]:
     transport = SessionTransport()
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT), open_client(config, transport) as client:
-            return await list_tools(client, transport.left_out, mask)
+            return await list_tools(client, transport.reading, mask) or []
     except Exception as exc:
         raise ToolUnavailable(why_not(exc, transport)) from exc
 

@@ -1,12 +1,14 @@
 """Repairs the messages of an MCP server that break the schema, whichever version of the protocol they follow.
 
 A missing field gets its default. A fault in one tool or one part of a result costs that tool or part, not the list or
-the result. Lists and results are bounded before the client checks them, which takes it a while.
+the result. Lists and results are bounded before the client checks them, which takes it a while, and a page
+of a list that has not changed since it was last read is not parsed again.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from hashlib import sha256
 from itertools import islice
 from typing import Any, Final
 
@@ -21,6 +23,9 @@ from pydantic import ValidationError
 
 from proxy.wire.chat import Json
 from proxy.wire.json_values import holds_too_many_values
+
+UNCHANGED: Final = "toolproxy/unchanged"
+"""The key of `_meta` in a page of a list whose tools are left out, because they are the same as in the last reading."""
 
 MOST_TOOLS = 128
 """Tools of one server, which is OpenAI's limit for the tools of one request."""
@@ -44,11 +49,36 @@ _BLOCKS = frozenset(("text", "image", "audio", "resource", "resource_link"))
 _LONGEST_KIND = 40
 
 
+class ListReading:
+    """The state of reading a server's list, which is read again and again, and is mostly the same.
+
+    Attributes:
+        known: the digests of the pages of the last list that was read as a whole.
+        read: the digests of the pages that are read now.
+        refused: the entries that are left out of these pages, each with its fault.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[bytes] = []
+        self.read: list[bytes] = []
+        self.refused: list[str] = []
+
+    def begin(self) -> None:
+        """Begin to read the list as a whole."""
+        self.known, self.read, self.refused = [], [], []
+
+    def is_known(self, tools: bytes) -> bool:
+        """Whether the next page, whose tools are given as they were sent, is the one of the last reading."""
+        self.read.append(sha256(tools).digest())
+        at = len(self.read) - 1
+        return self.known[at : at + 1] == self.read[at:]
+
+
 class RepairedMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """The messages of a server, with every result made well-formed.
 
     `version` returns the version of the protocol, or raises `RuntimeError` before it is settled. Tools whose names are
-    not allowed are left out of lists. `left_out` gets the reasons why others are left out as malformed.
+    not allowed are left out of lists. `reading` knows pages of the list, and why tools of the others are left out.
     """
 
     def __init__(
@@ -56,12 +86,12 @@ class RepairedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         messages: ObjectReceiveStream[SessionMessage | Exception],
         version: Callable[[], str],
         is_allowed: Callable[[str], bool],
-        left_out: list[str],
+        reading: ListReading,
     ) -> None:
         self._messages = messages
         self._version = version
         self._is_allowed = is_allowed
-        self._left_out = left_out
+        self._reading = reading
 
     async def receive(self) -> SessionMessage | Exception:
         """The next message of the server; an exception stands for one that could not be read."""
@@ -98,7 +128,7 @@ class RepairedMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 continue
             await asyncio.sleep(0)  # to check one may take some milliseconds
             if why := fault_of(tool, version):
-                self._left_out.append(f"{name}: it is malformed: {why}")
+                self._reading.refused.append(f"{name}: it is malformed: {why}")
             else:
                 found.append(tool)
             if len(found) > MOST_TOOLS:
@@ -106,33 +136,49 @@ class RepairedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         return found
 
 
-def readable(message: bytes) -> bytes | None:
-    """A message, or an event of a stream, as the client is to read it; None: it holds too many values.
+def readable(message: bytes, reading: ListReading) -> bytes | None:
+    """A message as the client is to read it, in bounded time; None: there is no such message.
 
-    A page of a list with too many values comes without the tools that have the most.
+    A page of a list that is known comes without its tools, and one with too many values without the largest of them.
+    Neither is parsed for that, except into parts.
+
+    Args:
+        message: a JSON text, or an event of a stream with one line of data.
+        reading: which pages of the list are known.
     """
-    if not holds_too_many_values(message, MOST_VALUES):
-        return message
-    begin, end = message.find(b"{"), message.rfind(b"}") + 1
-    less = message[:begin] + _without_large_tools(message[begin:end]) + message[end:]
+    less = message
+    if b'"tools"' in message:
+        begin, end = message.find(b"{"), message.rfind(b"}") + 1
+        less = message[:begin] + _list_to_read(message[begin:end], reading) + message[end:]
     return None if holds_too_many_values(less, MOST_VALUES) else less
 
 
-def _without_large_tools(message: bytes) -> bytes:
-    """A page of a tool list, parsed only into its parts. Any other message is unchanged."""
+def _list_to_read(message: bytes, reading: ListReading) -> bytes:
+    """A page of a tool list, without tools if they are known, or too large. Any other message is unchanged."""
     try:
         reply = msgspec.json.decode(message, type=dict[str, Raw])
         result = msgspec.json.decode(reply["result"], type=dict[str, Raw])
         tools = msgspec.json.decode(result["tools"], type=list[Raw])
     except (msgspec.DecodeError, KeyError, RecursionError):
         return message
-    return msgspec.json.encode({**reply, "result": {**result, "tools": [*map(_less_of, tools)]}})
+    if reading.is_known(bytes(result["tools"])):
+        # A page with a cursor, even an empty one, is no whole list, after which the client forgets all others.
+        less: dict[str, Any] = {"nextCursor": "", **result, "tools": [], "_meta": {UNCHANGED: True}}
+        if less["nextCursor"] == b"null":
+            less["nextCursor"] = ""
+    elif holds_too_many_values(message, MOST_VALUES):
+        less = {**result, "tools": [*map(_less_of, tools)]}
+    else:
+        return message
+    return msgspec.json.encode({**reply, "result": less})
 
 
 def _less_of(tool: Raw) -> Raw | Json:
-    """A tool, or the name of a tool whose definition is too large to be read."""
-    if not holds_too_many_values(bytes(tool), MOST_VALUES_OF_TOOL):
-        return tool
+    return _stand_in(tool) if holds_too_many_values(bytes(tool), MOST_VALUES_OF_TOOL) else tool
+
+
+def _stand_in(tool: Raw) -> Json:
+    """The name of a tool whose definition is too large to be read."""
     try:
         return {"name": msgspec.json.decode(tool, type=_Named).name, TOO_LARGE: True}
     except (msgspec.DecodeError, RecursionError):

@@ -15,7 +15,7 @@ from proxy import __version__
 from proxy.config.redaction import Redact
 from proxy.tools.kinds.mcp.content import without_secrets
 from proxy.tools.kinds.mcp.entry import McpConfig
-from proxy.tools.kinds.mcp.repair import MOST_TOOLS, MOST_VALUES, RepairedMessages
+from proxy.tools.kinds.mcp.repair import MOST_TOOLS, MOST_VALUES, ListReading, RepairedMessages
 from proxy.tools.kinds.mcp.transport import (
     MOST_BYTES,
     SessionTransport,
@@ -43,7 +43,7 @@ def open_client(
     if config.url is not None:
         streams = over_http(config.url, config.headers, transport)
     else:
-        streams = over_stdio(config.command or (), config.env, ended=ended)
+        streams = over_stdio(config.command or (), config.env, transport.reading, ended=ended)
 
     def is_allowed(name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in config.allow)
@@ -51,27 +51,37 @@ def open_client(
     @asynccontextmanager
     async def repaired() -> AsyncIterator[Streams]:
         async with streams as (incoming, outgoing):
-            yield RepairedMessages(incoming, lambda: client.protocol_version, is_allowed, transport.left_out), outgoing
+            yield RepairedMessages(incoming, lambda: client.protocol_version, is_allowed, transport.reading), outgoing
 
     us = Implementation(name="toolproxy", version=__version__)
     client = Client(repaired(), cache=None, message_handler=on_message, client_info=us)
     return client
 
 
-async def list_tools(client: Client, left_out: list[str], mask: Redact) -> list[ListedTool]:
-    """The allowed tools of the server, with its secrets masked; `left_out` gets why other entries are left out."""
-    left_out.clear()
+async def list_tools(client: Client, reading: ListReading, mask: Redact) -> list[ListedTool] | None:
+    """The allowed tools of the server, with its secrets masked; None: they are the same as in the last reading.
+
+    Why entries are left out, `reading.refused` says afterwards.
+    """
+    if reading.known:
+        reading.read = []
+        pages = [page async for page in _pages(client, reading)]
+        if reading.read == reading.known and all(page.meta for page in pages):
+            return None
+    reading.begin()
     found: list[ListedTool] = []
-    async for page in _pages(client, left_out):
+    async for page in _pages(client, reading):
         for tool in page.tools[: MOST_TOOLS + 1 - len(found)]:
             found.append(without_secrets(tool, mask))
             await asyncio.sleep(0)  # a definition may have a quarter of a megabyte
         if len(found) > MOST_TOOLS:
             break
+    else:
+        reading.known = reading.read
     return found
 
 
-async def _pages(client: Client, left_out: list[str]) -> AsyncIterator[ListToolsResult]:
+async def _pages(client: Client, reading: ListReading) -> AsyncIterator[ListToolsResult]:
     """The pages of a list, which may have too many pages, or no end."""
     cursors: set[str] = set()
     cursor = None
@@ -82,14 +92,14 @@ async def _pages(client: Client, left_out: list[str]) -> AsyncIterator[ListTools
         except MCPError as exc:
             if cursor is None or exc.code != PARSE_ERROR:
                 raise
-            left_out.append("a page of the list cannot be read; the rest is left out")
+            reading.refused.append("a page of the list cannot be read; the rest is left out")
             return
         yield page
         cursor = page.next_cursor
         if not cursor:
             return
         if cursor in cursors or len(cursors) >= _MOST_PAGES - 1 or asyncio.get_running_loop().time() > until:
-            left_out.append(f"the list has no end; what is after page {len(cursors) + 1} is left out")
+            reading.refused.append(f"the list has no end; what is after page {len(cursors) + 1} is left out")
             return
         cursors.add(cursor)
 

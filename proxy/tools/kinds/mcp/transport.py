@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from proxy.http.connect import client_context
 from proxy.http.forward_proxy import environment_proxies
-from proxy.tools.kinds.mcp.repair import readable
+from proxy.tools.kinds.mcp.repair import ListReading, readable
 
 # Seconds. A silence of this length while a message is expected, also on an open stream of changes, is a broken session.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)
@@ -51,7 +51,7 @@ async def over_http(url: str, headers: Mapping[str, str], transport: "SessionTra
 
 @asynccontextmanager
 async def over_stdio(
-    command: Sequence[str], env: Mapping[str, str], *, ended: Callable[[], None]
+    command: Sequence[str], env: Mapping[str, str], reading: ListReading, *, ended: Callable[[], None]
 ) -> AsyncIterator[Streams]:
     """A server as a child process, which is ended with the session; `ended` is called if it ends by itself.
 
@@ -75,7 +75,7 @@ async def over_stdio(
         to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
         async with incoming, outgoing, anyio.create_task_group() as pipes:
-            pipes.start_soon(_read, process, to_client, ended)
+            pipes.start_soon(_read, process, to_client, reading, ended)
             pipes.start_soon(_write, process, from_client)
             yield incoming, outgoing
             pipes.cancel_scope.cancel()
@@ -84,13 +84,16 @@ async def over_stdio(
 
 
 async def _read(
-    process: Process, to_client: MemoryObjectSendStream[SessionMessage | Exception], ended: Callable[[], None]
+    process: Process,
+    to_client: MemoryObjectSendStream[SessionMessage | Exception],
+    reading: ListReading,
+    ended: Callable[[], None],
 ) -> None:
     assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
     # A line that is too long is the last one, because the beginning of the next is unknown.
     async with to_client:
         with suppress(ValueError):
-            while (line := await process.stdout.readline()) and (message := readable(line)) is not None:
+            while (line := await process.stdout.readline()) and (message := readable(line, reading)) is not None:
                 with suppress(ValidationError):  # some servers print a greeting before their first message
                     await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False)))
     ended()
@@ -161,11 +164,11 @@ class SessionTransport(httpx2.AsyncBaseTransport):
     Attributes:
         refused: the status with which the last message was refused; None: it was not refused.
         was_too_large: an answer was larger than any may be.
-        left_out: why entries are left out of the list that was read last.
+        reading: which pages of the server's list are known.
     """
 
     def __init__(self) -> None:
-        self.left_out: list[str] = []
+        self.reading = ListReading()
         self._made: httpx2.AsyncHTTPTransport | None = None
         self.refused: int | None = None
         self.was_too_large = False
@@ -189,9 +192,9 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         if "content-encoding" in response.headers:  # not asked for, and a small compressed body may become huge
             del response.headers["content-encoding"]
-            response.stream = _Bounded(response.stream, 0)
+            response.stream = _Bounded(response.stream, 0, self.reading)
         else:
-            response.stream = _Bounded(response.stream, MOST_BYTES, self, delivery, is_stream=is_stream)
+            response.stream = _Bounded(response.stream, MOST_BYTES, self.reading, self, delivery, is_stream=is_stream)
         return response
 
     async def _close_session(self, request: httpx2.Request) -> httpx2.Response:
@@ -227,11 +230,13 @@ class _Bounded(httpx2.AsyncByteStream):
         self,
         body: httpx2.SyncByteStream | httpx2.AsyncByteStream,
         most: int,
+        reading: ListReading,
         *told: SessionTransport | Delivery,
         is_stream: bool = False,
     ) -> None:
         self._body = body
         self._most = most
+        self._reading = reading
         self._told = told
         self._is_stream = is_stream
 
@@ -250,7 +255,7 @@ class _Bounded(httpx2.AsyncByteStream):
         yield self._permitted(bytes(held))
 
     def _permitted(self, message: bytes) -> bytes:
-        permitted = None if len(message) > self._most else readable(message)
+        permitted = None if len(message) > self._most else readable(message, self._reading)
         return self._fail() if permitted is None else permitted
 
     def _fail(self) -> NoReturn:

@@ -238,11 +238,11 @@ class RequestSession:
         """The list of the server, and what is left out of it. Raises `ToolUnavailable`."""
         client = await self.client()
         try:
-            listed = await list_tools(client, self._transport.left_out, mask)
+            listed = await list_tools(client, self._transport.reading, mask)
         except Exception as exc:
             self._lost(self, why_not(exc, self._transport))
             raise ToolUnavailable(AWAY, blame="nobody") from exc
-        return listed, [*self._transport.left_out]
+        return listed or (), self._transport.reading.refused
 
     def close(self) -> None:
         """End the session, or the attempt to begin it. Its task ends by itself if the cancellation is swallowed."""
