@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.api.calendar import last_days, period_of
-from proxy.api.middleware.use import ANYONE
 from proxy.config.model import Config, StateConfig
 from proxy.kit.terminal import printable
 from proxy.loop.tally import DAYS_KEPT
-from proxy.pages.client_use import sum_of, use_of_client, written
+from proxy.pages.client_use import budgets_of, sum_of, use_of_client, written
 from proxy.pages.debug.usage import AMOUNTS
 from proxy.ports import Clock, NoObserver
 from proxy.stores import State, open_state
@@ -34,7 +33,7 @@ async def spend_of(config: Config, clock: Clock, *, month: bool, client: str | N
     state, now = _open(config.state, clock), clock.time()
     period = period_of(now, "month" if month else "day")
     days = [day for day in last_days(now, DAYS_KEPT) if day.startswith(period.name)]
-    budget_of = {one.name: one.budget for one in config.clients} or {ANYONE: None}
+    budget_of = budgets_of(config)
     clients: list[Json] = []
     async with state.running():
         why_not = state.readiness().why_not

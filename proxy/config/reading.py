@@ -270,9 +270,8 @@ class _ConfigReader(Converter):
         """A list of keys in which each entry is its key, also one that is a mapping with further options."""
         if not isinstance(node, Items):
             return node
-        return Items(
-            tuple([(line, self.key_in(item, path.item(at, line))) for at, (line, item) in enumerate(node.items)])
-        )
+        keys = [(line, self.key_in(item, path.item(at, line))) for at, (line, item) in enumerate(node.items)]
+        return Items(tuple(keys))
 
     def key_in(self, node: Node, path: Path) -> Node:
         """The key in an entry of a list of keys."""

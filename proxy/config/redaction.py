@@ -14,6 +14,7 @@ from proxy.kit.header_names import SECRET_NAME
 
 Redact: TypeAlias = Callable[[str], str]
 
+_MASK = "***"
 _PIECE = 6  # characters of a secret that are masked where they stand alone
 _LONGEST_WORD = 12
 _ESCAPES: tuple[Callable[[str], str], ...] = (
@@ -40,7 +41,7 @@ class Redactor:
         self._redact = redactor(secrets)
 
 
-def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = SHORTEST_SECRET) -> Redact:
+def redactor(secrets: Iterable[str], *, mask: str = _MASK, shortest: int = SHORTEST_SECRET) -> Redact:
     """A function that masks every secret of at least `shortest` characters in a text, in any escaped form."""
     written = {secret for secret in secrets if len(secret) >= shortest}
     for _ in range(2):  # twice, because a log line may quote a text that is itself escaped
@@ -56,12 +57,12 @@ def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = SHORT
     return redact
 
 
-def without_pieces(text: str, secrets: Iterable[str], *, mask: str = "***") -> str:
+def without_pieces(text: str, secrets: Iterable[str]) -> str:
     """A text without its parts that are also parts of a secret: providers quote the beginning and the end of a key."""
-    return piece_redactor(secrets, mask=mask)(text)
+    return piece_redactor(secrets)(text)
 
 
-def piece_redactor(secrets: Iterable[str], *, mask: str = "***", spared: Iterable[str] = ()) -> Redact:
+def piece_redactor(secrets: Iterable[str], *, spared: Iterable[str] = ()) -> Redact:
     """A function that masks all parts of secrets in a text that have at least six characters.
 
     A part that consists of a few small letters may be a word, and stays; so do parts of `spared`.
@@ -82,7 +83,7 @@ def piece_redactor(secrets: Iterable[str], *, mask: str = "***", spared: Iterabl
         for begin, end in spans:
             part = text[begin:end]
             is_word = part.isalpha() and part.islower() and len(part) < _LONGEST_WORD
-            kept += [text[done:begin], part if is_word else mask]
+            kept += [text[done:begin], part if is_word else _MASK]
             done = end
         return "".join([*kept, text[done:]])
 

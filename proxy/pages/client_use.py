@@ -1,14 +1,19 @@
 """What one client has used, by day and model, and what is left of its budget."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.api.calendar import period_of
-from proxy.api.middleware.use import kinds_of
-from proxy.config.model import BudgetConfig
+from proxy.api.middleware.use import ANYONE, kinds_of
+from proxy.config.model import BudgetConfig, Config
 from proxy.loop.tally import Use
 from proxy.ports import Budgets
 from proxy.wire.chat import Json
+
+
+def budgets_of(config: Config) -> Mapping[str, BudgetConfig | None]:
+    """The budget of each client; without clients, all requests count as those of one, which has no budget."""
+    return {client.name: client.budget for client in config.clients} or {ANYONE: None}
 
 
 async def use_of_client(

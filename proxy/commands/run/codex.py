@@ -72,11 +72,10 @@ def _model(setting: Setting, arguments: list[str], files: Mapping[str, Any]) -> 
 def _files(setting: Setting) -> dict[str, Any]:
     """The user's settings: `config.toml`, and over it the profile that an argument names."""
     folder = folder_of("CODEX_HOME", home_of(setting.environ) / ".codex", setting.environ)
-    profile = option_at(setting.arguments, *_PROFILE_OPTIONS)
-    return {
-        **_read(folder / "config.toml"),
-        **(_read(folder / f"{profile[2]}.config.toml") if profile else {}),
-    }
+    settings = _read(folder / "config.toml")
+    if profile := option_at(setting.arguments, *_PROFILE_OPTIONS):
+        settings |= _read(folder / f"{profile[2]}.config.toml")
+    return settings
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,18 +1,16 @@
 """`GET /debug/usage`: how much of their budgets clients have used, and the use of each by day and model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.calendar import last_days
-from proxy.api.middleware.use import ANYONE
 from proxy.api.ports import Ports
-from proxy.config.model import BudgetConfig
 from proxy.loop.tally import DAYS_KEPT
 from proxy.pages.chat import serves_chat
-from proxy.pages.client_use import use_of_client, written
+from proxy.pages.client_use import budgets_of, use_of_client, written
 from proxy.pages.debug.endpoint import may_read, respond
 from proxy.pages.debug.frame import page
 from proxy.pages.html import Html, tag
@@ -36,9 +34,7 @@ class UsageEndpoint:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._budget_of: Mapping[str, BudgetConfig | None] = {
-            client.name: client.budget for client in ports.config.clients
-        } or {ANYONE: None}
+        self._budget_of = budgets_of(ports.config)
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
