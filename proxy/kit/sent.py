@@ -26,11 +26,7 @@ _ASCII_ONLY_LETTERS: Final = {code: None for code in range(128) if not chr(code)
 
 
 class Sent:
-    """A request that was sent to a server, as far as refusals are compared with it.
-
-    Args:
-        parts: all of it that a client has chosen: the body, the path, values of headers.
-    """
+    """The parts of a request to a server that a client has chosen: the body, the path, values of headers."""
 
     def __init__(self, *parts: bytes) -> None:
         self._parts = parts

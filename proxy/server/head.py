@@ -77,17 +77,11 @@ class Bounds:
 
 
 class Framing(Struct, frozen=True):
-    """The framing of a message, as its head declares it.
+    """The framing of a message, as its head declares it."""
 
-    Attributes:
-        has_small_body: whether the length of the body is known and small.
-        is_chunked: whether the body comes in chunks.
-        expects_continue: whether the client waits for `100 Continue` before it sends the body.
-    """
-
-    has_small_body: bool
+    has_small_body: bool  # of a known length
     is_chunked: bool
-    expects_continue: bool
+    expects_continue: bool  # the client waits for `100 Continue` before it sends the body
 
 
 def check_head(  # noqa: C901, PLR0911 - a flat list of rules

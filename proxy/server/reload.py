@@ -85,9 +85,7 @@ class FileWatch:
 class Trigger:
     """Whether the configuration should be read again, because of a signal or a changed file.
 
-    Args:
-        now: the time in seconds.
-        hangup: notices that a signal means a lost terminal; None if each signal asks for a reload.
+    `now` is the time in seconds. Without a `hangup`, each signal asks for a reload.
     """
 
     def __init__(self, *, now: Callable[[], float], hangup: Hangup | None = None) -> None:
