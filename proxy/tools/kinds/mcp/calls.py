@@ -54,16 +54,14 @@ class ConnectionBroke(ToolUnavailable):
     """The session has ended in the middle of a call."""
 
 
-async def make_call(
-    client: Client, name: str, arguments: Json, *, runs_code: bool, mask: Redact, delivery: Delivery | None = None
-) -> ToolOutput:
+async def make_call(client: Client, name: str, arguments: Json, *, runs_code: bool, mask: Redact) -> ToolOutput:
     """The output of one call; `mask` hides the secrets that the server was sent.
 
     Raises:
         NotCarriedOut: another session has to be begun for it.
         ToolError: the call failed.
     """
-    delivery = delivery or Delivery()
+    delivery = Delivery()
     token = DELIVERY.set(delivery)
     try:
         # Not `call_tool`, which validates results with the server's schema, whose patterns may take forever.

@@ -33,7 +33,7 @@ from proxy.tools.kinds.mcp.entry import McpConfig
 from proxy.tools.kinds.mcp.offered import ToolFactory
 from proxy.tools.kinds.mcp.repair import ListReading
 from proxy.tools.kinds.mcp.session import SessionLost, list_tools, open_client, why_not
-from proxy.tools.kinds.mcp.transport import Delivery, SessionTransport
+from proxy.tools.kinds.mcp.transport import SessionTransport
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 from proxy.wire.chat import Json
@@ -91,7 +91,7 @@ class McpServer:
         self._definitions = KnownDefinitions()
         self._listed: list[ListedTool] | None = None  # as last published
         self._changed = asyncio.Event()  # the tools may have changed, or the session has been lost
-        self._calls: set[Delivery] = set()  # those that wait for their answers
+        self._calls = 0  # the number of calls that wait for their answers
         self._is_idle = asyncio.Event()  # set when no call waits
         self._is_idle.set()
         self._why_not = "not connected yet"
@@ -249,17 +249,16 @@ class McpServer:
 
     async def _answer(self, client: Client, name: str, arguments: Json, *, runs_code: bool) -> ToolOutput:
         """The output of one call in a session, which waits for it when it ends. Raises as `make_call` does."""
-        delivery = Delivery()
-        self._calls.add(delivery)
+        self._calls += 1
         self._is_idle.clear()
         try:
-            return await make_call(client, name, arguments, runs_code=runs_code, mask=self._mask, delivery=delivery)
+            return await make_call(client, name, arguments, runs_code=runs_code, mask=self._mask)
         except ToolError as exc:
             if isinstance(exc.__cause__, MCPError):
                 self._changed.set()  # a new list shows whether only the tool has gone, or the session
             raise
         finally:
-            self._calls.discard(delivery)
+            self._calls -= 1
             if not self._calls:
                 self._is_idle.set()
 
