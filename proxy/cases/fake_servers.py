@@ -117,7 +117,7 @@ class FakeServers:
             await send({"type": "http.response.body", "body": b""})
 
     async def reply(self, asked: Mapping[str, Any], body: bytes) -> HttpReply:
-        """The response to a request, of which `asked` has `method`, `path` and `headers` as an ASGI scope has them.
+        """The response to a request; `asked` has its `method`, `path` and `headers`, as an ASGI scope does.
 
         Raises:
             httpx.HTTPError, UpstreamDown, KeyRefused: the call failed when it was recorded.

@@ -12,7 +12,7 @@ from msgspec import Struct
 from proxy.cases import turns
 from proxy.wire.chat import Json
 
-_PATIENCE: Final = 5.0  # seconds in which whoever reads an answer whose rest was not read then has to leave it
+_PATIENCE: Final = 5.0  # seconds: a reader that stopped early when the case was recorded has to stop within them
 
 
 class HttpReply(Struct, frozen=True):

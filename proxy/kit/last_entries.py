@@ -16,7 +16,7 @@ _MOST_FILES: Final = 64  # in a folder; those that were not written for the long
 
 
 class Memory(Generic[T]):
-    """The last entries in the memory of this process, of which `size_of` tells the bytes."""
+    """The last entries, in the memory of this process. `size_of` gives the bytes of an entry."""
 
     def __init__(self, most_entries: int, most_bytes: int, size_of: Callable[[Any], int] = len) -> None:
         self._most_entries = most_entries

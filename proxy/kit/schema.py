@@ -76,9 +76,9 @@ class BoundedSchema:
     """A schema, compiled; `width` is the most parts of it that one value is compared with."""
 
     def __init__(self, schema: Json, *, is_lenient: bool = False) -> None:
-        """Count the work of a schema that was `written`, and compile it.
+        """Count the work of a schema, and compile it.
 
-        If it is lenient, a text fits a pattern that would take too long to compare with the text.
+        A lenient schema accepts a text that would take too long to compare with a pattern.
 
         Raises:
             TooMuchWork: it can make too much work.

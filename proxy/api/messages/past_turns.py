@@ -61,7 +61,7 @@ class PastTurn(Struct):
         return call.result or (answers.get(call.id) if self._by_id[call.id] is call else None)
 
     def close(self) -> None:
-        """Make the message, without server calls that have no result; the others have their ids in the run again."""
+        """Make the message, without server calls that have no result; its server calls have their ids in the run."""
         self.calls = [call for call in self.calls if call.result is not None or not call.is_server_tool]
         for call in self.calls:
             if call.is_server_tool:

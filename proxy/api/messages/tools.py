@@ -191,7 +191,7 @@ async def execute_within(execute: ExecuteTool, tools: MessageTools, call: ToolCa
     if call.name not in tools.shown:
         return await execute(call, context)
     own = tools.hosted[tools.shown[call.name]]
-    # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
+    # The tool's own filters come first, then those of the request; the blocked domains of both add up.
     output = await execute(call, replace(context, filters=merged([own.filters, context.filters])))
     text, most = output.text, own.max_characters
     if most is None or len(text) <= most:

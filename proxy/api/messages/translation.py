@@ -62,7 +62,7 @@ class Translator(Struct):
     keeps_marks: bool
     pages: list[FoundPage] = field(default_factory=list)
     unshown: Unshown = field(default_factory=Unshown)
-    _depends_on_request: bool = False  # whether what is being translated may be another in another request
+    _depends_on_request: bool = False  # whether the same message may have another translation in another request
 
     def assistant(self, group: Sequence[Entry]) -> Sequence[PastTurn]:
         """The turns in adjacent messages of the assistant. Raises `RequestError`."""
