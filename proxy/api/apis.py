@@ -18,12 +18,12 @@ from proxy.kit.beside import beside
 
 
 def chat_completions(ports: Ports) -> ModelEndpoint:
-    """`POST /v1/chat/completions`."""
+    """The endpoint `POST /v1/chat/completions`."""
     return ModelEndpoint(ports, ChatDialect())
 
 
 def create_response(ports: Ports) -> ModelEndpoint:
-    """`POST /v1/responses`."""
+    """The endpoint `POST /v1/responses`."""
     return ModelEndpoint(ports, ResponsesDialect())
 
 

@@ -116,7 +116,7 @@ class Fold(ABC):
 
     @abstractmethod
     def write_thoughts(self, text: str) -> Events:
-        """Add thoughts."""
+        """Add a piece of the model's thoughts, and return the events that show it."""
 
     @abstractmethod
     def write_text(self, text: str, citations: Sequence[Citation], logprobs: Any) -> Events:

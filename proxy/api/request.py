@@ -48,7 +48,7 @@ _TOOL_EVENTS: Mapping[str, ToolEvents] = {"true": "calls", "results": "results",
 
 
 class Access(Struct, frozen=True):
-    """What a request may use. With this value, a dialect translates the tools of the request.
+    """The model, limits and tools that a request may use. A dialect translates the tools of the request within them.
 
     Attributes:
         chat: the request as one of Chat Completions, with the messages that were hidden from this client put back.

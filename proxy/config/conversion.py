@@ -45,7 +45,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a value, which the message does not quote: it may be a secret."""
+    """A fault of a value. The message does not quote the value, because it may be a secret."""
 
     path: Path
     message: str

@@ -45,7 +45,7 @@ class KeyAffinity(Struct):
 
 
 class KeyAttempts:
-    """One call's way through the keys. Each key is used at most once.
+    """The attempts of one call with the keys of a pool, at most one with each key.
 
     Args:
         pool: the keys.

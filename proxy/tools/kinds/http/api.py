@@ -135,7 +135,7 @@ def _part(answer: ServiceAnswer, pointer: tuple[str, ...]) -> str:
 
 
 def secrets_in(config: HttpToolConfig, variables: Iterable[str]) -> set[str]:
-    """Those of the `variables` that are sent and never shown: all that are not in the host."""
+    """The `variables` that are secrets: a call sends them in its path, query, headers or body."""
     parts = urlsplit(config.url)
     sent = [parts.path, parts.query, *config.headers.values(), *strings_in(config.query), *strings_in(config.body)]
     return {value for value in variables if any(value in text for text in sent)}

@@ -273,7 +273,7 @@ class UserLists:
         return len(self._kept)
 
     def get(self, user: str) -> UserList | None:
-        """What is kept of a user; None: nothing that may still be used."""
+        """The list of tools of a user; None: there is none, or it has expired."""
         now = self._clock.monotonic()
         for kept in self._kept.values():
             if kept.until <= now:
